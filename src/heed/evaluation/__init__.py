@@ -1,0 +1,1 @@
+"""Numbers from texts; needs no torch."""

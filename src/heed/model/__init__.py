@@ -1,0 +1,1 @@
+"""The network of section 3."""

@@ -1,0 +1,1 @@
+"""Words to numbers and back; needs no torch."""
