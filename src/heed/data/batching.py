@@ -1,0 +1,121 @@
+"""Batches of pairs of similar length, filled by tokens (section 5.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heed.data.corpus import ParallelCorpus
+
+Ids = Sequence[int] | NDArray[np.unsignedinteger]
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning of their own; `pad` fills positions that every mask hides."""
+
+    pad: int
+    bos: int
+    eos: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded ids with masks, True = real token. A source ends with eos; tgt_in begins with bos, tgt_out ends with eos.
+
+    src and src_mask are (sentence, src); tgt_in, tgt_out and tgt_mask (sentence, tgt); rows: places in the corpus.
+    """
+
+    src: Tensor
+    src_mask: Tensor
+    tgt_in: Tensor
+    tgt_out: Tensor
+    tgt_mask: Tensor
+    rows: NDArray[np.int64]
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type == "cpu":
+            return self
+        moved = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
+        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in moved), self.rows)
+
+
+def padded(sequences: Sequence[Ids], pad: int) -> tuple[Tensor, Tensor]:
+    """Ids (sentence, longest) filled up with `pad`, and the mask of real ones."""
+    lengths = np.fromiter((len(ids) for ids in sequences), dtype=np.int64, count=len(sequences))
+    mask = np.arange(int(lengths.max(initial=0)))[None, :] < lengths[:, None]
+    ids = np.full(mask.shape, pad, dtype=np.int64)
+    if mask.any():
+        ids[mask] = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def padded_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, Tensor]:
+    """Sources as the encoder takes them: with eos, padded; and their mask."""
+    return padded([[*ids, special.eos] for ids in sequences], special.pad)
+
+
+def make_batch(pairs: Sequence[tuple[Ids, Ids]], special: SpecialIds, *, rows: NDArray[np.int64]) -> Batch:
+    """A batch of these pairs, in this order."""
+    src, src_mask = padded_sources([src_ids for src_ids, _ in pairs], special)
+    tgt_in, tgt_mask = padded([[special.bos, *tgt_ids] for _, tgt_ids in pairs], special.pad)
+    tgt_out, _ = padded([[*tgt_ids, special.eos] for _, tgt_ids in pairs], special.pad)
+    return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, rows)
+
+
+class TokenBatches:
+    """The order of training: which pairs form which batch of which epoch.
+
+    A batch holds at most `max_src_tokens` and `max_tgt_tokens`, special symbols and padding counted, and is cut into
+    micro-batches of like lengths that hold an equal share of it each, at most `micro_tokens` a side. A pair that is
+    longer than a micro-batch is one by itself. The plan of an epoch depends on the corpus, the limits, seed and epoch
+    only.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        special: SpecialIds,
+        *,
+        max_src_tokens: int,
+        max_tgt_tokens: int,
+        micro_tokens: int,
+        seed: int,
+    ):
+        self._corpus, self._special, self._seed = corpus, special, seed
+        src, tgt = corpus.lengths
+        self._src_lengths, self._tgt_lengths = src + 1, tgt + 1  # with eos, with bos
+        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
+        self._n_micro = -(-max(max_src_tokens, max_tgt_tokens) // micro_tokens)
+        self._src_limit, self._tgt_limit = max_src_tokens // self._n_micro, max_tgt_tokens // self._n_micro
+
+    def plan(self, epoch: int) -> list[list[NDArray[np.int64]]]:
+        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus."""
+        draw = np.random.default_rng((self._seed, epoch))
+        order = draw.permutation(len(self._corpus))  # decides between pairs of equal lengths
+        order = order[np.lexsort((self._src_lengths[order], self._tgt_lengths[order]))]
+        micro_batches = self._cut(order)
+        shuffled = [micro_batches[i] for i in draw.permutation(len(micro_batches))]
+        return [shuffled[i : i + self._n_micro] for i in range(0, len(shuffled), self._n_micro)]
+
+    def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Consecutive pieces of `order`, each as long as both its padded sides stay within the limits."""
+        src, tgt = self._src_lengths[order], self._tgt_lengths[order]
+        pieces, start = [], 0
+        while start < len(order):
+            window = slice(start, start + max(1, self._tgt_limit // int(tgt[start])))
+            counts = np.arange(1, len(src[window]) + 1)
+            fits = (np.maximum.accumulate(src[window]) * counts <= self._src_limit) & (
+                np.maximum.accumulate(tgt[window]) * counts <= self._tgt_limit
+            )
+            size = max(1, int(fits.argmin()) if not fits.all() else len(fits))
+            pieces.append(order[start : start + size])
+            start += size
+        return pieces
+
+    def collate(self, rows: NDArray[np.int64]) -> Batch:
+        """The batch of these rows."""
+        return make_batch([self._corpus[int(row)] for row in rows], self._special, rows=rows)

@@ -1,0 +1,55 @@
+"""BLEU and chrF with their signatures (Post 2018): a score without its signature cannot be compared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from heed.config import HeedError
+
+Tokenization = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value from 0 to 100 and how it was made."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f} ({self.signature})"
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: Tokenization = "13a") -> Score:
+    """Corpus BLEU. 13a fits detokenised text; "none" text that is already tokenised, as lc.norm.tok files are."""
+    _check_lengths(hypotheses, references)
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
+    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Score("BLEU", value, str(metric.get_signature()))
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Corpus chrF2 (Popović 2015)."""
+    _check_lengths(hypotheses, references)
+    metric = CHRF()
+    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Score("chrF2", value, str(metric.get_signature()))
+
+
+def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Share of lines, 0 to 1, that equal their reference."""
+    _check_lengths(hypotheses, references)
+    return sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references)
+
+
+def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if len(hypotheses) != len(references):
+        raise HeedError(
+            f"{len(hypotheses):,} hypotheses, {len(references):,} references: both must have the same number of lines."
+        )
+    if not references:
+        raise HeedError("there is no line to score.")

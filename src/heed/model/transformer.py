@@ -1,0 +1,369 @@
+"""The Transformer of section 3: attention, layers, stacks and incremental decoding.
+
+The network sees ids and masks, nothing else: no vocabulary, loss or special symbol. Masks are bool, True = may be
+attended. Axes: batch = sentences, rows = sentences × beam, src and tgt = positions, d_model = width.
+
+Where the paper is silent: the four projections of an attention have no bias (its section 3.2.2 lists matrices only);
+weights start as Xavier-uniform (Glorot & Bengio 2010), each of the merged Q, K and V by its own shape, and embeddings
+as normal with deviation d_model^-0.5, so that the scaled embeddings start with variance 1.
+"""
+
+import math
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from heed.config import HeedError, Settings
+
+
+class Architecture(Settings):
+    """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
+
+    n_layers: int = Field(6, ge=1, description="layers in each of the two stacks (N)")
+    d_model: int = Field(512, ge=2, description="width")
+    d_ff: int = Field(2048, ge=1, description="inner width of the feed-forward sub-layer")
+    n_heads: int = Field(8, ge=1, description="attention heads (h)")
+    d_k: int | None = Field(None, ge=1, description="width of a head's queries and keys; default d_model / n_heads")
+    d_v: int | None = Field(None, ge=1, description="width of a head's values; default d_model / n_heads")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    positions: Literal["sinusoid", "learned"] = Field("sinusoid", description="section 3.5; Table 3 row E")
+    max_positions: int = Field(1024, ge=1, description="longest sequence that learned positions can number")
+    share: Literal["all", "tgt", "none"] = Field(
+        "all",
+        description="one matrix for src embedding, tgt embedding and softmax (section 3.4), for the last two, or none",
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model} is odd; positions need pairs of sine and cosine")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
+            raise ValueError(
+                f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
+            )
+        return self
+
+    @property
+    def key_width(self) -> int:
+        """d_k of one head."""
+        return self.d_k or self.d_model // self.n_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v of one head."""
+        return self.d_v or self.d_model // self.n_heads
+
+
+def sinusoid(n_positions: int, d_model: int) -> Float[Tensor, "position d_model"]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos of the same (section 3.5), in fp32.
+
+    Angles are computed in fp64: in fp32 those of late positions would be off by more than 1e-4.
+    """
+    pos = torch.arange(n_positions, dtype=torch.float64)[:, None]
+    rate = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    table = torch.empty(n_positions, d_model, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(pos * rate)
+    table[:, 1::2] = torch.cos(pos * rate)
+    return table.float()
+
+
+class Dropout(nn.Module):
+    """Dropout; on a CPU from 16 random bits an element.
+
+    torch's CPU dropout draws every element by itself on one thread: 18 % of a training step of base. Rates are
+    rounded to multiples of 1/65536 there, and the kept elements are scaled by the rounded rate, so expectations hold.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        if x.is_cuda:
+            return F.dropout(x, self.rate)
+        n_dropped = max(1, round(self.rate * 65536))
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        return x * (bits >= n_dropped - 32768).to(x.dtype).mul_(65536 / (65536 - n_dropped))
+
+
+def attention(
+    q: Float[Tensor, "batch head query d_k"],
+    k: Float[Tensor, "batch head key d_k"],
+    v: Float[Tensor, "batch head key d_v"],
+    mask: Bool[Tensor, "#batch 1 #query key"] | None,
+    *,
+    dropout: Dropout,
+) -> Float[Tensor, "batch head query d_v"]:
+    """softmax(Q Kᵀ / √d_k) V (equation 1). A query that may attend to nothing attends to all keys alike.
+
+    Fused on a GPU. Training on a CPU writes the two products out: there the backward pass of torch's fused kernel
+    took 57 % of a step of tiny and 41 % of one of base (docs/performance.md).
+    """
+    if q.is_cuda:
+        rate = dropout.rate if dropout.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=_bias(mask, q.dtype), dropout_p=rate)
+    batch, n_heads, n_queries, d_k = q.shape
+    scores = torch.matmul(q * d_k**-0.5, k.transpose(-1, -2))
+    bias = _bias(mask, q.dtype)
+    if bias is not None:
+        scores = scores + bias
+    return torch.matmul(dropout(torch.softmax(scores, dim=-1)), v)
+
+
+def _bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    # The lowest finite number instead of −∞ keeps a row without any key free of NaN.
+    if mask is None:
+        return None
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
+
+
+def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """(batch, position, head × width) → (batch, head, position, width)."""
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself. W_Q, W_K and W_V are the rows of one matrix, in this order."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.n_heads = arch.n_heads
+        self.widths = [arch.n_heads * arch.key_width] * 2 + [arch.n_heads * arch.value_width]
+        self.qkv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
+        self.out = nn.Linear(self.widths[2], arch.d_model, bias=False)
+        self.dropout = Dropout(arch.attention_dropout)
+
+    def project(self, x: Float[Tensor, "batch position d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (batch, head, position, width)."""
+        q, k, v = (_split_heads(part, self.n_heads) for part in self.qkv(x).split(self.widths, dim=-1))
+        return q, k, v
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = self.project(x)
+        return self.attend(q, k, v, mask)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return self.out(_merge_heads(attention(q, k, v, mask, dropout=self.dropout)))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of the decoder to the encoder's output. W_K and W_V are the rows of one matrix."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.n_heads = arch.n_heads
+        self.widths = [arch.n_heads * arch.key_width, arch.n_heads * arch.value_width]
+        self.q = nn.Linear(arch.d_model, self.widths[0], bias=False)
+        self.kv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
+        self.out = nn.Linear(self.widths[1], arch.d_model, bias=False)
+        self.dropout = Dropout(arch.attention_dropout)
+
+    def project_memory(self, memory: Float[Tensor, "batch src d_model"]) -> tuple[Tensor, Tensor]:
+        """Keys and values, each (batch, head, src, width)."""
+        k, v = (_split_heads(part, self.n_heads) for part in self.kv(memory).split(self.widths, dim=-1))
+        return k, v
+
+    def forward(self, x: Float[Tensor, "row tgt d_model"], k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The rows of one sentence's beam are laid behind one another as queries, so keys are never copied a beam."""
+        n_rows, n_positions, _ = x.shape
+        q = self.q(x).view(k.shape[0], -1, self.n_heads, k.shape[3]).transpose(1, 2)
+        attended = _merge_heads(attention(q, k, v, mask, dropout=self.dropout))
+        return self.out(attended.view(n_rows, n_positions, -1))
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (equation 2)."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.inner = nn.Linear(arch.d_model, arch.d_ff)
+        self.outer = nn.Linear(arch.d_ff, arch.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(F.relu(self.inner(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each as LayerNorm(x + Dropout(Sublayer(x)))."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.self_attention = SelfAttention(arch)
+        self.self_attention_norm = nn.LayerNorm(arch.d_model)
+        self.feed_forward = FeedForward(arch)
+        self.feed_forward_norm = nn.LayerNorm(arch.d_model)
+        self.dropout = Dropout(arch.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the encoder's output, feed-forward; each as in the encoder."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.self_attention = SelfAttention(arch)
+        self.self_attention_norm = nn.LayerNorm(arch.d_model)
+        self.cross_attention = CrossAttention(arch)
+        self.cross_attention_norm = nn.LayerNorm(arch.d_model)
+        self.feed_forward = FeedForward(arch)
+        self.feed_forward_norm = nn.LayerNorm(arch.d_model)
+        self.dropout = Dropout(arch.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None, cache: "LayerCache", src_mask: Tensor | None) -> Tensor:
+        q, k, v = self.self_attention.project(x)
+        k, v = cache.extend(k, v)
+        x = self.self_attention_norm(x + self.dropout(self.self_attention.attend(q, k, v, mask)))
+        attended = self.cross_attention(x, cache.memory_k, cache.memory_v, src_mask)
+        x = self.cross_attention_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class LayerCache:
+    """One decoder layer's keys and values: of the memory, by sentence, and of the target so far, by row."""
+
+    def __init__(self, memory_k: Tensor, memory_v: Tensor):
+        self.memory_k, self.memory_v = memory_k, memory_v  # (sentence, head, src, width)
+        self.k: Tensor | None = None  # (row, head, tgt, width)
+        self.v: Tensor | None = None
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values up to now, the new ones included."""
+        if self.k is not None and self.v is not None:
+            k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+        self.k, self.v = k, v
+        return k, v
+
+
+class DecoderState:
+    """What decoding has seen so far: every layer's cache, the sources' mask, the number of target positions."""
+
+    def __init__(self, caches: list[LayerCache], src_mask: Bool[Tensor, "sentence src"]):
+        self.caches, self.src_mask = caches, src_mask
+        self.n_positions = 0
+
+    def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " new_sentence"] | None = None) -> None:
+        """Keeps these rows (in this order, repeats allowed) and, unless None, these sentences."""
+        for cache in self.caches:
+            if cache.k is not None and cache.v is not None:
+                cache.k, cache.v = cache.k[rows], cache.v[rows]
+            if sentences is not None:
+                cache.memory_k, cache.memory_v = cache.memory_k[sentences], cache.memory_v[sentences]
+        if sentences is not None:
+            self.src_mask = self.src_mask[sentences]
+
+
+class Transformer(nn.Module):
+    """The model of Figure 1, over ids. `forward` is `decode` from an empty state, so the cache cannot drift from it."""
+
+    def __init__(self, arch: Architecture, vocab_size: int):
+        super().__init__()
+        self.arch, self.vocab_size = arch, vocab_size
+        self.src_embedding = nn.Embedding(vocab_size, arch.d_model)
+        self.tgt_embedding = self.src_embedding if arch.share == "all" else nn.Embedding(vocab_size, arch.d_model)
+        self.output = nn.Linear(arch.d_model, vocab_size, bias=False)
+        if arch.share != "none":
+            self.output.weight = self.tgt_embedding.weight
+        if arch.positions == "learned":
+            self.src_positions = nn.Embedding(arch.max_positions, arch.d_model)
+            self.tgt_positions = nn.Embedding(arch.max_positions, arch.d_model)
+        self.encoder = nn.ModuleList(EncoderLayer(arch) for _ in range(arch.n_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(arch) for _ in range(arch.n_layers))
+        self.dropout = Dropout(arch.dropout)
+        self._sinusoids = torch.empty(0, arch.d_model)  # grows on demand; not a parameter, never saved
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module is not self.output:
+                merged = {id(m.qkv): m.widths for m in self.modules() if isinstance(m, SelfAttention)}
+                merged |= {id(m.kv): m.widths for m in self.modules() if isinstance(m, CrossAttention)}
+                for part in module.weight.split(merged.get(id(module), module.weight.shape[0])):
+                    nn.init.xavier_uniform_(part)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for table in {module.weight for module in self.modules() if isinstance(module, nn.Embedding)}:
+            nn.init.normal_(table, std=self.arch.d_model**-0.5)
+        if self.arch.share == "none":
+            nn.init.normal_(self.output.weight, std=self.arch.d_model**-0.5)
+
+    def forward(
+        self,
+        src: Int[Tensor, "batch src"],
+        src_mask: Bool[Tensor, "batch src"],
+        tgt_in: Int[Tensor, "batch tgt"],
+    ) -> Float[Tensor, "batch tgt vocab"]:
+        """Logits of the next target id at every position."""
+        return self.decode(tgt_in, self.start(self.encode(src, src_mask), src_mask))
+
+    def encode(
+        self, src: Int[Tensor, "batch src"], src_mask: Bool[Tensor, "batch src"]
+    ) -> Float[Tensor, "batch src d_model"]:
+        """The encoder's output, called memory."""
+        x = self._embed(src, self.src_embedding, getattr(self, "src_positions", None), start=0)
+        mask = _key_mask(src_mask)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return x
+
+    def start(
+        self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]
+    ) -> DecoderState:
+        """An empty state: the memory's keys and values, computed once a sentence."""
+        return DecoderState([LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder],
+                            src_mask)
+
+    def decode(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt vocab"]:
+        """Logits at the new positions `tgt_in`, which the state takes in. Rows may be a multiple of the sentences."""
+        return self.output(self.decode_features(tgt_in, state))
+
+    def decode_features(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt d_model"]:
+        """As `decode`, before the map to logits: training projects only the positions that it scores."""
+        start, n_new = state.n_positions, tgt_in.shape[1]
+        x = self._embed(tgt_in, self.tgt_embedding, getattr(self, "tgt_positions", None), start=start)
+        mask = None
+        if n_new > 1:  # position i may see itself and what lies before it
+            mask = torch.ones(n_new, start + n_new, dtype=torch.bool, device=x.device).tril(start)[None, None]
+        src_mask = _key_mask(state.src_mask)
+        for layer, cache in zip(self.decoder, state.caches, strict=True):
+            x = layer(x, mask, cache, src_mask)
+        state.n_positions += n_new
+        return x
+
+    def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
+        end = start + ids.shape[1]
+        if learned is None:
+            positions = self._sinusoid_rows(end, table.weight)[start:end]
+        elif end > self.arch.max_positions:
+            raise HeedError(f"a sequence of {end} positions, but max_positions={self.arch.max_positions} were learned.")
+        else:
+            positions = learned.weight[start:end]
+        return self.dropout(table(ids) * math.sqrt(self.arch.d_model) + positions)
+
+    def _sinusoid_rows(self, n_positions: int, like: Tensor) -> Tensor:
+        table = self._sinusoids
+        if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
+            n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
+            self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
+        return table
+
+
+def _key_mask(mask: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"] | None:
+    """The mask over keys for every head and query; None where it hides nothing, which saves a pass over the scores."""
+    if not mask.is_cuda and bool(mask.all()):
+        return None
+    return mask[:, None, None, :]

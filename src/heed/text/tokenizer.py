@@ -1,0 +1,127 @@
+"""Joint segmentation of both languages: byte-pair encoding (Sennrich et al. 2016) and word pieces (Wu et al. 2016).
+
+Both work on bytes, written as 256 printable characters, so no text is unknown and `decode(encode(x)) == x` for any x.
+A space belongs to the word that follows it; a text is encoded with one space put before it, which decoding takes away,
+so a word has the same ids at the beginning of a line as within it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from heed.config import HeedError, Settings, whole_file
+
+# Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
+PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
+CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
+# Runs of letters, of digits, of other signs, each with the space before it; other white space by itself. Runs are
+# cut at 64 characters: word pieces are matched in quadratic time.
+WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
+
+
+class TokenizerSettings(Settings):
+    """How to segment; the paper: byte pairs, about 37,000 for English-German; 32,000 word pieces for English-French."""
+
+    kind: Literal["bpe", "wordpiece"] = Field("bpe", description="byte-pair encoding or word pieces")
+    vocab_size: int = Field(37_000, ge=600, description="ids at most, special symbols and 256 bytes included")
+    min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
+
+
+class Tokenizer:
+    """Texts ↔ ids. Lossless; `pad`, `bos` and `eos` are ids that no text can produce."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._backend.encode_special_tokens = True  # a text that spells a special symbol is text
+        ids = [backend.token_to_id(name) for name in (PAD, BOS, EOS)]
+        if None in ids:
+            raise HeedError("the tokenizer lacks Heed's special symbols; was it made by Heed?")
+        self.pad, self.bos, self.eos = ids
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one line, without bos and eos."""
+        return list(self._backend.encode(" " + text).ids)
+
+    def encode_lines(self, texts: list[str]) -> list[list[int]]:
+        """Ids of many lines, on all cores."""
+        return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text; special symbols are left out. Ids that spell no UTF-8 show as U+FFFD."""
+        special = {self.pad, self.bos, self.eos}
+        return str(self._backend.decode([i for i in ids if i not in special])).removeprefix(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, readable; for figures and logs."""
+        return [str(self._backend.decode([i])) or str(self._backend.id_to_token(i)) for i in ids]
+
+    def save(self, path: Path) -> None:
+        with whole_file(path) as temporary:
+            temporary.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """HeedError if the file is missing or no tokenizer."""
+        try:
+            return cls(Backend.from_str(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+        except HeedError:
+            raise
+        except Exception as error:  # the library raises bare Exception for a broken file
+            raise HeedError(f"{path}: not a tokenizer file ({error}).") from None
+
+
+def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """A tokenizer learned from the lines of both languages. Deterministic. Smaller than asked if the lines give less.
+
+    Memory grows with the number of different words, not of lines.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    common = {
+        "initial_alphabet": alphabet,
+        "special_tokens": [PAD, BOS, EOS],
+        "show_progress": False,
+        "min_frequency": settings.min_frequency,
+    }
+    if settings.kind == "bpe":
+        backend = Backend(models.BPE())
+        trainer = trainers.BpeTrainer(vocab_size=settings.vocab_size, **common)
+    else:
+        backend = Backend(models.WordPiece(unk_token=PAD))
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=settings.vocab_size, continuing_subword_prefix=CONTINUATION, **common
+        )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(WORDS, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.train_from_iterator((" " + line for line in lines), trainer=trainer)
+    if settings.kind == "wordpiece":
+        backend.model = _with_every_byte(backend.get_vocab(), alphabet, settings.vocab_size)
+        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), decoders.ByteLevel()])
+    else:
+        backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend)
+
+
+def _with_every_byte(vocab: dict[str, int], alphabet: list[str], vocab_size: int) -> models.WordPiece:
+    """The learned pieces and every byte as a continuation, so that nothing is unknown; the last learned make room."""
+    missing = [CONTINUATION + byte for byte in alphabet if CONTINUATION + byte not in vocab]
+    learned = sorted(vocab, key=lambda piece: vocab[piece])[: vocab_size - len(missing)]
+    pieces = learned + [piece for piece in missing if piece not in learned]
+    return models.WordPiece(
+        {piece: i for i, piece in enumerate(pieces)},
+        unk_token=PAD,  # required, never used
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=10_000,
+    )
