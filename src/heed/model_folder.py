@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from heed.config import HeedError, validated, whole_folder
+from heed.config import HeedError, validated, whole_file, whole_folder
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture, Transformer
 from heed.text.tokenizer import Tokenizer
@@ -67,7 +67,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return dict(load_file(path))
     except FileNotFoundError:
-        raise HeedError(f"{path}: missing; a model folder holds config.json, tokenizer.json, model.safetensors.") from None
+        raise HeedError(
+            f"{path}: missing; a model folder holds config.json, tokenizer.json, model.safetensors."
+        ) from None
     except (OSError, SafetensorError) as error:
         raise HeedError(f"{path}: damaged or not a safetensors file ({error}).") from None
 
@@ -88,16 +90,30 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: Mod
 
 def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
     """Writes the files into an existing folder: checkpoints add theirs beside them."""
-    config = {
-        "format": FORMAT,
-        "architecture": model.arch.model_dump(),
-        "vocab_size": model.vocab_size,
-        "card": vars(card),
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_card(folder, model.arch, model.vocab_size, card)
     tokenizer.save(folder / "tokenizer.json")
     write_weights(folder / "model.safetensors", shared_weights(model))
-    (folder / "README.md").write_text(_readme(model, card), encoding="utf-8")
+
+
+def replace_card(folder: Path, card: ModelCard) -> None:
+    """Writes another card into a model folder."""
+    arch, vocab_size, _ = read_config(folder)
+    _write_card(folder, arch, vocab_size, card)
+
+
+def _write_card(folder: Path, arch: Architecture, vocab_size: int, card: ModelCard) -> None:
+    config = {
+        "format": FORMAT,
+        "architecture": arch.model_dump(),
+        "vocab_size": vocab_size,
+        "card": vars(card),
+    }
+    for name, text in (
+        ("config.json", json.dumps(config, indent=1, ensure_ascii=False) + "\n"),
+        ("README.md", _readme(arch, vocab_size, card)),
+    ):
+        with whole_file(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
@@ -131,14 +147,13 @@ def load_model(folder: Path) -> ModelFolder:
     return ModelFolder(model.eval(), tokenizer, card)
 
 
-def _readme(model: Transformer, card: ModelCard) -> str:
-    arch = model.arch
+def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:
     lines = [
         f"# Transformer {card.src} → {card.tgt}",
         "",
         f'A Transformer of "Attention Is All You Need" (Vaswani et al. 2017), trained with Heed. {arch.n_layers} + '
         f"{arch.n_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, {arch.n_heads} heads, "
-        f"{n_parameters(arch, model.vocab_size):,} parameters, {model.vocab_size:,} ids.",
+        f"{n_parameters(arch, vocab_size):,} parameters, {vocab_size:,} ids.",
         "",
         "Use: `heed translate FOLDER < text`, or in Python `heed.load(FOLDER).translate([...])`.",
     ]

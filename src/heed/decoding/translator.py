@@ -65,14 +65,17 @@ class Translator:
     def load(
         cls,
         folder: Path | str,
-        settings: DecodingSettings | None = None,
         *,
         device: str | None = None,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> "Translator":
-        """The translator of a model folder, with the search settings kept there unless others are given. fp32."""
+        """The translator of a model folder, in fp32; it searches as its recipe said where nothing else is given."""
         loaded = load_model(Path(folder))
-        settings = settings or validated(DecodingSettings, loaded.card.decoding, where=f"{folder}/config.json")
+        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        values = loaded.card.decoding | {name: value for name, value in given.items() if value is not None}
+        settings = validated(DecodingSettings, values, where=str(folder))
         machine = choose_machine("fp32", device=device)
         return cls(loaded.model.to(machine.device), loaded.tokenizer, settings, report=report)
 
@@ -91,9 +94,8 @@ class Translator:
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""
         pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_lines(targets), strict=True))
-        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
         results: list[list[float]] = [[] for _ in pairs]
-        for group in _groups(order, [max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
+        for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
             rows = torch.tensor(group).numpy()
             batch = make_batch([pairs[i] for i in group], self.special, rows=rows).to(self._device)
             for i, values in zip(group, token_log_probs(self.model, batch).tolist(), strict=True):
@@ -115,8 +117,7 @@ class Translator:
             places.append(range(len(pieces), len(pieces) + len(cut)))
             pieces += cut
         found: list[list[Hypothesis]] = [[] for _ in pieces]
-        order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]))
-        for group in _groups(order, [len(ids) + 1 for ids in pieces]):
+        for group in _groups([len(ids) + 1 for ids in pieces]):
             src, src_mask = padded_sources([pieces[i] for i in group], self.special)
             hypotheses = beam_search(
                 self.model, src.to(self._device), src_mask.to(self._device), self.special, self.settings, n_best=n_best
@@ -149,12 +150,11 @@ class Translator:
         )
 
 
-def _groups(order: list[int], lengths: list[int]) -> Iterator[list[int]]:
-    """Consecutive pieces of `order`, which ascends by length, each within the limits of a batch."""
+def _groups(lengths: list[int]) -> Iterator[list[int]]:
+    """Places of like lengths, shortest first, each group within the limits of a batch."""
     group: list[int] = []
-    for i in order:
-        longest = max(lengths[i], max((lengths[j] for j in group), default=0))
-        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * longest > MAX_SRC_TOKENS):
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * lengths[i] > MAX_SRC_TOKENS):
             yield group
             group = []
         group.append(i)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from heed.config import HeedError
 
-Tokenization = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"]
+Tokenization = Literal["13a", "none", "intl", "char", "zh"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,14 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f} ({self.signature})"
+
+
+def checked_tokenization(name: str) -> Tokenization:
+    """The name, if it is one of sacrebleu's that Heed offers; else HeedError lists them."""
+    for known in get_args(Tokenization):
+        if name == known:
+            return known
+    raise HeedError(f"unknown tokenisation {name!r}; known: {', '.join(get_args(Tokenization))}.")
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: Tokenization = "13a") -> Score:

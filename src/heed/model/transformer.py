@@ -320,12 +320,11 @@ class Transformer(nn.Module):
             x = layer(x, mask)
         return x
 
-    def start(
-        self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]
-    ) -> DecoderState:
+    def start(self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]) -> DecoderState:
         """An empty state: the memory's keys and values, computed once a sentence."""
-        return DecoderState([LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder],
-                            src_mask)
+        return DecoderState(
+            [LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder], src_mask
+        )
 
     def decode(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt vocab"]:
         """Logits at the new positions `tgt_in`, which the state takes in. Rows may be a multiple of the sentences."""

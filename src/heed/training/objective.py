@@ -32,9 +32,7 @@ def projected_loss(
 
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, epsilon: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         vocab_size = weight.shape[0]
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(features) if with_grad else None

@@ -1,0 +1,5 @@
+"""`python -m heed` is the command `heed`."""
+
+from heed.cli import main
+
+main()

@@ -1,0 +1,316 @@
+"""One sub-command a verb: reads arguments, calls the pipeline or a room, prints. torch is imported by the verbs only."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heed.config import HeedError
+
+app = typer.Typer(
+    name="heed",
+    help='The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.',
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+data_app = typer.Typer(help="Named corpora: list them, fetch them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Mirror = Annotated[
+    str | None, typer.Option(help="Take the corpus from this local folder or address instead of its published one.")
+]
+Directory = Annotated[Path, typer.Option("--dir", help="Where downloaded corpora lie.")]
+Beam = Annotated[int | None, typer.Option(help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")]
+Alpha = Annotated[
+    float | None,
+    typer.Option(help="α of the paper's length penalty ((5 + length) / 6)^α. Default: the model's recipe."),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
+Tokenize = Annotated[
+    str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for text that is tokenised already.")
+]
+
+
+def say(line: str) -> None:
+    """Progress goes to standard error, results to standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@app.command(epilog="Example: heed demo")
+def demo(
+    run: Annotated[Path, typer.Option(help="Run folder; the model comes to lie in RUN/model.")] = Path("runs/demo"),
+    as_json: JSON = False,
+) -> None:
+    """Train a small Transformer on self-made number words in a few minutes; show how many unseen ones it gets right."""
+    from heed import pipeline
+
+    result = pipeline.demo(run, report=say)
+    if as_json:
+        _print_json({"accuracy": result.accuracy, "tested": result.n_tested, "model": str(result.model)})
+        return
+    print(f"\nUnseen numbers translated exactly right: {result.accuracy:.2%} of {result.n_tested:,}")
+    for source, text, right in result.samples:
+        print(f"  {source}\n    → {text}{'' if right else '   (wrong)'}")
+    print(f'\nTry it: echo "forty-two thousand one hundred seven" | heed translate {result.model}')
+
+
+@data_app.command("list", epilog="Example: heed data list")
+def data_list(as_json: JSON = False) -> None:
+    """List the corpora that Heed knows by name."""
+    from heed.data.sources import catalogue
+
+    if as_json:
+        _print_json([vars(info) for info in catalogue()])
+        return
+    for info in catalogue():
+        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in info.languages)
+        size = f"{info.download_bytes / 1e6:,.0f} MB" if info.download_bytes else "size unknown"
+        print(f"{info.name}: {info.title}\n  {pairs}; {', '.join(info.variants)}; {size}\n  {info.licence}")
+
+
+@data_app.command("get", epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A name that `heed data list` shows.")],
+    src: Annotated[str, typer.Option(help="Source language.")] = "en",
+    tgt: Annotated[str, typer.Option(help="Target language.")] = "de",
+    variant: Annotated[str, typer.Option(help="raw, or lc.norm.tok where it is offered.")] = "raw",
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+) -> None:
+    """Fetch a corpus, with checksums; what is there already is not fetched again, a broken download is resumed."""
+    from heed.data.sources import fetch
+
+    found = fetch(
+        name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=_progress
+    )
+    for pair in (*found.train, found.dev, *found.tests.values()):
+        print(f"{pair[0]}\t{pair[1]}")
+
+
+@app.command(epilog="Example: heed train recipes/multi30k-en-de.toml --set training.max_steps=2000")
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, or a run folder, whose recipe is taken up again.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME of the recipe.")] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    as_json: JSON = False,
+) -> None:
+    """Do whatever is still missing: corpus, tokenizer, ids, training, averaging, scores. Called again, it resumes."""
+    from heed import pipeline
+    from heed.recipe import read_recipe
+
+    path = recipe / "config.toml" if recipe.is_dir() else recipe
+    run = run or (recipe if recipe.is_dir() else Path("runs") / recipe.stem)
+    results = pipeline.train_recipe(
+        read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say
+    )
+    if as_json:
+        _print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
+        return
+    print(f"\n{'':34}{'BLEU':>8}{'chrF2':>8}{'ppl':>9}")
+    for result in results:
+        print(f"{result.name:34}{result.bleu.value:8.2f}{result.chrf.value:8.2f}{result.perplexity:9.3f}")
+    print(f"BLEU {results[0].bleu.signature}\nchrF2 {results[0].chrf.signature}\nModel: {run / 'model'}")
+
+
+@app.command(epilog="Example: heed average runs/multi30k-en-de --last 5")
+def average(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    last: Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Model folder to write. Default: RUN/model.")] = None,
+) -> None:
+    """Average the last checkpoints of a run into a model folder."""
+    from heed import pipeline
+
+    print(pipeline.average_run(run, last=last, out=out, report=say))
+
+
+@app.command(epilog='Example: echo "a dog runs ." | heed translate runs/multi30k-en-de/model')
+def translate(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Print so many hypotheses a line.")] = 1,
+    scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    device: Device = None,
+) -> None:
+    """Translate standard input to standard output, line by line, in order. An empty line stays empty."""
+    from heed.data.prepare import decoded_lines
+
+    translator = _translator(model, beam, length_penalty, device)
+    beam_size = translator.settings.beam_size
+    if n_best > beam_size:
+        raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
+    lines = _UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
+    for translation in translator.stream(lines, n_best=n_best):
+        if as_json:
+            fields = ("text", "score", "log_prob", "ended")
+            hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
+            print(json.dumps({"source": translation.source, "translations": hypotheses}, ensure_ascii=False))
+            continue
+        for hypothesis in translation.alternatives:
+            print(f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text)
+    lines.raise_error()
+
+
+@app.command(epilog="Example: heed score runs/demo/model --src numbers.en --tgt numbers.de")
+def score(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    src: Annotated[Path, typer.Option(help="Source lines.")],
+    tgt: Annotated[Path, typer.Option(help="Target lines.")],
+    length_penalty: Alpha = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    device: Device = None,
+) -> None:
+    """Print for each pair of lines log P(target | source), natural, eos included, and its length-penalised score."""
+    from heed.data.prepare import read_pairs
+    from heed.decoding.search import length_penalty as penalty
+
+    translator = _translator(model, None, length_penalty, device)
+    sources, targets = map(list, zip(*read_pairs((src, tgt)), strict=True))
+    for target, log_probs in zip(targets, translator.log_probs(sources, targets), strict=True):
+        total = sum(log_probs)
+        value = total / penalty(len(log_probs), translator.settings.length_penalty)
+        if as_json:
+            record = {"target": target, "log_prob": total, "score": value, "token_log_probs": log_probs}
+            print(json.dumps(record, ensure_ascii=False))
+        else:
+            print(f"{total:.4f}\t{value:.4f}")
+
+
+@app.command(epilog="Example: heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none")
+def evaluate(
+    ref: Annotated[Path, typer.Option(help="Reference translations.")],
+    model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --src with.")] = None,
+    src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
+    hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
+    tokenize: Tokenize = "13a",
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    as_json: JSON = False,
+    device: Device = None,
+) -> None:
+    """BLEU and chrF with signatures, and a model's perplexity: of a model on --src, or of finished translations --hyp."""
+    from heed.data.prepare import read_pairs
+    from heed.evaluation.bleu import bleu, checked_tokenization, chrf
+
+    tokenization = checked_tokenization(tokenize)
+    if (model is None) == (hyp is None) or (model is None) != (src is None):
+        raise HeedError("give either a model folder and --src, or --hyp.")
+    if hyp is not None:
+        hypotheses, references = map(list, zip(*read_pairs((hyp, ref)), strict=True))
+        bleu_score, chrf_score = bleu(hypotheses, references, tokenize=tokenization), chrf(hypotheses, references)
+        perplexity, n_lines = None, len(references)
+    else:
+        assert model is not None and src is not None
+        from heed import pipeline
+
+        sources, references = map(list, zip(*read_pairs((src, ref)), strict=True))
+        translator = _translator(model, beam, length_penalty, device)
+        result = pipeline.evaluate_model(translator, sources, references, name=str(src), tokenize=tokenization)
+        bleu_score, chrf_score, perplexity, n_lines = result.bleu, result.chrf, result.perplexity, result.n_lines
+    if as_json:
+        _print_json(
+            {
+                "lines": n_lines,
+                "bleu": bleu_score.value,
+                "bleu_signature": bleu_score.signature,
+                "chrf": chrf_score.value,
+                "chrf_signature": chrf_score.signature,
+                "perplexity": perplexity,
+            }
+        )
+        return
+    print(bleu_score)
+    print(chrf_score)
+    if perplexity is not None:
+        print(f"perplexity {perplexity:.4f} a target token, eos included")
+
+
+@app.command(epilog="Example: heed info runs/demo/model")
+def info(
+    path: Annotated[Path, typer.Argument(help="A model folder, a run folder or a recipe.")],
+    vocab_size: Annotated[int | None, typer.Option(help="Count a recipe's parameters for this vocabulary.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Shapes, parameters by part, what a model was trained on and scores."""
+    from heed import pipeline
+
+    facts = pipeline.describe(path, vocab_size=vocab_size)
+    if as_json:
+        _print_json(facts)
+        return
+    for title, content in facts.items():
+        print(title if isinstance(content, dict) else f"{title}: {content}")
+        if isinstance(content, dict):
+            for name, value in content.items():
+                print(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
+
+
+class _UntilError:
+    """Lines up to a faulty one, so that those before it are still translated; then `raise_error`."""
+
+    def __init__(self, lines: Iterable[str]):
+        self._lines = lines
+        self._error: HeedError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            yield from self._lines
+        except HeedError as error:
+            self._error = error
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _translator(model: Path, beam: int | None, length_penalty: float | None, device: str | None) -> Any:
+    from heed.decoding.translator import Translator
+
+    return Translator.load(model, device=device, report=say, beam_size=beam, length_penalty=length_penalty)
+
+
+def _progress(name: str, done: int, total: int | None) -> None:
+    if sys.stderr.isatty():
+        share = f" of {total / 1e6:,.1f}" if total else ""
+        print(f"\r{name}: {done / 1e6:,.1f}{share} MB", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+
+
+def main() -> None:
+    """The command `heed`. What a user can mend is one line on standard error and exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
+    try:
+        app()
+    except HeedError as error:
+        say(f"heed: {error}")
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader has had enough, as `head` does; nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        say("heed: interrupted; a training run resumes by the same command.")
+        sys.exit(130)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        say(f"heed: {error.filename or 'output'}: {error.strerror}.")
+        sys.exit(1)

@@ -1,0 +1,296 @@
+"""The whole story, one function a verb: prepare → train → average → translate → score."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heed.config import HeedError, read_toml, toml_text, validated, whole_file
+from heed.data.batching import Batch, SpecialIds, TokenBatches
+from heed.data.corpus import ParallelCorpus
+from heed.data.prepare import TextFiles, prepare, read_pairs
+from heed.data.sources import fetch
+from heed.decoding.scoring import cross_entropy, perplexity
+from heed.decoding.translator import Translator
+from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
+from heed.model.cost import n_parameters, parameters_by_part, training_flops
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, load_weights, read_config, replace_card, save_model
+from heed.recipe import Recipe, read_preset, read_recipe
+from heed.runtime import Machine, choose_machine, keep_freed_memory, micro_batch_tokens, n_threads
+from heed.text.numbers import english, german, number_splits
+from heed.text.tokenizer import Tokenizer
+from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
+from heed.training.logbook import Logbook, duration
+from heed.training.trainer import train
+
+Report = Callable[[str], None]
+DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model scores on one set of pairs."""
+
+    name: str
+    n_lines: int
+    bleu: Score
+    chrf: Score
+    perplexity: float
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON and logs: values with their signatures."""
+        return {
+            "name": self.name,
+            "lines": self.n_lines,
+            "bleu": self.bleu.value,
+            "bleu_signature": self.bleu.signature,
+            "chrf": self.chrf.value,
+            "chrf_signature": self.chrf.signature,
+            "perplexity": self.perplexity,
+        }
+
+
+def corpus_files(recipe: Recipe, *, directory: Path, mirror: str | None, report: Report) -> TextFiles:
+    """The text files that a recipe trains on; a named corpus is fetched, into `directory`, where it is not there yet."""
+    data = recipe.data
+    if data.corpus is not None:
+        found = fetch(
+            data.corpus,
+            src=data.src,
+            tgt=data.tgt,
+            variant=data.variant,
+            directory=directory,
+            mirror=mirror,
+            report=report,
+        )
+        return TextFiles(found.train, found.dev, found.tests)
+    assert data.train is not None and data.dev is not None  # DataSettings saw to it
+    tests = {name: (Path(files[0]), Path(files[1])) for name, files in data.tests.items()}
+    return TextFiles(((Path(data.train[0]), Path(data.train[1])),), (Path(data.dev[0]), Path(data.dev[1])), tests)
+
+
+def train_recipe(recipe: Recipe, run: Path, *, directory: Path, mirror: str | None, report: Report) -> list[Evaluation]:
+    """Everything that is still missing in the run folder, in order: corpus, tokenizer, ids, training, average, scores.
+
+    The same call again resumes. Returns the scores on the test sets, of the average and of the last checkpoint.
+    """
+    _keep_config(recipe, run, report)
+    files = corpus_files(recipe, directory=directory, mirror=mirror, report=report)
+    return train_files(recipe, files, run, report=report)
+
+
+def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) -> list[Evaluation]:
+    """As `train_recipe`, on these files."""
+    keep_freed_memory()
+    settings = recipe.training
+    machine = choose_machine(settings.precision)
+    report(f"Computing on {machine} with {n_threads()} threads." if machine.device.type == "cpu" else f"On {machine}.")
+    prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
+    tokenizer = prepared.tokenizer
+    torch.manual_seed(settings.seed)
+    model = Transformer(recipe.model, len(tokenizer))
+    report(f"The model has {n_parameters(recipe.model, len(tokenizer)):,} parameters, {len(tokenizer):,} ids.")
+
+    batches = _batches(recipe, prepared.train, tokenizer, machine)
+    card = ModelCard(
+        recipe.data.src,
+        recipe.data.tgt,
+        decoding=recipe.decoding.model_dump(),
+        trained_on={
+            "corpus": recipe.data.corpus or "own files",
+            "pairs": len(prepared.train),
+            "sha256 of its ids": prepared.train.fingerprint,
+        },
+    )
+    checkpoints = Checkpoints(run / "checkpoints", keep=settings.keep_checkpoints, tokenizer=tokenizer, card=card)
+    dev = _batches(recipe, prepared.dev, tokenizer, machine)
+    dev_pairs = list(read_pairs(files.dev))
+    # During training greedy search will do: it ranks checkpoints alike at a fraction of the time.
+    greedy = recipe.decoding.model_copy(update={"beam_size": 1})
+
+    def validate(current: Transformer) -> dict[str, float]:
+        nats = cross_entropy(current, _all_batches(dev, machine))
+        hypotheses = Translator(current, tokenizer, greedy).translate([src for src, _ in dev_pairs])
+        texts, references = [h.text for h in hypotheses], [tgt for _, tgt in dev_pairs]
+        score = bleu(texts, references, tokenize=recipe.evaluation.tokenize)
+        return {"loss": nats, "perplexity": perplexity(nats), "greedy_bleu": score.value}
+
+    progress = train(
+        model, batches, settings, machine, run=run, checkpoints=checkpoints, validate=validate, report=report
+    )
+    flops = training_flops(
+        recipe.model, len(tokenizer), n_src_tokens=progress.n_src_tokens, n_tgt_tokens=progress.n_tgt_tokens
+    )
+    card.trained_on.update(
+        steps=progress.step,
+        epochs=round(progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch))), 2),
+        time=f"{duration(progress.seconds)} of training on {machine}",
+        FLOPs=f"{flops:.2e}",
+    )
+    return _average_and_evaluate(recipe, files, run, card, report)
+
+
+def _average_and_evaluate(
+    recipe: Recipe, files: TextFiles, run: Path, card: ModelCard, report: Report
+) -> list[Evaluation]:
+    """The averaged model beside the last checkpoint, on dev and on every test set; writes RUN/model."""
+    last_step = checkpoint_steps(run / "checkpoints")[-1]
+    model_folder = average_run(run, last=recipe.training.average_last, report=report, card=card)
+    card = read_config(model_folder)[2]
+    results = []
+    logbook = Logbook(run, resumed_step=last_step, report=report)
+    for title, folder in (("average", model_folder), ("last checkpoint", run / "checkpoints" / str(last_step))):
+        translator = Translator.load(folder)
+        for name, pair in {"dev": files.dev, **files.tests}.items():
+            report(f"Translating {name} with the {title}.")
+            sources, references = map(list, zip(*read_pairs(pair), strict=True))
+            result = evaluate_model(
+                translator, sources, references, name=f"{name} ({title})", tokenize=recipe.evaluation.tokenize
+            )
+            logbook.record("test", last_step, **result.numbers())
+            results.append(result)
+            if title == "average":
+                card.scores[name] = f"{result.bleu}; {result.chrf}; perplexity {result.perplexity:.3f} a token"
+    logbook.close()
+    replace_card(model_folder, card)
+    return results
+
+
+def average_run(
+    run: Path, *, last: int, report: Report, out: Path | None = None, card: ModelCard | None = None
+) -> Path:
+    """Averages the last checkpoints of a run into a model folder, RUN/model unless another is given."""
+    steps = checkpoint_steps(run / "checkpoints")
+    if not steps:
+        raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
+    chosen = steps[-last:]
+    if len(chosen) < last:
+        report(f"Only {len(chosen)} checkpoints are there, not {last}; averaging those.")
+    folders = [run / "checkpoints" / str(step) for step in chosen]
+    arch, vocab_size, old_card = read_config(folders[-1])
+    weights = averaged_weights(folders)
+    model = Transformer(arch, vocab_size)
+    load_weights(model, weights, where=folders[-1])
+    card = card or old_card
+    described = replace(card, trained_on={**card.trained_on, "average of steps": ", ".join(map(str, chosen))})
+    out = out or run / "model"
+    save_model(out, model, Tokenizer.load(folders[-1] / "tokenizer.json"), described)
+    report(f"Averaged {len(chosen)} checkpoints (steps {chosen[0]:,} to {chosen[-1]:,}) into {out}.")
+    return out
+
+
+def evaluate_model(
+    translator: Translator, sources: list[str], references: list[str], *, name: str, tokenize: Tokenization
+) -> Evaluation:
+    """BLEU and chrF of the model's translations, and its perplexity a token of the references."""
+    texts = [translation.text for translation in translator.translate(sources)]
+    log_probs = translator.log_probs(sources, references)
+    nats = -sum(map(sum, log_probs)) / sum(map(len, log_probs))
+    return Evaluation(
+        name, len(sources), bleu(texts, references, tokenize=tokenize), chrf(texts, references), perplexity(nats)
+    )
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo found: exactly right translations of held-out numbers, and some of them to look at."""
+
+    accuracy: float
+    n_tested: int
+    samples: list[tuple[str, str, bool]]
+    model: Path
+
+
+def demo(run: Path, *, report: Report) -> Demo:
+    """Trains a small Transformer on the numbers that Heed makes itself and counts the held-out ones it gets right."""
+    values = read_preset("demo", where="heed demo")
+    splits = number_splits(n_train=DEMO_PAIRS)
+    folder = run / "corpus"
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for name, numbers in vars(splits).items():
+        pairs[name] = (folder / f"{name}.en", folder / f"{name}.de")
+        for path, words in zip(pairs[name], (english, german), strict=True):
+            if not path.exists():
+                with whole_file(path) as temporary:
+                    temporary.write_text("".join(f"{words(number)}\n" for number in numbers), encoding="utf-8")
+    values["data"] |= {
+        "train": [str(path) for path in pairs["train"]],
+        "dev": [str(path) for path in pairs["dev"]],
+        "tests": {"test": [str(path) for path in pairs["test"]]},
+    }
+    recipe = validated(Recipe, values, where="heed demo")
+    _keep_config(recipe, run, report)
+    files = TextFiles((pairs["train"],), pairs["dev"])
+    train_files(recipe, files, run, report=report)
+    translator = Translator.load(run / "model")
+    sources = [english(number) for number in splits.test]
+    references = [german(number) for number in splits.test]
+    texts = [translation.text for translation in translator.translate(sources)]
+    samples = list(zip(sources, texts, (t == r for t, r in zip(texts, references, strict=True)), strict=True))
+    return Demo(exact_matches(texts, references), len(texts), samples[:5], run / "model")
+
+
+def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: Tokenizer, machine: Machine) -> TokenBatches:
+    settings = recipe.training
+    return TokenBatches(
+        corpus,
+        SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos),
+        max_src_tokens=settings.batch_src_tokens,
+        max_tgt_tokens=settings.batch_tgt_tokens,
+        micro_tokens=settings.micro_batch_tokens or micro_batch_tokens(machine.device),
+        seed=settings.seed,
+    )
+
+
+def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
+    for micro_batches in batches.plan(0):
+        for rows in micro_batches:
+            yield batches.collate(rows).to(machine.device)
+
+
+def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
+    """Writes RUN/config.toml, or compares it: what shaped data and weights must not change within a run."""
+    path = run / "config.toml"
+    new = tomllib.loads(toml_text(recipe.model_dump()))
+    if path.exists():
+        old = read_toml(path)
+        for table in sorted(old.keys() | new.keys()):
+            before, now = old.get(table, {}), new.get(table, {})
+            for name in sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
+                change = f"{table}.{name} was {before.get(name)!r}, is {now.get(name)!r}"
+                if table in ("data", "tokenizer", "model"):
+                    raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
+                report(f"Changed since the run began: {change}.")
+    with whole_file(path) as temporary:
+        temporary.write_text(toml_text(new), encoding="utf-8")
+
+
+def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
+    """What a model folder, a run folder (its model, or else its last checkpoint) or a recipe is, for people and JSON."""
+    if path.is_dir() and not (path / "config.json").exists():
+        steps = checkpoint_steps(path / "checkpoints")
+        if (path / "model").is_dir():
+            path = path / "model"
+        elif steps:
+            path = path / "checkpoints" / str(steps[-1])
+    if path.is_dir() or not path.suffix == ".toml":
+        arch, vocab_size, card = read_config(path)
+        rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
+        facts: dict[str, Any] = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
+    else:
+        recipe = read_recipe(path)
+        arch, vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size
+        rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
+        facts = {"recipe": str(path)}
+    shapes = {name: value for name, value in arch.model_dump().items() if value is not None}
+    parts = parameters_by_part(arch, vocab_size)
+    return facts | {
+        "vocabulary": vocab_size,
+        "shapes": shapes,
+        "parameters": parts | {"total": sum(parts.values())},
+        **{name: content for name, content in rest.items() if content},
+    }

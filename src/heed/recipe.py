@@ -1,0 +1,80 @@
+"""Recipe = the settings of a run: a preset, a TOML file, dotted overrides."""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from heed.config import HeedError, Settings, merged, parse_override, read_toml, validated
+from heed.data.prepare import DataSettings
+from heed.decoding.search import DecodingSettings
+from heed.evaluation.bleu import Tokenization
+from heed.model.transformer import Architecture
+from heed.text.tokenizer import TokenizerSettings
+from heed.training.trainer import TrainingSettings
+
+
+class EvaluationSettings(Settings):
+    """How translations are scored."""
+
+    tokenize: Tokenization = Field("13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora')
+
+
+class Recipe(Settings):
+    """All settings of a run, each in the table of the part that it configures."""
+
+    data: DataSettings
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: Architecture = Architecture()
+    training: TrainingSettings = TrainingSettings()
+    decoding: DecodingSettings = DecodingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with Heed."""
+    folder = resources.files("heed") / "presets"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+
+
+def read_preset(name: str, *, where: str) -> dict[str, Any]:
+    """The tables of a preset. HeedError lists the known ones."""
+    if name not in preset_names():
+        raise HeedError(f"{where}: unknown preset {name!r}; known: {', '.join(preset_names())}.")
+    with resources.as_file(resources.files("heed") / "presets" / f"{name}.toml") as path:
+        return read_toml(path)
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a TOML file: its preset, changed by the file, changed by overrides (`training.max_steps=500`).
+
+    The file names in it are taken from the recipe's folder.
+    """
+    values = read_toml(path)
+    preset = values.pop("preset", "base")
+    if not isinstance(preset, str):
+        raise HeedError(f"{path}: setting preset: expected a name, found {preset!r}.")
+    values = merged(read_preset(preset, where=str(path)), values)
+    _anchor_files(values.get("data"), path.parent)
+    for text in overrides:
+        values = merged(values, parse_override(text))
+    return validated(Recipe, values, where=str(path))
+
+
+def _anchor_files(data: Any, folder: Path) -> None:
+    """Makes the file names of a recipe's table `data` absolute; what is no list of strings is left to validation."""
+    if not isinstance(data, dict):
+        return
+
+    def anchored(files: Any) -> Any:
+        if not isinstance(files, list):
+            return files
+        return [str((folder / file).resolve()) if isinstance(file, str) else file for file in files]
+
+    for name in ("train", "dev"):
+        if name in data:
+            data[name] = anchored(data[name])
+    if isinstance(data.get("tests"), dict):
+        data["tests"] = {name: anchored(files) for name, files in data["tests"].items()}
