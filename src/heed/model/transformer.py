@@ -9,7 +9,7 @@ as normal with deviation d_model^-0.5, so that the scaled embeddings start with 
 """
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ class Architecture(Settings):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def _heads_divide_width(self) -> "Architecture":
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} is odd; positions need pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:

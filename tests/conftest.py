@@ -1,0 +1,86 @@
+"""Shapes in signatures are checked whenever tests run; small models and corpora that several tests use."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
+
+with install_import_hook(["heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"):
+    import heed.decoding.translator
+    import heed.training.objective  # noqa: F401
+
+import torch
+
+from heed.data.batching import SpecialIds
+from heed.model.transformer import Architecture, Transformer
+from heed.text.numbers import english, german, number_splits
+from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+
+torch.set_num_threads(1)
+SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+
+
+@pytest.fixture(scope="session")
+def small_arch() -> Architecture:
+    return Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.1)
+
+
+@pytest.fixture
+def small_model(small_arch: Architecture) -> Transformer:
+    """Random weights, made sharper than at the start, so that hypotheses differ clearly in probability."""
+    torch.manual_seed(7)
+    model = Transformer(small_arch, 50).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+@pytest.fixture(scope="session")
+def number_tokenizer() -> Tokenizer:
+    numbers = number_splits(n_train=3000, n_dev=10, n_test=10).train
+    lines = [line for number in numbers for line in (english(number), german(number))]
+    return train_tokenizer(lines, TokenizerSettings(vocab_size=600))
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with real corpora that may lie beside the project."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not (folder / "multi30k").is_dir():
+        pytest.skip("no data folder beside the project")
+    return folder
+
+
+Heed = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture(scope="session")
+def heed() -> Heed:
+    """Runs the real command line in a process of its own; input and output are bytes or text."""
+
+    def run(*args: object, stdin: str | bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        command: Sequence[str] = [sys.executable, "-m", "heed", *map(str, args)]
+        done = subprocess.run(command, input=data, capture_output=True, cwd=cwd, timeout=600)
+        return subprocess.CompletedProcess(
+            command, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        )
+
+    return run
+
+
+def random_pairs(n_pairs: int, *, vocab_size: int = 50, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded random sources with eos, of 1 to 9 ids, and their mask."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 10, (n_pairs,), generator=generator)
+    mask = torch.arange(int(lengths.max()) + 1)[None] <= lengths[:, None]
+    src = torch.randint(3, vocab_size, mask.shape, generator=generator)
+    src[torch.arange(n_pairs), lengths] = SPECIAL.eos
+    return src.masked_fill(~mask, SPECIAL.pad), mask

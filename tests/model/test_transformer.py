@@ -1,0 +1,249 @@
+"""The network against Hugging Face's MarianMTModel, torch's own attention, and itself by other roads."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import MarianConfig, MarianMTModel
+
+from heed.config import HeedError, validated
+from heed.model.cost import n_parameters
+from heed.model.transformer import Architecture, Dropout, Transformer, attention, sinusoid
+from tests.conftest import random_pairs
+
+
+def marian_with_weights_of(model: Transformer) -> MarianMTModel:
+    """The same network in the reference's layout; its biases of projections, which the paper lacks, are zero."""
+    arch = model.arch
+    config = MarianConfig(
+        vocab_size=model.vocab_size,
+        d_model=arch.d_model,
+        encoder_layers=arch.n_layers,
+        decoder_layers=arch.n_layers,
+        encoder_ffn_dim=arch.d_ff,
+        decoder_ffn_dim=arch.d_ff,
+        encoder_attention_heads=arch.n_heads,
+        decoder_attention_heads=arch.n_heads,
+        activation_function="relu",
+        scale_embedding=True,
+        dropout=0.0,
+        attention_dropout=0.0,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        decoder_start_token_id=1,
+        eos_token_id=2,
+        attn_implementation="eager",
+    )
+    reference = MarianMTModel(config).eval()
+
+    def copy_linear(target, weight, bias=None):
+        target.weight.copy_(weight)
+        target.bias.copy_(torch.zeros_like(target.bias) if bias is None else bias)
+
+    with torch.no_grad():
+        reference.model.shared.weight.copy_(model.src_embedding.weight)
+        reference.final_logits_bias.zero_()
+        # Marian keeps all sines before all cosines; its table takes ours, so both add the same numbers.
+        for stack in (reference.model.encoder, reference.model.decoder):
+            stack.embed_positions.weight.copy_(sinusoid(64, arch.d_model))
+        for ours, theirs in [
+            *zip(model.encoder, reference.model.encoder.layers, strict=True),
+            *zip(model.decoder, reference.model.decoder.layers, strict=True),
+        ]:
+            q, k, v = ours.self_attention.qkv.weight.chunk(3)
+            for name, weight in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
+                copy_linear(getattr(theirs.self_attn, name), weight)
+            copy_linear(theirs.self_attn.out_proj, ours.self_attention.out.weight)
+            theirs.self_attn_layer_norm.load_state_dict(ours.self_attention_norm.state_dict())
+            if hasattr(ours, "cross_attention"):
+                k, v = ours.cross_attention.kv.weight.chunk(2)
+                for name, weight in (("q_proj", ours.cross_attention.q.weight), ("k_proj", k), ("v_proj", v)):
+                    copy_linear(getattr(theirs.encoder_attn, name), weight)
+                copy_linear(theirs.encoder_attn.out_proj, ours.cross_attention.out.weight)
+                theirs.encoder_attn_layer_norm.load_state_dict(ours.cross_attention_norm.state_dict())
+            copy_linear(theirs.fc1, ours.feed_forward.inner.weight, ours.feed_forward.inner.bias)
+            copy_linear(theirs.fc2, ours.feed_forward.outer.weight, ours.feed_forward.outer.bias)
+            theirs.final_layer_norm.load_state_dict(ours.feed_forward_norm.state_dict())
+    return reference
+
+
+def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
+    torch.manual_seed(1)
+    model = Transformer(small_arch, 50).eval()
+    with torch.no_grad():  # biases and norms start as 0 and 1: other values show that they are used
+        for name, parameter in model.named_parameters():
+            if "bias" in name or "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    reference = marian_with_weights_of(model)
+    src, src_mask = random_pairs(6, seed=1)
+    tgt, tgt_mask = random_pairs(6, seed=2)
+    with torch.no_grad():
+        memory = model.encode(src, src_mask)
+        logits = model(src, src_mask, tgt)
+        expected = reference(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt)
+    expected_memory = expected.encoder_last_hidden_state
+    assert torch.allclose(memory[src_mask], expected_memory[src_mask], atol=1e-4)
+    assert torch.allclose(logits[tgt_mask], expected.logits[tgt_mask], atol=1e-4)
+    assert logits[tgt_mask].std() > 0.1  # not all alike, so the comparison means something
+
+
+def test_attention_equals_torchs_fused_attention():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 6)
+    mask = torch.rand(2, 1, 4, 5) > 0.4
+    mask[..., 0] = True
+    ours = attention(q, k, v, mask, dropout=Dropout(0.0))
+    assert torch.allclose(ours, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_that_may_attend_to_nothing_gives_numbers(dtype):
+    q = k = v = torch.randn(1, 1, 2, 4, dtype=dtype)
+    mask = torch.tensor([[[[True, False], [False, False]]]])
+    result = attention(q, k, v, mask, dropout=Dropout(0.0))
+    assert torch.isfinite(result).all()
+    assert torch.allclose(result[0, 0, 1].float(), v[0, 0].float().mean(0), atol=1e-2)
+
+
+def test_position_table_equals_the_formula_worked_out_number_by_number():
+    table = sinusoid(2000, 6)
+    for pos in (0, 1, 7, 1999):
+        for i in range(3):
+            angle = pos / 10000 ** (2 * i / 6)
+            assert table[pos, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_a_shifted_position_is_a_linear_function_of_the_position():
+    # Section 3.5: PE(pos + k) = R(k) · PE(pos), one rotation a pair of columns.
+    table, k = sinusoid(50, 8).double(), 5
+    for i in range(4):
+        angle = k / 10000 ** (2 * i / 8)
+        rotation = torch.tensor(
+            [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64
+        )
+        pair = table[:, 2 * i : 2 * i + 2]
+        assert torch.allclose(pair[k:], pair[:-k] @ rotation.T, atol=1e-5)
+
+
+@given(change_at=st.integers(1, 8), new_id=st.integers(3, 49))
+@settings(max_examples=20, deadline=None)
+def test_no_position_sees_a_later_one(change_at, new_id):
+    torch.manual_seed(3)
+    model = Transformer(Architecture(n_layers=2, d_model=16, d_ff=32, n_heads=2), 50).eval()
+    src, src_mask = random_pairs(2)
+    tgt = torch.randint(3, 50, (2, 9))
+    changed = tgt.clone()
+    changed[:, change_at] = torch.where(tgt[:, change_at] == new_id, 3 + (new_id - 2) % 47, new_id)
+    with torch.no_grad():
+        before, after = model(src, src_mask, tgt), model(src, src_mask, changed)
+    assert torch.equal(before[:, :change_at], after[:, :change_at])
+    assert not torch.allclose(before[:, change_at:], after[:, change_at:])
+
+
+def test_padding_never_changes_logits(small_model):
+    src, mask = random_pairs(5)
+    tgt = torch.randint(3, 50, (5, 6))
+    with torch.no_grad():
+        together = small_model(src, mask, tgt)
+        for i in range(5):
+            n = int(mask[i].sum())
+            alone = small_model(src[i : i + 1, :n], mask[i : i + 1, :n], tgt[i : i + 1])
+            # 1e-4: sums over keys in another order.
+            assert torch.allclose(together[i], alone[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_decoding_step_by_step_equals_one_full_pass(positions):
+    torch.manual_seed(4)
+    arch = Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, d_k=5, d_v=7, positions=positions)
+    model = Transformer(arch, 50).eval()
+    src, mask = random_pairs(3)
+    tgt = torch.randint(3, 50, (3, 8))
+    with torch.no_grad():
+        full = model(src, mask, tgt)
+        state = model.start(model.encode(src, mask), mask)
+        parts = [model.decode(tgt[:, :3], state)] + [model.decode(tgt[:, i : i + 1], state) for i in range(3, 8)]
+    assert torch.allclose(full, torch.cat(parts, dim=1), atol=1e-5)
+
+
+def test_rows_of_a_beam_share_their_sentences_memory(small_model):
+    src, mask = random_pairs(3)
+    tgt = torch.randint(3, 50, (6, 4))
+    with torch.no_grad():
+        shared = small_model.decode(tgt, small_model.start(small_model.encode(src, mask), mask))
+        copied = small_model(src.repeat_interleave(2, 0), mask.repeat_interleave(2, 0), tgt)
+    assert torch.allclose(shared, copied, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arch", "vocab_size", "millions"),
+    [  # Table 3's last column; the vocabulary that fits it is PAPER's "about 41,000", and 35,800 for big
+        (Architecture(), 41_000, 65),
+        (Architecture(), 37_000, 63),
+        (Architecture(d_k=16, d_v=64), 41_000, 58),
+        (Architecture(d_k=32, d_v=64), 41_000, 60),
+        (Architecture(n_layers=2), 41_000, 36),
+        (Architecture(n_layers=4), 41_000, 50),
+        (Architecture(n_layers=8), 41_000, 80),
+        (Architecture(d_model=256, d_k=32, d_v=32), 41_000, 28),
+        (Architecture(d_model=1024, d_k=128, d_v=128), 41_000, 168),
+        (Architecture(d_ff=1024), 41_000, 53),
+        (Architecture(d_ff=4096), 41_000, 90),
+        (Architecture(d_model=1024, d_ff=4096, n_heads=16), 35_800, 213),
+    ],
+)
+def test_parameter_counts_are_those_of_table_3(arch, vocab_size, millions):
+    assert n_parameters(arch, vocab_size) == pytest.approx(millions * 1e6, abs=0.75e6)
+
+
+@given(
+    n_layers=st.integers(1, 3),
+    n_heads=st.sampled_from([1, 2, 4]),
+    d_k=st.sampled_from([None, 3]),
+    d_v=st.sampled_from([None, 5]),
+    share=st.sampled_from(["all", "tgt", "none"]),
+    positions=st.sampled_from(["sinusoid", "learned"]),
+    vocab_size=st.integers(10, 90),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_formula_counts_what_the_network_has(n_layers, n_heads, d_k, d_v, share, positions, vocab_size):
+    arch = Architecture(
+        n_layers=n_layers, d_model=16, d_ff=24, n_heads=n_heads, d_k=d_k, d_v=d_v, share=share, positions=positions
+    )
+    model = Transformer(arch, vocab_size)
+    assert sum(parameter.numel() for parameter in model.parameters()) == n_parameters(arch, vocab_size)
+
+
+@pytest.mark.parametrize(("d_model", "d_ff", "n_heads"), [(512, 2048, 8), (1024, 4096, 16)])
+def test_base_and_big_have_as_many_parameters_as_the_formula_says(d_model, d_ff, n_heads):
+    arch = Architecture(d_model=d_model, d_ff=d_ff, n_heads=n_heads)
+    with torch.device("meta"):
+        model = Transformer(arch, 37_000)
+    assert sum(parameter.numel() for parameter in model.parameters()) == n_parameters(arch, 37_000)
+
+
+def test_dropout_drops_its_rate_and_keeps_the_mean():
+    dropout = Dropout(0.3).train()
+    torch.manual_seed(0)
+    x = torch.ones(1000, 1001)
+    y = dropout(x)
+    # Standard deviations over a million draws: 0.0005 of the rate, 0.0007 of the mean; five of them allowed.
+    assert (y == 0).float().mean().item() == pytest.approx(0.3, abs=0.0025)
+    assert y.mean().item() == pytest.approx(1.0, abs=0.004)
+    assert y.unique().tolist() == pytest.approx([0, 1 / 0.7], rel=1e-4)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+def test_width_that_heads_do_not_divide_is_refused_with_both_numbers():
+    with pytest.raises(HeedError, match=r"d_model=32 is not a multiple of n_heads=5"):
+        validated(Architecture, {"d_model": 32, "n_heads": 5}, where="recipe.toml: model")
+
+
+def test_more_positions_than_learned_are_refused():
+    model = Transformer(Architecture(n_layers=1, d_model=8, n_heads=2, positions="learned", max_positions=4), 10)
+    with pytest.raises(HeedError, match="max_positions=4"):
+        model.encode(torch.full((1, 5), 3), torch.ones(1, 5, dtype=torch.bool))
