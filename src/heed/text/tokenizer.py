@@ -86,42 +86,47 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokeni
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     common = {
-        "initial_alphabet": alphabet,
-        "special_tokens": [PAD, BOS, EOS],
-        "show_progress": False,
+        "vocab_size": settings.vocab_size,
         "min_frequency": settings.min_frequency,
+        "initial_alphabet": alphabet,
+        "show_progress": False,
     }
+    special = [PAD, BOS, EOS]
+    spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
-        backend = Backend(models.BPE())
-        trainer = trainers.BpeTrainer(vocab_size=settings.vocab_size, **common)
+        backend = _backend(models.BPE())
+        trainer = trainers.BpeTrainer(special_tokens=special, **common)
+        backend.train_from_iterator(spaced_lines, trainer=trainer)
+        backend.decoder = decoders.ByteLevel()
     else:
-        backend = Backend(models.WordPiece(unk_token=PAD))
+        # Every byte is a continuation from the start: so nothing is unknown, and the ids, which decide between equally
+        # frequent pairs, do not depend on the order in which the trainer meets them.
+        special_and_bytes = special + [CONTINUATION + byte for byte in alphabet]
         trainer = trainers.WordPieceTrainer(
-            vocab_size=settings.vocab_size, continuing_subword_prefix=CONTINUATION, **common
+            special_tokens=special_and_bytes, continuing_subword_prefix=CONTINUATION, **common
         )
+        learner = _backend(models.WordPiece(unk_token=PAD))
+        learner.train_from_iterator(spaced_lines, trainer=trainer)
+        backend = _backend(
+            models.WordPiece(
+                learner.get_vocab(),
+                unk_token=PAD,  # required, never used
+                continuing_subword_prefix=CONTINUATION,
+                max_input_chars_per_word=10_000,
+            )
+        )
+        backend.add_special_tokens(special)
+        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), decoders.ByteLevel()])
+    return Tokenizer(backend)
+
+
+def _backend(model: models.Model) -> Backend:
+    """Words as bytes, for either model."""
+    backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(WORDS, behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    backend.train_from_iterator((" " + line for line in lines), trainer=trainer)
-    if settings.kind == "wordpiece":
-        backend.model = _with_every_byte(backend.get_vocab(), alphabet, settings.vocab_size)
-        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), decoders.ByteLevel()])
-    else:
-        backend.decoder = decoders.ByteLevel()
-    return Tokenizer(backend)
-
-
-def _with_every_byte(vocab: dict[str, int], alphabet: list[str], vocab_size: int) -> models.WordPiece:
-    """The learned pieces and every byte as a continuation, so that nothing is unknown; the last learned make room."""
-    missing = [CONTINUATION + byte for byte in alphabet if CONTINUATION + byte not in vocab]
-    learned = sorted(vocab, key=lambda piece: vocab[piece])[: vocab_size - len(missing)]
-    pieces = learned + [piece for piece in missing if piece not in learned]
-    return models.WordPiece(
-        {piece: i for i, piece in enumerate(pieces)},
-        unk_token=PAD,  # required, never used
-        continuing_subword_prefix=CONTINUATION,
-        max_input_chars_per_word=10_000,
-    )
+    return backend

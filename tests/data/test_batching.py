@@ -1,0 +1,89 @@
+"""Batches hold every pair once an epoch, within their limits, in an order fixed by seed and epoch."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.data.batching import TokenBatches
+from heed.data.corpus import ParallelCorpus, write_corpus
+from tests.conftest import SPECIAL
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
+
+
+def corpus_of(lengths) -> ParallelCorpus:
+    folder = Path(tempfile.mkdtemp())
+    pairs = [([3] * src, [4] * tgt) for src, tgt in lengths]
+    return write_corpus(folder / "c", pairs, vocab_size=50)
+
+
+def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
+    return TokenBatches(corpus, SPECIAL, max_src_tokens=limit, max_tgt_tokens=limit, micro_tokens=micro, seed=seed)
+
+
+@given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100))
+@settings(max_examples=60, deadline=None)
+def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit, micro):
+    batches = batches_of(corpus_of(lengths), limit=limit, micro=micro)
+    plan = batches.plan(0)
+    rows = np.concatenate([rows for batch in plan for rows in batch])
+    assert sorted(rows.tolist()) == list(range(len(lengths)))
+    for batch in plan:
+        collated = [batches.collate(rows) for rows in batch]
+        for part in collated:
+            if len(part.rows) > 1:
+                assert max(part.src.numel(), part.tgt_in.numel()) <= micro
+        longest = max(max(src, tgt) + 1 for src, tgt in lengths)
+        if longest <= micro and micro <= limit:
+            assert sum(part.src.numel() for part in collated) <= limit
+            assert sum(part.tgt_in.numel() for part in collated) <= limit
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    corpus = corpus_of([(i % 7, i % 5) for i in range(200)])
+
+    def order(seed, epoch):
+        return [rows.tolist() for batch in batches_of(corpus, seed=seed).plan(epoch) for rows in batch]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_like_lengths_meet_so_that_little_is_padding():
+    draw = np.random.default_rng(0)
+    src = draw.integers(5, 40, 3000)
+    batches = batches_of(
+        corpus_of([(int(n), max(1, int(n) + int(d))) for n, d in zip(src, draw.integers(-3, 4, 3000), strict=True)]),
+        limit=2000,
+        micro=1000,
+    )
+    collated = [batches.collate(rows) for batch in batches.plan(0) for rows in batch]
+    real = sum(int(batch.tgt_mask.sum()) for batch in collated)
+    assert real / sum(batch.tgt_mask.numel() for batch in collated) > 0.95
+
+
+def test_a_batch_is_shifted_and_masked_as_the_model_expects(tmp_path):
+    corpus = write_corpus(tmp_path / "c", [([5, 6], [7]), ([8], [9, 10, 11])], vocab_size=50)
+    batch = batches_of(corpus).collate(np.array([0, 1]))
+    assert batch.src.tolist() == [[5, 6, 2], [8, 2, 0]]
+    assert batch.src_mask.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.tgt_in.tolist() == [[1, 7, 0, 0], [1, 9, 10, 11]]
+    assert batch.tgt_out.tolist() == [[7, 2, 0, 0], [9, 10, 11, 2]]
+    assert batch.tgt_mask.tolist() == [[True, True, False, False], [True] * 4]
+
+
+def test_the_papers_25000_tokens_are_cut_into_equal_parts():
+    batches = batches_of(corpus_of([(9, 9)] * 833 * 6), limit=25_000, micro=10_000)
+    first = batches.plan(0)[0]
+    assert [len(rows) for rows in first] == [833] * 3  # 3 × 833 × 10 = 24,990 tokens
+
+
+@pytest.mark.parametrize("limit", [5, 100])
+def test_a_corpus_smaller_than_a_batch_is_one_batch(limit):
+    plan = batches_of(corpus_of([(3, 3)]), limit=limit).plan(0)
+    assert [rows.tolist() for batch in plan for rows in batch] == [[0]]

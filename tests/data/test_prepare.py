@@ -1,0 +1,99 @@
+"""From text files to ids: what is kept, what is dropped, what is refused."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from heed.config import HeedError
+from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.prepare import DataSettings, TextFiles, prepare, read_lines, read_pairs
+from heed.text.tokenizer import TokenizerSettings
+
+
+def write(path, lines):
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+def test_ids_on_disk_are_those_written(tmp_path):
+    pairs = [([3, 4, 5], [6]), ([], [7, 8]), ([70_000], [9])]
+    corpus = write_corpus(tmp_path / "c", pairs, vocab_size=80_000)
+    reopened = ParallelCorpus(tmp_path / "c")
+    assert [(src.tolist(), tgt.tolist()) for src, tgt in (reopened[i] for i in range(3))] == pairs
+    assert [lengths.tolist() for lengths in corpus.lengths] == [[3, 0, 1], [1, 2, 1]]
+    assert reopened.fingerprint == corpus.fingerprint
+    assert isinstance(reopened[0][0], np.memmap)
+    changed = write_corpus(tmp_path / "d", [*pairs[:2], ([70_000], [10])], vocab_size=80_000)
+    assert changed.fingerprint != corpus.fingerprint
+
+
+def test_a_truncated_store_is_refused(tmp_path):
+    write_corpus(tmp_path / "c", [([3, 4], [5])], vocab_size=100)
+    (tmp_path / "c" / "src.bin").write_bytes(b"\x03")
+    with pytest.raises(HeedError, match="src.bin"):
+        ParallelCorpus(tmp_path / "c")
+
+
+def test_line_ends_marks_and_gzip_make_no_difference(tmp_path):
+    (tmp_path / "unix").write_bytes("eins\n\nzw\u2028ei".encode())
+    (tmp_path / "windows").write_bytes("\ufeffeins\r\n\r\nzw\u2028ei\r\n".encode())
+    (tmp_path / "zipped.gz").write_bytes(gzip.compress("eins\n\nzw\u2028ei\n".encode()))
+    for name in ("unix", "windows", "zipped.gz"):
+        assert list(read_lines(tmp_path / name)) == ["eins", "", "zw\u2028ei"]
+
+
+def test_faulty_files_are_refused_with_file_and_line(tmp_path):
+    (tmp_path / "latin1").write_bytes(b"gut\nsch\xf6n\n")
+    with pytest.raises(HeedError, match=r"latin1, line 2: byte 4 \(0xf6\) is not UTF-8"):
+        list(read_lines(tmp_path / "latin1"))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 1000)[:-20])
+    with pytest.raises(HeedError, match="cut.gz: damaged gzip"):
+        list(read_lines(tmp_path / "cut.gz"))
+    (tmp_path / "plain.gz").write_bytes(b"not zipped\n")
+    with pytest.raises(HeedError, match="plain.gz: damaged gzip"):
+        list(read_lines(tmp_path / "plain.gz"))
+
+
+def test_sides_of_different_length_are_refused_with_both_counts(tmp_path):
+    short, long = write(tmp_path / "val.de", ["x"] * 1013), write(tmp_path / "val.en", ["x"] * 1016)
+    for pair, counts in (((short, long), "1,013 lines.*1,016"), ((long, short), "1,016 lines.*1,013")):
+        with pytest.raises(HeedError, match=counts):
+            list(read_pairs(pair))
+    with pytest.raises(HeedError, match="empty"):
+        list(read_pairs((write(tmp_path / "e", []), write(tmp_path / "f", []))))
+
+
+def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
+    words = [f"word{i}" for i in range(50)]
+    pairs = [(f"{a} {b}", f"{b} {a}") for a in words for b in words[:4]]
+    odd = [("", "x"), ("x", "  "), ("word1 " * 300, "word1 " * 300), ("word1", "word2 " * 100)]
+    src, tgt = zip(*[*pairs, *odd], strict=True)
+    files = write(tmp_path / "s", src), write(tmp_path / "t", tgt)
+    lines: list[str] = []
+    prepared = prepare(
+        TextFiles((files,), files),
+        DataSettings(src="a", tgt="b", train=["s", "t"], dev=["s", "t"], max_tokens=256),
+        TokenizerSettings(vocab_size=5000),
+        folder=tmp_path / "data",
+        report=lines.append,
+    )
+    report = json.loads((tmp_path / "data" / "train.report.json").read_text())
+    assert len(prepared.train) == report["kept"] == len(pairs)
+    assert sorted(report["dropped"].values()) == [1, 1, 2]
+    assert len(prepared.dev) == len(pairs) + len(odd)  # nothing is ever left out of what is scored
+    assert any("not tokenizer.vocab_size=5,000" in line for line in lines)
+    src_ids, tgt_ids = prepared.train[5]
+    assert prepared.tokenizer.decode(src_ids.tolist()) == src[5]
+    assert prepared.tokenizer.decode(tgt_ids.tolist()) == tgt[5]
+    # What is there is not made again.
+    lines.clear()
+    prepare(
+        TextFiles((files,), files),
+        DataSettings(src="a", tgt="b", train=["s", "t"], dev=["s", "t"]),
+        TokenizerSettings(),
+        folder=tmp_path / "data",
+        report=lines.append,
+    )
+    assert not lines
