@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import SPECIAL
 
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
-from tests.conftest import SPECIAL
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import random_pairs
 from transformers import MarianConfig, MarianMTModel
 
 from heed.config import HeedError, validated
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture, Dropout, Transformer, attention, sinusoid
-from tests.conftest import random_pairs
 
 
 def marian_with_weights_of(model: Transformer) -> MarianMTModel:

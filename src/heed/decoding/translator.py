@@ -1,6 +1,7 @@
 """Texts → translations: batches a stream by length, keeps its order."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,8 @@ class Translator:
         return Translation(
             source,
             text,
-            sum(hypothesis.score for hypothesis in hypotheses),
-            sum(hypothesis.log_prob for hypothesis in hypotheses),
+            math.fsum(hypothesis.score for hypothesis in hypotheses),
+            math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
         )
 

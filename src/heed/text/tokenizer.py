@@ -37,13 +37,16 @@ class Tokenizer:
     def __init__(self, backend: Backend):
         self._backend = backend
         self._backend.encode_special_tokens = True  # a text that spells a special symbol is text
-        ids = [backend.token_to_id(name) for name in (PAD, BOS, EOS)]
-        if None in ids:
-            raise HeedError("the tokenizer lacks Heed's special symbols; was it made by Heed?")
-        self.pad, self.bos, self.eos = ids
+        self.pad, self.bos, self.eos = (self._special_id(name) for name in (PAD, BOS, EOS))
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
+
+    def _special_id(self, name: str) -> int:
+        i = self._backend.token_to_id(name)
+        if i is None:
+            raise HeedError(f"the tokenizer lacks Heed's symbol {name!r}; was it made by Heed?")
+        return int(i)
 
     def encode(self, text: str) -> list[int]:
         """Ids of one line, without bos and eos."""

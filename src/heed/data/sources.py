@@ -1,0 +1,402 @@
+"""Named corpora: addresses, hashes, licences, splits. The only code of Heed that uses the network."""
+
+import difflib
+import gzip
+import hashlib
+import html
+import http.client
+import re
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from heed.config import HeedError, whole_file
+
+FilePair = tuple[Path, Path]
+Report = Callable[[str], None]
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFiles:
+    """Paths of plain or .gz text, a sentence a line, as (src, tgt) pairs."""
+
+    train: tuple[FilePair, ...]
+    dev: FilePair
+    tests: dict[str, FilePair]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusInfo:
+    """What `heed data list` shows of a corpus."""
+
+    name: str
+    title: str
+    languages: tuple[tuple[str, str], ...]  # each pair in either direction
+    variants: tuple[str, ...]
+    download_bytes: int | None
+    licence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file to fetch: of a text the hash is that of its lines, unzipped; of an archive that of its bytes."""
+
+    name: str
+    address: str
+    sha256: str | None  # None where nobody published one: then the first download's hash is kept and checked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A text in an archive; SGM is turned into plain lines, .gz unzipped."""
+
+    archive: Remote
+    path: str
+
+
+MULTI30K = CorpusInfo(
+    name="multi30k",
+    title="29,000 image captions (Elliott et al. 2016); test: test2016",
+    languages=(("en", "de"), ("en", "fr"), ("en", "cs")),
+    variants=("raw", "lc.norm.tok"),
+    download_bytes=2_600_000,
+    licence="captions of Flickr30k: for research and education only",
+)
+_WMT_LICENCE = "free for research (statmt.org/wmt14)"
+WMT14_DE = CorpusInfo(
+    name="wmt14-en-de",
+    title="4.5 million pairs: Europarl v7, Common Crawl, News Commentary v9; dev newstest2013, test newstest2014",
+    languages=(("en", "de"),),
+    variants=("raw",),
+    download_bytes=1_695_017_077,
+    licence=_WMT_LICENCE,
+)
+WMT14_FR = CorpusInfo(
+    name="wmt14-en-fr",
+    title="36 million pairs: as wmt14-en-de, with the UN corpus and 10^9; dev newstest2013, test newstest2014",
+    languages=(("en", "fr"),),
+    variants=("raw",),
+    download_bytes=None,
+    licence=_WMT_LICENCE,
+)
+
+_MULTI30K_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+_MULTI30K_SHA256 = {
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+    "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
+    "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "train.lc.norm.tok.fr": "8fa41bb718412bcb7c5dfa58603842810a01543eae86a51279f9886b901266e1",
+    "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "val.lc.norm.tok.fr": "b303e301aa21fe7822a846b2b3fb2d5a1121ec807cd5b1d006fb7b2b5507168a",
+    "test_2016_flickr.lc.norm.tok.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+    "test_2016_flickr.lc.norm.tok.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+    "test_2016_flickr.lc.norm.tok.fr": "1463bd5960f9bfe098ec3cd752d3df0c49c84dc646fb518964a29232658cd836",
+}
+# Hashes: the checksum list of TensorFlow Datasets (tensorflow_datasets/url_checksums/wmt14_translate.txt).
+_EUROPARL = Remote(
+    name="training-parallel-europarl-v7.tgz",
+    address="https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+    sha256="0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+)
+_COMMON_CRAWL = Remote(
+    name="training-parallel-commoncrawl.tgz",
+    address="https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
+    sha256="c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+)
+_NEWS = Remote(
+    name="training-parallel-nc-v9.tgz",
+    address="https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
+    sha256="cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+)
+_DEV = Remote(
+    name="dev.tgz",
+    address="https://data.statmt.org/wmt19/translation-task/dev.tgz",
+    sha256="7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
+)
+_UN = Remote(
+    name="training-parallel-un.tgz",
+    address="https://www.statmt.org/wmt13/training-parallel-un.tgz",
+    sha256=None,
+)
+_GIGA = Remote(
+    name="training-giga-fren.tar",
+    address="https://www.statmt.org/wmt10/training-giga-fren.tar",
+    sha256=None,
+)
+
+
+def catalogue() -> tuple[CorpusInfo, ...]:
+    """All named corpora."""
+    return MULTI30K, WMT14_DE, WMT14_FR
+
+
+def fetch(
+    name: str,
+    *,
+    src: str,
+    tgt: str,
+    variant: str,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: Progress | None = None,
+) -> CorpusFiles:
+    """The files of a named corpus, verified; what is missing is downloaded into DIRECTORY/NAME.
+
+    `mirror` is a folder, whose files are used where they lie, or an address under which the same names are found.
+    HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
+    """
+    info = _find(name, src, tgt, variant)
+    store = Store(directory / name, mirror=mirror, corpus=name, report=report, progress=progress)
+
+    def pair(of_language: Callable[[str], Path]) -> FilePair:
+        return of_language(src), of_language(tgt)
+
+    if info is MULTI30K:
+
+        def caption(split: str) -> FilePair:
+            return pair(lambda language: store.text(_caption_file(split, language, variant)))
+
+        return CorpusFiles(
+            train=(caption("train"),), dev=caption("val"), tests={"test2016": caption("test_2016_flickr")}
+        )
+
+    other = "de" if info is WMT14_DE else "fr"
+    members = [
+        (_EUROPARL, f"training/europarl-v7.{other}-en.{{}}"),
+        (_COMMON_CRAWL, f"commoncrawl.{other}-en.{{}}"),
+        (_NEWS, f"training/news-commentary-v9.{other}-en.{{}}"),
+    ]
+    if info is WMT14_FR:
+        members += [(_UN, "un/undoc.2000.fr-en.{}"), (_GIGA, "giga-fren.release2.fixed.{}.gz")]
+
+    def member(archive: Remote, path: str) -> FilePair:
+        return pair(lambda language: store.member(Member(archive=archive, path=path.format(language))))
+
+    test = {"en": f"dev/newstest2014-{other}en-ref.en.sgm", other: f"dev/newstest2014-{other}en-src.{other}.sgm"}
+    return CorpusFiles(
+        train=tuple(member(archive, path) for archive, path in members),
+        dev=member(_DEV, "dev/newstest2013.{}"),
+        tests={"newstest2014": pair(lambda language: store.member(Member(archive=_DEV, path=test[language])))},
+    )
+
+
+def _find(name: str, src: str, tgt: str, variant: str) -> CorpusInfo:
+    known = {info.name: info for info in catalogue()}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+        raise HeedError(f"unknown corpus {name!r}; {hint}")
+    info = known[name]
+    if (src, tgt) not in info.languages and (tgt, src) not in info.languages:
+        offered = ", ".join("-".join(pair) for pair in info.languages)
+        raise HeedError(f"{name} has no pair {src}-{tgt}; it offers {offered}, in both directions.")
+    if variant not in info.variants:
+        raise HeedError(f"{name} has no variant {variant!r}; it offers {', '.join(info.variants)}.")
+    return info
+
+
+def _caption_file(split: str, language: str, variant: str) -> Remote:
+    if variant == "raw":
+        name, path = f"{split}.{language}", f"raw/{split}.{language}.gz"
+    else:
+        name = f"{split}.{variant}.{language}"
+        path = f"tok/{name}"
+    return Remote(name=name, address=f"{_MULTI30K_ADDRESS}/{path}", sha256=_MULTI30K_SHA256.get(name))
+
+
+class Store:
+    """The folder that one corpus is kept in, and the mirror that may stand in for the published addresses."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        corpus: str,
+        report: Report,
+        mirror: str | None = None,
+        progress: Progress | None = None,
+        retry_seconds: float = 2.0,
+    ):
+        self.folder, self._corpus, self._report = folder, corpus, report
+        self._progress, self._retry_seconds = progress, retry_seconds
+        self._mirror_folder: Path | None = None
+        self._mirror_address: str | None = None
+        if mirror is not None and re.match(r"(https?|file)://", mirror):
+            self._mirror_address = mirror.rstrip("/")
+        elif mirror is not None:
+            self._mirror_folder = Path(mirror)
+            if not self._mirror_folder.is_dir():
+                raise HeedError(f"--mirror {mirror}: no such folder (an address begins with https://).")
+
+    def text(self, remote: Remote) -> Path:
+        """The path of a text file, plain or gzipped."""
+        for suffix in (".gz", ""):
+            if (path := self._in_mirror(remote.name + suffix)) is not None:
+                self._verify(path, remote)
+                return path
+        if self._mirror_folder is not None:
+            raise HeedError(f"--mirror {self._mirror_folder}: neither {remote.name}.gz nor {remote.name} is there.")
+        return self._download(remote, self.folder / Path(remote.address).name)
+
+    def member(self, member: Member) -> Path:
+        """The path of a plain text file out of an archive, unpacked once."""
+        name = Path(member.path).name
+        target = self.folder / name.removesuffix(".gz").removesuffix(".sgm")
+        if not target.exists():
+            path = self._in_mirror(member.archive.name)
+            if path is not None:
+                self._verify(path, member.archive)
+            elif self._mirror_folder is not None:
+                raise HeedError(f"--mirror {self._mirror_folder}: {member.archive.name} is not there.")
+            else:
+                path = self._download(member.archive, self.folder / member.archive.name)
+            self._report(f"Unpacking {name} from {path.name}.")
+            _unpack(path, member.path, target)
+        return target
+
+    def _in_mirror(self, name: str) -> Path | None:
+        """A file of the local mirror: in the folder itself, or in one named after the corpus."""
+        if self._mirror_folder is not None:
+            for folder in (self._mirror_folder, self._mirror_folder / self._corpus):
+                if (folder / name).is_file():
+                    return folder / name
+        return None
+
+    def _download(self, remote: Remote, target: Path) -> Path:
+        """Fetches a file unless it is there, going on where a broken download stopped; verified before it appears."""
+        marker = target.with_name(target.name + ".sha256")
+        if target.exists():
+            if not marker.exists():  # verified when it came, unless somebody else put it there
+                self._verify(target, remote)
+                self._note_hash(marker, target)
+            return target
+        address = remote.address
+        if self._mirror_address is not None:
+            address = f"{self._mirror_address}/{Path(remote.address).name}"
+        part = target.with_name(target.name + ".part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 4):
+                try:
+                    self._transfer(address, part)
+                    break
+                except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                    permanent = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                    if permanent or attempt == 3:
+                        why = getattr(error, "reason", None) or error
+                        raise HeedError(
+                            f"{address}: cannot be fetched ({why}); try again later, or name a copy with --mirror."
+                        ) from None
+                    time.sleep(self._retry_seconds * attempt)
+            self._verify(part, remote, remove=True, zipped=target.suffix == ".gz")
+            part.replace(target)
+            self._note_hash(marker, target)
+        except OSError as error:
+            raise HeedError(f"{target}: cannot be written ({error.strerror or error}).") from None
+        return target
+
+    def _transfer(self, address: str, part: Path) -> None:
+        """Appends to `part` what is still missing; starts again where the server knows no ranges."""
+        done = part.stat().st_size if part.exists() else 0
+        request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})
+        try:
+            response = urllib.request.urlopen(request, timeout=60)
+        except urllib.error.HTTPError as error:
+            if error.code == 416:  # nothing is missing, or the part is of another file: the hash tells
+                return
+            raise
+        with response:
+            if getattr(response, "status", 200) != 206:
+                done = 0
+            left = response.headers.get("Content-Length")
+            total = done + int(left) if left else None
+            self._report(f"Fetching {address}" + (f", from byte {done:,}." if done else "."))
+            with part.open("ab" if done else "wb") as file:
+                while block := response.read(1 << 18):
+                    file.write(block)
+                    done += len(block)
+                    if self._progress is not None:
+                        self._progress(part.name.removesuffix(".part"), done, total)
+        if total is not None and done < total:
+            raise ConnectionError(f"broken off at byte {done:,} of {total:,}")
+
+    def _verify(self, path: Path, remote: Remote, *, remove: bool = False, zipped: bool | None = None) -> None:
+        """HeedError if a file's hash is not the expected one; `remove` deletes it, so that the next run starts anew."""
+        expected = remote.sha256
+        if expected is None:
+            self._report(f"{remote.name}: no published checksum is known; its own is recorded.")
+            return
+        is_archive = path.name.removesuffix(".part").endswith((".tgz", ".tar"))
+        found = _sha256(path, unzip=not is_archive and (path.suffix == ".gz" if zipped is None else zipped))
+        if found != expected:
+            if remove:
+                path.unlink()
+            kept = "it was removed; fetch it again" if remove else "put the published file there"
+            raise HeedError(f"{path}: sha256 is {found}, expected {expected}; {kept}.")
+
+    def _note_hash(self, marker: Path, target: Path) -> None:
+        with whole_file(marker) as temporary:
+            temporary.write_text(f"{_sha256(target, unzip=False)}  {target.name}\n", encoding="ascii")
+
+
+def _sha256(path: Path, *, unzip: bool) -> str:
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(path, "rb") if unzip else path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (EOFError, gzip.BadGzipFile):
+        return "of a damaged gzip file"
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, member_path: str, target: Path) -> None:
+    """Streams one member of a tar archive into a plain text file."""
+    try:
+        with tarfile.open(archive, "r|*") as tar:
+            for entry in tar:
+                if entry.name.removeprefix("./") == member_path and entry.isfile():
+                    stream = tar.extractfile(entry)
+                    assert stream is not None  # it is a file
+                    with whole_file(target) as temporary, temporary.open("wb") as out:
+                        _copy_text(stream, member_path, out)
+                    return
+    except (tarfile.TarError, EOFError) as error:
+        raise HeedError(f"{archive}: damaged archive ({error}); delete it and fetch it again.") from None
+    raise HeedError(f"{archive}: has no member {member_path}.")
+
+
+def _copy_text(stream: IO[bytes], name: str, out: IO[bytes]) -> None:
+    if name.endswith(".sgm"):
+        for line in sgm_lines(stream):
+            out.write(f"{line}\n".encode())
+    elif name.endswith(".gz"):
+        with gzip.open(stream, "rb") as unzipped:
+            shutil.copyfileobj(unzipped, out)
+    else:
+        shutil.copyfileobj(stream, out)
+
+
+def sgm_lines(lines: Iterator[bytes] | IO[bytes]) -> Iterator[str]:
+    """The texts of a WMT test set's `<seg>` elements, a line each."""
+    for line in lines:
+        match = re.search(r"<seg[^>]*>(.*)</seg>", line.decode("utf-8"), flags=re.IGNORECASE)
+        if match:
+            yield html.unescape(match[1]).strip()

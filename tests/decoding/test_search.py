@@ -1,0 +1,108 @@
+"""Beam search against exhaustive search, forced scoring, and itself under other batchings."""
+
+import itertools
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+
+from heed.data.batching import make_batch, padded_sources
+from heed.decoding.scoring import token_log_probs
+from heed.decoding.search import DecodingSettings, beam_search, length_penalty
+from heed.model.transformer import Architecture, Transformer
+
+
+def search(model, sources, *, n_best=1, **changes):
+    src, mask = padded_sources(sources, SPECIAL)
+    return beam_search(model, src, mask, SPECIAL, DecodingSettings(**changes), n_best=n_best)
+
+
+def forced_log_prob(model, source, target_ids) -> float:
+    batch = make_batch([(source, target_ids)], SPECIAL, rows=None)
+    return float(token_log_probs(model, batch).sum())
+
+
+def test_length_penalty_is_that_of_wu_et_al():
+    # ((5 + 10) / 6) ^ 0.6 = 2.5 ^ 0.6 = e^(0.6 · 0.916291) = e^0.549774 = 1.732862
+    assert length_penalty(10, 0.6) == pytest.approx(1.732862, abs=1e-6)
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(123, 0.0) == 1.0
+
+
+SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [], [20, 21, 5], [5, 6, 7]]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size):
+    for source, hypotheses in zip(SOURCES, search(small_model, SOURCES, beam_size=beam_size, n_best=4), strict=True):
+        assert len(hypotheses) == beam_size or not hypotheses[-1].ended
+        for hypothesis in hypotheses:
+            ids = list(hypothesis.ids)
+            if hypothesis.ended:
+                expected = forced_log_prob(small_model, source, ids)
+            else:  # eos was not chosen: leave its probability out
+                batch = make_batch([(source, ids)], SPECIAL, rows=None)
+                expected = float(token_log_probs(small_model, batch)[0, :-1].sum())
+            assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
+            n_ids = len(ids) + hypothesis.ended
+            assert hypothesis.score == pytest.approx(expected / length_penalty(n_ids, 0.6), abs=1e-4)
+
+
+def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
+    for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, beam_size=1), strict=True):
+        src, mask = padded_sources([source], SPECIAL)
+        ids = [SPECIAL.bos]
+        with torch.no_grad():
+            while ids[-1] != SPECIAL.eos and len(ids) <= max(1, len(source) + 50):
+                logits = small_model(src, mask, torch.tensor([ids]))[0, -1]
+                logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
+                ids.append(int(logits.argmax()))
+        assert hypothesis.ids == tuple(i for i in ids[1:] if i != SPECIAL.eos)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 6).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        source, limit = [3, 4], 4
+        best_score, best_ids = -float("inf"), None
+        for n_ids in range(limit):
+            for ids in itertools.product([3, 4, 5], repeat=n_ids):
+                score = forced_log_prob(model, source, list(ids)) / length_penalty(n_ids + 1, alpha)
+                if score > best_score:
+                    best_score, best_ids = score, ids
+        settings = {"beam_size": 81, "length_penalty": alpha, "max_extra_tokens": limit - len(source)}
+        (found,) = search(model, [source], **settings)[0]
+        assert found.ids == best_ids
+        assert found.score == pytest.approx(best_score, abs=1e-4)
+
+
+def test_one_sentence_alone_is_translated_as_among_sixty_four(small_model):
+    generator = torch.Generator().manual_seed(1)
+    sources = [
+        torch.randint(3, 50, (int(torch.randint(1, 12, (1,), generator=generator)),), generator=generator).tolist()
+        for _ in range(64)
+    ]
+    together = search(small_model, sources, max_extra_tokens=10, n_best=2)
+    for source, expected in zip(sources, together, strict=True):
+        (alone,) = search(small_model, [source], max_extra_tokens=10, n_best=2)
+        assert [h.ids for h in alone] == [h.ids for h in expected]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in expected], abs=1e-4)
+
+
+def test_n_best_is_sorted_without_doubles_and_begins_with_the_one_best(small_model):
+    for best, (first,) in zip(
+        search(small_model, SOURCES, n_best=4), search(small_model, SOURCES, n_best=1), strict=True
+    ):
+        assert [h.score for h in best] == sorted((h.score for h in best), reverse=True)
+        assert len({(h.ids, h.ended) for h in best}) == len(best)
+        assert best[0].ids == first.ids
+
+
+def test_no_output_is_longer_than_its_input_plus_the_limit(small_model):
+    for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, max_extra_tokens=3), strict=True):
+        assert len(hypothesis.ids) + hypothesis.ended <= max(1, len(source) + 3)

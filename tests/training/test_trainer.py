@@ -1,0 +1,225 @@
+"""The loop: it learns, it sums micro-batches rightly, it resumes bit for bit, it averages."""
+
+import json
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+
+from heed.config import HeedError, validated
+from heed.data.batching import TokenBatches, padded_sources
+from heed.data.corpus import write_corpus
+from heed.decoding.search import DecodingSettings, beam_search
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
+from heed.runtime import Machine
+from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
+from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train
+
+FP32 = Machine(torch.device("cpu"), torch.float32, "test")
+BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
+
+
+def copy_corpus(folder, vocab_size, n_pairs=600):
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        torch.randint(3, 20, (int(torch.randint(2, 8, (1,), generator=generator)),), generator=generator).tolist()
+        for _ in range(n_pairs)
+    ]
+    return write_corpus(folder, [(row, row) for row in rows], vocab_size=vocab_size)
+
+
+def run_training(tmp_path, tokenizer, name, *, machine=FP32, arch=None, stop_after=None, **changes):
+    """Trains on copying; `stop_after` steps it is cut off by an exception, as a killed process would be."""
+    torch.manual_seed(1)
+    model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
+    corpus = copy_corpus(tmp_path / "corpus", len(tokenizer))
+    values = {
+        "batch_src_tokens": 600,
+        "batch_tgt_tokens": 600,
+        "warmup_steps": 60,
+        "max_steps": 30,
+        "checkpoint_every": "10 steps",
+        "keep_checkpoints": 2,
+        "average_last": 2,
+        "report_every": 5,
+    }
+    settings = TrainingSettings(**(values | changes))
+    batches = TokenBatches(
+        corpus,
+        SPECIAL,
+        max_src_tokens=600,
+        max_tgt_tokens=600,
+        micro_tokens=settings.micro_batch_tokens or 600,
+        seed=settings.seed,
+    )
+    checkpoints = Checkpoints(
+        tmp_path / name / "checkpoints", keep=settings.keep_checkpoints, tokenizer=tokenizer, card=ModelCard("en", "de")
+    )
+    calls = 0
+
+    def validate(model):
+        nonlocal calls
+        calls += 1
+        if stop_after is not None and calls > stop_after:
+            raise KeyboardInterrupt
+        return {"loss": 1.0 / calls}
+
+    progress = train(
+        model,
+        batches,
+        settings,
+        machine,
+        run=tmp_path / name,
+        checkpoints=checkpoints,
+        validate=validate,
+        report=lambda line: None,
+    )
+    return model, progress
+
+
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, number_tokenizer, machine):
+    straight, _ = run_training(tmp_path, number_tokenizer, "straight", machine=machine)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, number_tokenizer, "stopped", machine=machine, stop_after=1)
+    assert checkpoint_steps(tmp_path / "stopped" / "checkpoints") == [10]
+    resumed, progress = run_training(tmp_path, number_tokenizer, "stopped", machine=machine)
+    assert progress.step == 30
+    for name, tensor in shared_weights(straight).items():
+        assert torch.equal(tensor, shared_weights(resumed)[name]), name
+    log = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("straight", "stopped")
+    ]
+    losses = [[entry["loss"] for entry in entries if entry["kind"] == "train"] for entries in log]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 6
+
+
+def test_a_small_model_learns_to_copy(tmp_path, number_tokenizer):
+    model, _ = run_training(
+        tmp_path,
+        number_tokenizer,
+        "copy",
+        max_steps=400,
+        checkpoint_every="400 steps",
+        learning_rate_factor=0.7,
+        keep_checkpoints=1,
+        average_last=1,
+    )
+    sources = [[5, 9, 17, 4], [19, 3], [7, 7, 8, 12, 6, 11]]
+    src, mask = padded_sources(sources, SPECIAL)
+    found = beam_search(model.eval(), src, mask, SPECIAL, DecodingSettings())
+    assert [list(hypotheses[0].ids) for hypotheses in found] == sources
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tokenizer):
+    torch.manual_seed(2)
+    model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0.0), 50)
+    corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
+    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    ((whole,),) = batches.plan(0)
+    gradients = []
+    for parts in ([whole], [whole[:5], whole[5:17], whole[17:]]):
+        weights = Weights(model, FP32)
+        collated = [batches.collate(rows) for rows in parts]
+        n_tokens = sum(int(batch.tgt_mask.sum()) for batch in collated)
+        for batch in collated:
+            loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
+            (loss / n_tokens).backward()
+            weights.collect_gradients()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.zero_grad()
+    for one, summed in zip(*gradients, strict=True):
+        assert torch.allclose(one, summed, atol=1e-6)
+
+
+def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):
+    losses = {}
+    for name, machine in (("fp32", FP32), ("bf16", BF16)):
+        run_training(
+            tmp_path,
+            number_tokenizer,
+            name,
+            machine=machine,
+            max_steps=100,
+            checkpoint_every="100 steps",
+            report_every=20,
+        )
+        entries = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+        losses[name] = [entry["loss"] for entry in entries if entry["kind"] == "train"]
+    assert losses["fp32"][-1] < losses["fp32"][0] - 1
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)  # bf16 has 8 bits: 0.4 % a number
+
+
+def test_adam_is_the_one_of_section_5(number_tokenizer):
+    # One parameter, two steps, by hand: Kingma & Ba's algorithm 1 with β 0.9 and 0.98.
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 1.0)
+    optimizer = make_optimizer(model, TrainingSettings())
+    value, first, second = 1.0, 0.0, 0.0
+    for step, gradient in enumerate((0.5, -0.25), start=1):
+        model.weight.grad = torch.tensor([[gradient]])
+        optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.step()
+        first, second = 0.9 * first + 0.1 * gradient, 0.98 * second + 0.02 * gradient**2
+        value -= 0.1 * (first / (1 - 0.9**step)) / ((second / (1 - 0.98**step)) ** 0.5 + 1e-9)
+        assert model.weight.item() == pytest.approx(value, rel=1e-5)
+
+
+def test_only_the_last_checkpoints_are_kept_and_patience_stops(tmp_path, number_tokenizer):
+    run_training(tmp_path, number_tokenizer, "kept")
+    assert checkpoint_steps(tmp_path / "kept" / "checkpoints") == [20, 30]
+    with pytest.raises(HeedError, match="average_last=5 needs keep_checkpoints=5"):
+        validated(TrainingSettings, {"average_last": 5, "keep_checkpoints": 2}, where="recipe.toml: training")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(tmp_path, number_tokenizer):
+    with pytest.raises(HeedError, match="loss is nan"):
+        run_training(tmp_path, number_tokenizer, "nan", learning_rate_factor=1e30, warmup_steps=1)
+    for step in checkpoint_steps(tmp_path / "nan" / "checkpoints"):
+        weights = read_weights(tmp_path / "nan" / "checkpoints" / str(step) / "model.safetensors")
+        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tokenizer, small_arch):
+    torch.manual_seed(3)
+    models = [Transformer(small_arch, len(number_tokenizer)) for _ in range(2)]
+    for name, model in (("a", models[0]), ("b", models[0]), ("c", models[0]), ("d", models[1])):
+        save_model(tmp_path / name, model, number_tokenizer, ModelCard("en", "de"))
+    same = averaged_weights([tmp_path / name for name in "abc"])
+    for name, tensor in shared_weights(models[0]).items():
+        assert torch.equal(same[name], tensor)
+    mixed = averaged_weights([tmp_path / name for name in "ad"])
+    for name, tensor in mixed.items():
+        expected = (shared_weights(models[0])[name] + shared_weights(models[1])[name]) / 2
+        assert torch.allclose(tensor, expected, atol=1e-7)
+
+
+def test_a_model_folder_loads_as_it_was_saved_and_names_what_is_wrong(tmp_path, number_tokenizer, small_arch):
+    model = Transformer(small_arch, len(number_tokenizer))
+    folder = tmp_path / "model"
+    save_model(folder, model, number_tokenizer, ModelCard("en", "de", scores={"test": "BLEU 1"}))
+    loaded = load_model(folder)
+    assert all(torch.equal(t, shared_weights(model)[n]) for n, t in shared_weights(loaded.model).items())
+    assert loaded.card.scores == {"test": "BLEU 1"}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-100])
+    with pytest.raises(HeedError, match="model.safetensors: damaged"):
+        load_model(folder)
+    weights.write_bytes(content)
+    config = json.loads((folder / "config.json").read_text())
+    config["architecture"]["d_ff"] = 99
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HeedError, match=r"shape \(64, 32\); config.json asks for \(99, 32\)"):
+        load_model(folder)
+    with pytest.raises(HeedError, match="no such folder"):
+        load_model(tmp_path / "nowhere")
