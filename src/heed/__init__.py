@@ -1,1 +1,40 @@
-"""The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out."""
+"""The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.
+
+Public names are loaded on first use, so that `import heed` does not import torch.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
+
+_HOMES = {
+    "Architecture": "heed.model.transformer",
+    "DecodingSettings": "heed.decoding.search",
+    "HeedError": "heed.config",
+    "Recipe": "heed.recipe",
+    "Score": "heed.evaluation.bleu",
+    "Tokenizer": "heed.text.tokenizer",
+    "Transformer": "heed.model.transformer",
+    "Translation": "heed.decoding.translator",
+    "Translator": "heed.decoding.translator",
+    "beam_search": "heed.decoding.search",
+    "bleu": "heed.evaluation.bleu",
+    "chrf": "heed.evaluation.bleu",
+}
+__all__ = ["load", *sorted(_HOMES)]
+
+
+def load(folder: Path | str) -> "Translator":
+    """The translator of a model folder: `heed.load("runs/demo/model").translate(["forty-two"])[0].text`."""
+    from heed.decoding.translator import Translator
+
+    return Translator.load(folder)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'heed' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""One sub-command a verb: reads arguments, calls the pipeline or a room, prints. torch is imported by the verbs only."""
+"""One sub-command a verb: reads arguments, calls the pipeline or a room, prints. Only the verbs import torch."""
 
 import json
 import os
@@ -202,7 +202,7 @@ def evaluate(
     as_json: JSON = False,
     device: Device = None,
 ) -> None:
-    """BLEU and chrF with signatures, and a model's perplexity: of a model on --src, or of finished translations --hyp."""
+    """BLEU and chrF with signatures of a model on --src, with its perplexity, or of finished translations --hyp."""
     from heed.data.prepare import read_pairs
     from heed.evaluation.bleu import bleu, checked_tokenization, chrf
 

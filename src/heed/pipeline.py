@@ -55,7 +55,7 @@ class Evaluation:
 
 
 def corpus_files(recipe: Recipe, *, directory: Path, mirror: str | None, report: Report) -> TextFiles:
-    """The text files that a recipe trains on; a named corpus is fetched, into `directory`, where it is not there yet."""
+    """The text files that a recipe trains on; a named corpus is fetched into `directory` unless it is there."""
     data = recipe.data
     if data.corpus is not None:
         found = fetch(
@@ -270,14 +270,14 @@ def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
 
 
 def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
-    """What a model folder, a run folder (its model, or else its last checkpoint) or a recipe is, for people and JSON."""
+    """Facts of a model folder, a recipe, or a run folder: of its model, or else of its last checkpoint."""
     if path.is_dir() and not (path / "config.json").exists():
         steps = checkpoint_steps(path / "checkpoints")
         if (path / "model").is_dir():
             path = path / "model"
         elif steps:
             path = path / "checkpoints" / str(steps[-1])
-    if path.is_dir() or not path.suffix == ".toml":
+    if path.is_dir() or path.suffix != ".toml":
         arch, vocab_size, card = read_config(path)
         rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
         facts: dict[str, Any] = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}

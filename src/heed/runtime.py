@@ -42,7 +42,7 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
         fast, instruction = torch.cuda.get_device_capability(chosen)[0] >= 8, "compute capability 8 or newer"
     elif chosen.type == "cpu":
         # Elsewhere bf16 is emulated, and slower than fp32.
-        features = getattr(torch.cpu, "get_capabilities", dict)()
+        features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
         found = [name for name in ("amx_bf16", "avx512_bf16") if features.get(name)]
         fast, instruction = bool(found), found[0] if found else "neither amx_bf16 nor avx512_bf16"
     else:

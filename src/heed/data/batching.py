@@ -1,7 +1,7 @@
 """Batches of pairs of similar length, filled by tokens (section 5.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self
-        moved = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
-        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in moved), self.rows)
+        names = ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask")
+        return replace(self, **{name: getattr(self, name).pin_memory().to(device, non_blocking=True) for name in names})
 
 
 def padded(sequences: Sequence[Ids], pad: int) -> tuple[Tensor, Tensor]:

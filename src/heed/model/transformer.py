@@ -9,7 +9,7 @@ as normal with deviation d_model^-0.5, so that the scaled embeddings start with 
 """
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -110,8 +110,7 @@ def attention(
     if q.is_cuda:
         rate = dropout.rate if dropout.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=_bias(mask, q.dtype), dropout_p=rate)
-    batch, n_heads, n_queries, d_k = q.shape
-    scores = torch.matmul(q * d_k**-0.5, k.transpose(-1, -2))
+    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
     bias = _bias(mask, q.dtype)
     if bias is not None:
         scores = scores + bias
@@ -322,9 +321,11 @@ class Transformer(nn.Module):
 
     def start(self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]) -> DecoderState:
         """An empty state: the memory's keys and values, computed once a sentence."""
-        return DecoderState(
-            [LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder], src_mask
-        )
+        caches = [LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self._decoder_layers()]
+        return DecoderState(caches, src_mask)
+
+    def _decoder_layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.decoder))
 
     def decode(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt vocab"]:
         """Logits at the new positions `tgt_in`, which the state takes in. Rows may be a multiple of the sentences."""
@@ -338,7 +339,7 @@ class Transformer(nn.Module):
         if n_new > 1:  # position i may see itself and what lies before it
             mask = torch.ones(n_new, start + n_new, dtype=torch.bool, device=x.device).tril(start)[None, None]
         src_mask = _key_mask(state.src_mask)
-        for layer, cache in zip(self.decoder, state.caches, strict=True):
+        for layer, cache in zip(self._decoder_layers(), state.caches, strict=True):
             x = layer(x, mask, cache, src_mask)
         state.n_positions += n_new
         return x

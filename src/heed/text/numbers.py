@@ -83,7 +83,8 @@ def number_splits(*, n_train: int, n_dev: int = 500, n_test: int = 2000, seed: i
     dev = take(n_dev, short=False)
     # Of numbers below 1000 there are too few to draw: all that are not held out are trained on.
     small = [number for number in range(1000) if number not in taken]
+    draw.shuffle(small)
     taken.update(small)
-    train = small + take(max(0, n_train - len(small)), short=True)
+    train = small[:n_train] + take(max(0, n_train - len(small)), short=True)
     draw.shuffle(train)
     return NumberSplits(train, dev, test)

@@ -7,7 +7,7 @@ so a word has the same ids at the beginning of a line as within it.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
@@ -88,7 +88,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokeni
     Memory grows with the number of different words, not of lines.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    common = {
+    common: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "min_frequency": settings.min_frequency,
         "initial_alphabet": alphabet,
@@ -98,8 +98,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokeni
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
         backend = _backend(models.BPE())
-        trainer = trainers.BpeTrainer(special_tokens=special, **common)
-        backend.train_from_iterator(spaced_lines, trainer=trainer)
+        backend.train_from_iterator(spaced_lines, trainer=trainers.BpeTrainer(special_tokens=special, **common))
         backend.decoder = decoders.ByteLevel()
     else:
         # Every byte is a continuation from the start: so nothing is unknown, and the ids, which decide between equally

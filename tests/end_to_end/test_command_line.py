@@ -1,0 +1,304 @@
+"""Every verb through the real command line, on good input and bad."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heed.text.numbers import english, german, number_splits
+
+RECIPE = """
+preset = "tiny"
+[data]
+src = "en"
+tgt = "de"
+train = ["train.en", "train.de"]
+dev = ["dev.en", "dev.de.gz"]
+tests.held_out = ["dev.en", "dev.de.gz"]
+[tokenizer]
+vocab_size = 600
+[model]
+n_layers = 1
+d_model = 32
+d_ff = 32
+[training]
+batch_src_tokens = 1000
+batch_tgt_tokens = 1000
+max_steps = 24
+checkpoint_every = "8 steps"
+keep_checkpoints = 3
+average_last = 2
+report_every = 8
+"""
+
+
+def write_corpus(folder: Path, *, n_train: int = 200) -> None:
+    import gzip
+
+    splits = number_splits(n_train=n_train, n_dev=20, n_test=10)
+    for name, words in (("en", english), ("de", german)):
+        (folder / f"train.{name}").write_text("".join(f"{words(n)}\n" for n in splits.train), encoding="utf-8")
+        dev = "".join(f"{words(n)}\n" for n in splits.dev)
+        (folder / f"dev.{name}").write_text(dev, encoding="utf-8")
+        (folder / f"dev.{name}.gz").write_bytes(gzip.compress(dev.encode()))
+    (folder / "small.toml").write_text(RECIPE, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, heed) -> Path:
+    """A folder with a corpus, its recipe, and the run that `heed train` made of it."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_corpus(folder)
+    done = heed("train", "small.toml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)["scores"]
+    assert [s["name"] for s in scores] == [
+        f"{name} ({title})" for title in ("average", "last checkpoint") for name in ("dev", "held_out")
+    ]
+    assert all("version" in s["bleu_signature"] and s["perplexity"] > 1 for s in scores)
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    write_corpus(tmp_path)
+    return tmp_path
+
+
+def assert_one_clear_line(done, *parts: str) -> None:
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    error = done.stderr.strip().splitlines()[-1]
+    assert error.startswith("heed: "), done.stderr
+    for part in parts:
+        assert part in error, error
+
+
+# What should work
+
+
+def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
+    for verb in ([], ["demo"], ["data", "list"], ["data", "get"], ["train"], ["average"], ["translate"], ["score"],
+                 ["evaluate"], ["info"]):  # fmt: skip
+        done = heed(*verb, "--help")
+        assert done.returncode == 0
+        assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1])
+    code = (
+        "import sys, heed.cli, typer.testing; typer.testing.CliRunner().invoke(heed.cli.app, ['--help']); "
+        "print(sorted(name for name in ('torch', 'numpy') if name in sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_run_folder_holds_what_the_design_says(trained):
+    run = trained / "runs" / "small"
+    assert {path.name for path in run.iterdir()} == {
+        "config.toml", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model",
+    }  # fmt: skip
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["16", "24", "8"]
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [e["step"] for e in entries if e["kind"] == "train"] == [8, 16, 24]
+    assert {"loss", "perplexity", "greedy_bleu"} <= set(next(e for e in entries if e["kind"] == "validation"))
+    readme = (run / "model" / "README.md").read_text()
+    assert "BLEU" in readme and "FLOPs" in readme and "sha256" in readme
+
+
+def test_train_again_does_nothing_new_and_more_steps_go_on(trained, heed):
+    again = heed("train", "small.toml", cwd=trained)
+    assert again.returncode == 0
+    assert "Resumed from step 24" in again.stderr and "step 8/" not in again.stderr
+    other = heed("train", "small.toml", "--set", "model.d_ff=64", cwd=trained)
+    assert_one_clear_line(other, "model.d_ff was 32, is 64", "--run")
+
+
+def test_translate_keeps_order_and_empty_lines_and_reads_windows_line_ends(trained, heed):
+    model = trained / "runs" / "small" / "model"
+    done = heed("translate", model, stdin="seven\n\ntwelve\n   \nseven")
+    lines = done.stdout.split("\n")
+    assert done.returncode == 0 and len(lines) == 6
+    assert lines[1] == lines[3] == "" and lines[0] == lines[4] != ""
+    assert heed("translate", model, stdin="seven\r\n\r\ntwelve\r\n   \r\nseven\r\n").stdout == done.stdout
+    assert heed("translate", model, stdin="").stdout == ""
+
+
+def test_n_best_scores_and_json_say_the_same(trained, heed):
+    model = trained / "runs" / "small" / "model"
+    plain = heed("translate", model, "--n-best", 3, "--scores", stdin="seven\ntwo\n").stdout.splitlines()
+    records = [json.loads(line) for line in heed("translate", model, "--n-best", 3, "--json", stdin="seven\ntwo\n")
+               .stdout.splitlines()]  # fmt: skip
+    assert [record["source"] for record in records] == ["seven", "two"]
+    flat = [t for record in records for t in record["translations"]]
+    assert plain == [f"{t['score']:.4f}\t{t['text']}" for t in flat]
+    assert_one_clear_line(heed("translate", model, "--n-best", 9, stdin="x"), "--n-best 9", "--beam")
+
+
+def test_a_line_of_a_hundred_thousand_words_is_translated_in_pieces(trained, heed):
+    model = trained / "runs" / "small" / "model"
+    done = heed("translate", model, "--beam", 1, stdin="one\n" + "seven " * 100_000 + "\ntwo\n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    assert "line 2: 100,001 tokens, translated in 196 pieces." in done.stderr
+
+
+def test_a_closed_pipe_ends_translate_quietly(trained):
+    model = trained / "runs" / "small" / "model"
+    command = f"yes seven | head -n 5000 | {sys.executable} -m heed translate {model} --beam 1 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("\n") == 1 and done.stderr == ""
+
+
+def test_score_gives_what_translate_found(trained, heed, tmp_path):
+    model = trained / "runs" / "small" / "model"
+    record = json.loads(heed("translate", model, "--json", stdin="twelve\n").stdout)["translations"][0]
+    (tmp_path / "s").write_text("twelve\n")
+    (tmp_path / "t").write_text(record["text"] + "\n", encoding="utf-8")
+    total, score = map(float, heed("score", model, "--src", tmp_path / "s", "--tgt", tmp_path / "t").stdout.split())
+    if record["ended"]:
+        assert total == pytest.approx(record["log_prob"], abs=1e-2)
+        assert score == pytest.approx(record["score"], abs=1e-2)
+    assert total < 0
+
+
+def test_evaluate_equals_sacrebleu_on_the_same_files(trained, heed, tmp_path):
+    import sacrebleu
+
+    references = ["der Hund läuft .", "eine Katze schläft auf dem Sofa ."]
+    hypotheses = ["der Hund rennt .", "eine Katze schläft auf einem Sofa ."]
+    for name, lines in (("ref", references), ("hyp", hypotheses)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for tokenize in ("13a", "none"):
+        done = heed("evaluate", "--hyp", tmp_path / "hyp", "--ref", tmp_path / "ref", "--tokenize", tokenize, "--json")
+        result = json.loads(done.stdout)
+        expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenize, force=True)
+        assert result["bleu"] == pytest.approx(expected.score, abs=1e-9)
+        assert f"tok:{tokenize}" in result["bleu_signature"]
+        assert result["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, [references]).score, abs=1e-9)
+    run = trained / "runs" / "small"
+    shown = heed("evaluate", run / "model", "--src", trained / "dev.en", "--ref", trained / "dev.de", "--json")
+    recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    first = next(entry for entry in recorded if entry["kind"] == "test")
+    assert json.loads(shown.stdout)["bleu"] == pytest.approx(first["bleu"], abs=1e-9)
+    assert json.loads(shown.stdout)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-4)
+
+
+def test_average_and_info(trained, heed, tmp_path):
+    run = trained / "runs" / "small"
+    assert heed("average", run, "--last", 2, "--out", tmp_path / "two").returncode == 0
+    assert (tmp_path / "two" / "model.safetensors").read_bytes() == (run / "model" / "model.safetensors").read_bytes()
+    for path in (run, run / "model", trained / "small.toml"):
+        facts = json.loads(heed("info", path, "--json").stdout)
+        assert facts["parameters"]["total"] == sum(v for k, v in facts["parameters"].items() if k != "total")
+    assert_one_clear_line(heed("average", trained), "no checkpoints")
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(trained, corpus, heed):
+    command = [sys.executable, "-m", "heed", "train", "small.toml"]
+    process = subprocess.Popen(command, cwd=corpus, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    checkpoints = corpus / "runs" / "small" / "checkpoints"
+    while process.poll() is None and not (checkpoints / "8").exists():
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert heed("train", "small.toml", cwd=corpus).returncode == 0
+    for step in ("16", "24"):
+        ours = (checkpoints / step / "model.safetensors").read_bytes()
+        assert ours == (trained / "runs" / "small" / "checkpoints" / step / "model.safetensors").read_bytes()
+
+
+# What should end in one clear line
+
+
+def test_recipes_with_faults_are_refused_before_any_work(corpus, heed):
+    def recipe(old: str, new: str) -> str:
+        assert old in RECIPE
+        (corpus / "bad.toml").write_text(RECIPE.replace(old, new), encoding="utf-8")
+        return "bad.toml"
+
+    cases = [
+        ("max_steps = 24", "max_stepz = 24", ["bad.toml", "training.max_stepz", "did you mean training.max_steps?"]),
+        ("max_steps = 24", 'max_steps = "many"', ["training.max_steps", "'many'"]),
+        ("max_steps = 24", "max_steps = -1", ["training.max_steps", "-1"]),
+        ("max_steps = 24", "max_steps = 24\ndropout", ["bad.toml", "not valid TOML"]),
+        ('checkpoint_every = "8 steps"', 'checkpoint_every = "often"', ["10 minutes"]),
+        ("d_model = 32", "d_model = 30", ["d_model=30", "n_heads=4"]),
+        ('preset = "tiny"', 'preset = "huge"', ["huge", "base, big"]),
+        ('dev = ["dev.en", "dev.de.gz"]', 'dev = ["dev.en"]', ["data.dev needs two files"]),
+        ('train = ["train.en", "train.de"]', 'train = ["train.en", "nowhere.de"]', ["nowhere.de: no such file"]),
+    ]
+    for old, new, parts in cases:
+        done = heed("train", recipe(old, new), cwd=corpus)
+        assert_one_clear_line(done, *parts)
+        assert not (corpus / "runs" / "bad" / "data").exists()
+    assert_one_clear_line(heed("train", "missing.toml", cwd=corpus), "missing.toml: cannot be read")
+    assert_one_clear_line(heed("train", "small.toml", "--set", "training.max_steps", cwd=corpus), "NAME=VALUE")
+    assert_one_clear_line(
+        heed("train", "small.toml", "--set", "training.warmup=5", cwd=corpus), "did you mean training.warmup_steps?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("train.de", b"nur eine Zeile\n", ["train.en has 200 lines", "train.de 1"]),
+        ("train.de", b"", ["train.de 0", "same number"]),
+        ("dev.en", b"", ["both sides"]),
+        ("train.en", b"good\nb\xffd\n", ["train.en, line 2", "not UTF-8"]),
+        ("dev.de.gz", b"\x1f\x8b broken", ["dev.de.gz", "damaged gzip"]),
+    ],
+)  # fmt: skip
+def test_faulty_text_files_are_named_and_leave_nothing_half_done(corpus, heed, name, content, parts):
+    (corpus / name).write_bytes(content)
+    assert_one_clear_line(heed("train", "small.toml", cwd=corpus), *parts)
+    left = [path.name for path in (corpus / "runs" / "small").rglob("*")]
+    assert not [path for path in left if path.endswith(".part")]
+    assert "train" not in left and "model" not in left
+
+
+def test_a_corpus_smaller_than_a_batch_and_than_its_vocabulary_trains(tmp_path, heed):
+    write_corpus(tmp_path, n_train=3)
+    done = heed("train", "small.toml", "--set", "tokenizer.vocab_size=30000", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not tokenizer.vocab_size=30,000; going on." in done.stderr
+    assert "train: 3 pairs" in done.stderr
+
+
+def test_bytes_that_are_no_utf8_stop_translate_after_the_lines_before(trained, heed):
+    done = heed("translate", trained / "runs" / "small" / "model", stdin=b"seven\ntwo\nsch\xf6n\nthree\n")
+    assert_one_clear_line(done, "standard input, line 3", "not UTF-8")
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_folders_that_are_no_model_are_refused(trained, heed, tmp_path):
+    run = trained / "runs" / "small"
+    assert_one_clear_line(heed("translate", tmp_path / "nowhere", stdin="x"), "nowhere: no such folder")
+    assert_one_clear_line(heed("translate", tmp_path, stdin="x"), "not a model folder")
+    assert_one_clear_line(heed("translate", run, stdin="x"), f"did you mean {run / 'model'}?")
+    assert_one_clear_line(heed("info", tmp_path), "not a model folder")
+    assert_one_clear_line(heed("evaluate", "--ref", run), "--hyp")
+    assert_one_clear_line(heed("data", "get", "multi3k"), "did you mean multi30k?")
+
+
+def test_a_full_disk_ends_in_one_line_and_leaves_no_half_file(corpus, heed):
+    if os.geteuid() != 0 or not Path("/dev/full").exists():
+        pytest.skip("needs root to mount a small file system")
+    disk = corpus / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("cannot mount a small file system here")
+    try:
+        done = heed("train", "small.toml", "--run", disk / "run", cwd=corpus)
+        assert_one_clear_line(done, "No space left on device")
+        left = [path.name for path in disk.rglob("*")]
+        assert not [name for name in left if name.endswith(".part") or name == "model.safetensors"]
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True, capture_output=True)
+        readonly = heed("train", "small.toml", "--run", disk / "other", cwd=corpus)
+        assert_one_clear_line(readonly, "Read-only file system")
+    finally:
+        subprocess.run(["umount", disk], check=True, capture_output=True)

@@ -1,0 +1,32 @@
+"""Scores carry how they were made."""
+
+import pytest
+
+from heed.config import HeedError
+from heed.evaluation.bleu import bleu, checked_tokenization, chrf, exact_matches
+
+
+def test_bleu_worked_out_by_hand():
+    # 5 tokens against 5: matches 4/5, 3/4, 2/3, 1/2; the same length, so no brevity penalty.
+    # (4/5 · 3/4 · 2/3 · 1/2) ^ (1/4) = 0.2 ^ 0.25 = 0.668740
+    score = bleu(["the cat sat down now"], ["the cat sat down then"], tokenize="none")
+    assert score.value == pytest.approx(66.8740, abs=1e-3)
+    assert "tok:none" in score.signature and "version:" in score.signature
+    assert str(score).startswith("BLEU 66.87 (nrefs:1|case:mixed")
+
+
+def test_tokenisation_matters_and_the_signature_says_which():
+    hypothesis, reference = ["A dog, running fast."], ["A dog , running fast ."]
+    detokenised, tokenised = bleu(hypothesis, reference), bleu(hypothesis, reference, tokenize="none")
+    assert detokenised.value > tokenised.value
+    assert "tok:13a" in detokenised.signature
+
+
+def test_faulty_input_is_refused():
+    for score in (bleu, chrf, exact_matches):
+        with pytest.raises(HeedError, match="2 hypotheses, 1 references"):
+            score(["a", "b"], ["a"])
+        with pytest.raises(HeedError, match="no line to score"):
+            score([], [])
+    with pytest.raises(HeedError, match="unknown tokenisation 'moses'; known: 13a, none"):
+        checked_tokenization("moses")
