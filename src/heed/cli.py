@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -259,6 +260,14 @@ def info(
                 print(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
 
 
+class Interrupted(BaseException):
+    """Ctrl-C; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
+
+
 class _UntilError:
     """Lines up to a faulty one, so that those before it are still translated; then `raise_error`."""
 
@@ -297,6 +306,7 @@ def main() -> None:
     """The command `heed`. What a user can mend is one line on standard error and exit status 1."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except HeedError as error:
@@ -306,7 +316,7 @@ def main() -> None:
         # The reader has had enough, as `head` does; nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
+    except Interrupted:
         say("heed: interrupted; a training run resumes by the same command.")
         sys.exit(130)
     except OSError as error:

@@ -211,6 +211,18 @@ def test_a_killed_run_goes_on_to_the_same_weights(trained, corpus, heed):
         assert ours == (trained / "runs" / "small" / "checkpoints" / step / "model.safetensors").read_bytes()
 
 
+def test_an_interrupted_run_says_in_one_line_how_to_go_on(corpus):
+    command = [sys.executable, "-m", "heed", "train", "small.toml", "--set", "training.max_steps=100000"]
+    process = subprocess.Popen(command, cwd=corpus, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while process.poll() is None and not (corpus / "runs" / "small" / "checkpoints" / "8").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "heed: interrupted; a training run resumes by the same command."
+    assert "Traceback" not in errors
+
+
 # What should end in one clear line
 
 

@@ -1,7 +1,7 @@
 """Batches of pairs of similar length, filled by tokens (section 5.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,10 +37,17 @@ class Batch:
     rows: NDArray[np.int64]
 
     def to(self, device: torch.device) -> "Batch":
+        """The batch on a device; to a GPU the copy runs beside the computation."""
         if device.type == "cpu":
             return self
-        names = ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask")
-        return replace(self, **{name: getattr(self, name).pin_memory().to(device, non_blocking=True) for name in names})
+        src, src_mask, tgt_in, tgt_out, tgt_mask = (
+            _sent(tensor, device) for tensor in (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
+        )
+        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, self.rows)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def padded(sequences: Sequence[Ids], pad: int) -> tuple[Tensor, Tensor]:

@@ -86,7 +86,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        if x.is_cuda:
+        if not x.is_cpu:
             return F.dropout(x, self.rate)
         n_dropped = max(1, round(self.rate * 65536))
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
@@ -107,7 +107,7 @@ def attention(
     Fused on a GPU. Training on a CPU writes the two products out: there the backward pass of torch's fused kernel
     took 57 % of a step of tiny and 41 % of one of base (docs/performance.md).
     """
-    if q.is_cuda:
+    if not q.is_cpu:
         rate = dropout.rate if dropout.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=_bias(mask, q.dtype), dropout_p=rate)
     scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
@@ -358,12 +358,13 @@ class Transformer(nn.Module):
         table = self._sinusoids
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
             n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
-            self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
+            with torch.inference_mode(False):  # a table first needed by a search must serve training as well
+                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
         return table
 
 
 def _key_mask(mask: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"] | None:
     """The mask over keys for every head and query; None where it hides nothing, which saves a pass over the scores."""
-    if not mask.is_cuda and bool(mask.all()):
+    if mask.is_cpu and bool(mask.all()):
         return None
     return mask[:, None, None, :]

@@ -64,9 +64,7 @@ class Checkpoints:
         try:
             for name, parameter in model.named_parameters():
                 optimizer.state[parameter] = {
-                    "step": moments[f"step.{name}"],
-                    "exp_avg": moments[f"exp_avg.{name}"].to(parameter.device),
-                    "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(parameter.device),
+                    kind: moments[f"{kind}.{name}"].to(parameter.device) for kind in ("step", "exp_avg", "exp_avg_sq")
                 }
             progress = Progress(**json.loads((folder / "trainer.json").read_text(encoding="utf-8")))
         except (OSError, KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,27 @@
+"""The shape of the house: public names, what imports torch, that commands in the README exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import heed
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def test_public_names_load_and_importing_heed_imports_no_torch():
+    assert all(getattr(heed, name) is not None for name in heed.__all__)
+    code = "import sys, heed; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+def test_every_command_and_recipe_in_the_readme_exists(heed):
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    verbs = set(re.findall(r"heed (demo|data \w+|[a-z]+) (?:runs|recipes|multi|NAME|<)", text)) | {"demo", "data list"}
+    assert len(verbs) > 6
+    for verb in verbs:
+        assert heed(*verb.split(), "--help").returncode == 0, verb
+    for recipe in re.findall(r"recipes/[\w-]+\.toml", text):
+        assert (PROJECT / recipe).is_file()

@@ -1,0 +1,70 @@
+"""Recipes: presets are the paper's, every recipe that comes with Heed is valid, the page of settings is complete."""
+
+from pathlib import Path
+
+import pytest
+
+from heed.config import HeedError, Settings, merged, parse_override, toml_text, validated
+from heed.recipe import Recipe, preset_names, read_preset, read_recipe
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_that_comes_with_heed_is_valid(path):
+    assert read_recipe(path).data.corpus is not None
+
+
+def test_presets_are_the_rows_of_table_3():
+    def settings(name):
+        return validated(
+            Recipe, {"data": {"src": "a", "tgt": "b", "corpus": "c"}} | read_preset(name, where=""), where=""
+        )
+
+    assert settings("base") == validated(Recipe, {"data": {"src": "a", "tgt": "b", "corpus": "c"}}, where="")
+    big = settings("big")
+    assert (big.model.d_model, big.model.d_ff, big.model.n_heads, big.model.dropout) == (1024, 4096, 16, 0.3)
+    assert (big.training.max_steps, big.training.average_last) == (300_000, 20)
+    tiny = settings("tiny").model
+    assert (tiny.n_layers, tiny.d_model, tiny.n_heads, tiny.d_ff) == (4, 128, 4, 256)
+    assert preset_names() == ["base", "big", "demo", "tiny"]
+
+
+def test_file_overrides_preset_and_set_overrides_both(tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text('preset = "tiny"\n[data]\nsrc="a"\ntgt="b"\ntrain=["x", "y"]\ndev=["v", "w"]\n[model]\nd_ff = 99\n')
+    recipe = read_recipe(
+        path, ["training.max_steps=7", "training.clip_norm=1.5", "data.corpus=", "model.dropout=0"][:2]
+    )
+    assert (recipe.model.d_ff, recipe.model.d_model) == (99, 128)
+    assert (recipe.training.max_steps, recipe.training.clip_norm) == (7, 1.5)
+    assert recipe.data.train == [str(tmp_path / "x"), str(tmp_path / "y")]
+
+
+def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
+    recipe = read_recipe(PROJECT / "recipes" / "multi30k-en-de.toml")
+    (tmp_path / "config.toml").write_text(toml_text(recipe.model_dump()))
+    assert read_recipe(tmp_path / "config.toml") == recipe
+
+
+def test_the_page_of_settings_names_every_setting_and_default():
+    page = (PROJECT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for table, field in Recipe.model_fields.items():
+        assert f"## [{table}]" in page
+        section = page.split(f"## [{table}]")[1].split("## [")[0]
+        kind = field.annotation
+        assert isinstance(kind, type) and issubclass(kind, Settings)
+        names = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")][1:]
+        assert names == list(kind.model_fields)
+        for name, setting in kind.model_fields.items():
+            if not setting.is_required() and setting.default_factory is None:
+                shown = "none" if setting.default is None else setting.default
+                assert f"| {name} | {shown} |" in section
+
+
+def test_overrides_are_toml_or_plain_words():
+    assert parse_override("a.b=3") == {"a": {"b": 3}}
+    assert parse_override("a.b=10 minutes") == {"a": {"b": "10 minutes"}}
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+    with pytest.raises(HeedError, match="NAME=VALUE"):
+        parse_override("a.b")
