@@ -114,7 +114,7 @@ def train(
     path = recipe / "config.toml" if recipe.is_dir() else recipe
     run = run or (recipe if recipe.is_dir() else Path("runs") / recipe.stem)
     results = pipeline.train_recipe(
-        read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say
+        read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
     )
     if as_json:
         _print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})

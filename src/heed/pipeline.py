@@ -12,7 +12,7 @@ from heed.config import HeedError, read_toml, toml_text, validated, whole_file
 from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.prepare import TextFiles, prepare, read_pairs
-from heed.data.sources import fetch
+from heed.data.sources import Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
@@ -54,7 +54,9 @@ class Evaluation:
         }
 
 
-def corpus_files(recipe: Recipe, *, directory: Path, mirror: str | None, report: Report) -> TextFiles:
+def corpus_files(
+    recipe: Recipe, *, directory: Path, mirror: str | None, report: Report, progress: Progress | None = None
+) -> TextFiles:
     """The text files that a recipe trains on; a named corpus is fetched into `directory` unless it is there."""
     data = recipe.data
     if data.corpus is not None:
@@ -66,6 +68,7 @@ def corpus_files(recipe: Recipe, *, directory: Path, mirror: str | None, report:
             directory=directory,
             mirror=mirror,
             report=report,
+            progress=progress,
         )
         return TextFiles(found.train, found.dev, found.tests)
     assert data.train is not None and data.dev is not None  # DataSettings saw to it
@@ -73,13 +76,21 @@ def corpus_files(recipe: Recipe, *, directory: Path, mirror: str | None, report:
     return TextFiles(((Path(data.train[0]), Path(data.train[1])),), (Path(data.dev[0]), Path(data.dev[1])), tests)
 
 
-def train_recipe(recipe: Recipe, run: Path, *, directory: Path, mirror: str | None, report: Report) -> list[Evaluation]:
+def train_recipe(
+    recipe: Recipe,
+    run: Path,
+    *,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: Progress | None = None,
+) -> list[Evaluation]:
     """Everything that is still missing in the run folder, in order: corpus, tokenizer, ids, training, average, scores.
 
     The same call again resumes. Returns the scores on the test sets, of the average and of the last checkpoint.
     """
     _keep_config(recipe, run, report)
-    files = corpus_files(recipe, directory=directory, mirror=mirror, report=report)
+    files = corpus_files(recipe, directory=directory, mirror=mirror, report=report, progress=progress)
     return train_files(recipe, files, run, report=report)
 
 

@@ -96,6 +96,18 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
     assert shown.stdout.strip() == "[]"
 
 
+def test_the_multi30k_recipe_runs_from_a_mirror_folder_to_a_table(heed, data_folder, tmp_path):
+    small = ["model.n_layers=1", "model.d_model=16", "model.d_ff=16", "training.max_steps=2", "decoding.beam_size=1",
+             "decoding.max_extra_tokens=0", "tokenizer.vocab_size=2000"]  # fmt: skip
+    recipe = Path(__file__).resolve().parents[2] / "recipes" / "multi30k-en-de.toml"
+    settings = [part for setting in small for part in ("--set", setting)]
+    done = heed("train", recipe, *settings, "--mirror", data_folder / "multi30k", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "train: 29,000 pairs" in done.stderr
+    assert "test2016 (average)" in done.stdout and "tok:none" in done.stdout
+    assert (tmp_path / "runs" / "multi30k-en-de" / "model" / "model.safetensors").is_file()
+
+
 def test_a_run_folder_holds_what_the_design_says(trained):
     run = trained / "runs" / "small"
     assert {path.name for path in run.iterdir()} == {
