@@ -139,6 +139,9 @@ def test_without_a_published_hash_the_file_is_taken_and_that_is_said(server, tmp
     path = store(tmp_path, reports).text(Remote(name=wanted.name, address=wanted.address, sha256=None))
     assert any("no published checksum" in line for line in reports)
     assert sha256(ZIPPED) in path.with_name(path.name + ".sha256").read_text()
+    path.write_bytes(gzip.compress(b"altered"))
+    with pytest.raises(HeedError, match="altered since it was fetched"):
+        store(tmp_path, reports).text(Remote(name=wanted.name, address=wanted.address, sha256=None))
 
 
 @pytest.mark.parametrize("inner", ["", "small"])

@@ -283,9 +283,11 @@ class Store:
         """Fetches a file unless it is there, going on where a broken download stopped; verified before it appears."""
         marker = target.with_name(target.name + ".sha256")
         if target.exists():
-            if not marker.exists():  # verified when it came, unless somebody else put it there
+            if not marker.exists():  # not fetched by Heed: it is verified now
                 self._verify(target, remote)
                 self._note_hash(marker, target)
+            elif marker.read_text(encoding="ascii").split()[0] != _sha256(target, unzip=False):
+                raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
             return target
         address = remote.address
         if self._mirror_address is not None:
