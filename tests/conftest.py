@@ -11,7 +11,9 @@ from jaxtyping import install_import_hook
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 
-with install_import_hook(["heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"):
+with install_import_hook(
+    ["heed.kernels", "heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"
+):
     import heed.decoding.translator
     import heed.training.objective
 
@@ -65,10 +67,14 @@ Heed = Callable[..., subprocess.CompletedProcess]
 def heed() -> Heed:
     """Runs the real command line in a process of its own; input and output are bytes or text."""
 
-    def run(*args: object, stdin: str | bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess:
+    def run(
+        *args: object, stdin: str | bytes = b"", cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         command: Sequence[str] = [sys.executable, "-m", "heed", *map(str, args)]
-        done = subprocess.run(command, input=data, capture_output=True, cwd=cwd, timeout=600)
+        done = subprocess.run(
+            command, input=data, capture_output=True, cwd=cwd, env=os.environ | (env or {}), timeout=600
+        )
         return subprocess.CompletedProcess(
             command, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         )

@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Named corpora: list them, fetch them.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(bench_app, name="bench")
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
@@ -258,6 +260,37 @@ def info(
         if isinstance(content, dict):
             for name, value in content.items():
                 print(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
+
+
+@bench_app.command("train", epilog="Example: heed bench train --preset tiny")
+def bench_train(
+    preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
+    vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=64, help="Tokens a side and step, padding counted. Default: the preset's.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    device: Device = None,
+    as_json: JSON = False,
+) -> None:
+    """Whole training steps a second, and their share of what this machine's matrix products allow."""
+    if dtype not in ("auto", "fp32", "bf16"):
+        raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
+    from heed.benchmark import training_speed
+
+    speed = training_speed(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype, device=device)  # type: ignore[arg-type]
+    if as_json:
+        _print_json(speed.numbers())
+        return
+    least, most = min(speed.windows), max(speed.windows)
+    print(f"{preset}: {speed.parameters:,} parameters, {speed.dtype} on {speed.device}")
+    print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f} in 5 windows)")
+    print(f"{speed.source_tokens_per_second:,.0f} source tokens/s, {speed.step_seconds:.3f} s a step")
+    print(
+        f"{speed.model_flops_per_second / 1e9:,.0f} GFLOP/s of the model, {speed.utilization:.0%} of the "
+        f"{speed.ceiling_flops_per_second / 1e9:,.0f} that its matrix products reach by themselves"
+    )
+    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
 
 
 class Interrupted(BaseException):

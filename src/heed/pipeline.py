@@ -16,6 +16,7 @@ from heed.data.sources import Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
+from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, load_weights, read_config, replace_card, save_model
@@ -99,7 +100,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) 
     keep_freed_memory()
     settings = recipe.training
     machine = choose_machine(settings.precision)
-    report(f"Computing on {machine} with {n_threads()} threads." if machine.device.type == "cpu" else f"On {machine}.")
+    on_cpu = f" with {n_threads()} threads, {kernels_state()}" if machine.device.type == "cpu" else ""
+    report(f"Computing on {machine}{on_cpu}.")
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
     tokenizer = prepared.tokenizer
     torch.manual_seed(settings.seed)

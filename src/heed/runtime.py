@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -22,7 +23,12 @@ class Machine:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.device.type}, {_NAMES[self.dtype]} ({self.why})"
+        return f"{self.device.type}, {self.precision} ({self.why})"
+
+    @property
+    def precision(self) -> str:
+        """fp32 or bf16."""
+        return _NAMES[self.dtype]
 
 
 _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
@@ -48,6 +54,16 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
     else:
         fast, instruction = False, f"not tried on {chosen.type}"
     return Machine(chosen, torch.bfloat16 if fast else torch.float32, instruction)
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heed"
+
+
+def native_kernels_wanted() -> bool:
+    """False where HEED_KERNELS=0 asks for PyTorch's operations alone."""
+    return os.environ.get("HEED_KERNELS") != "0"
 
 
 def n_threads() -> int:

@@ -185,7 +185,7 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
     with pytest.raises(HeedError, match="has no member nothing"):
         place.member(Member(archive=archive, path="nothing"))
     (tmp_path / "corpora" / "all.tgz").write_bytes(buffer.getvalue()[:500])
-    with pytest.raises(HeedError, match="damaged archive"):
+    with pytest.raises(HeedError, match="altered since it was fetched"):
         place.member(Member(archive=archive, path="training/other"))
 
 

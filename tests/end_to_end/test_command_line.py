@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from heed.kernels.library import library
 from heed.text.numbers import english, german, number_splits
 
 RECIPE = """
@@ -84,7 +85,7 @@ def assert_one_clear_line(done, *parts: str) -> None:
 
 def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
     for verb in ([], ["demo"], ["data", "list"], ["data", "get"], ["train"], ["average"], ["translate"], ["score"],
-                 ["evaluate"], ["info"]):  # fmt: skip
+                 ["evaluate"], ["info"], ["bench", "train"]):  # fmt: skip
         done = heed(*verb, "--help")
         assert done.returncode == 0
         assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1])
@@ -94,6 +95,58 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_bench_train_tells_speed_ceiling_and_memory(heed):
+    done = heed("bench", "train", "--preset", "tiny", "--vocab", 300, "--tokens", 256, "--dtype", "fp32", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["dtype"], told["device"], len(told["windows"])) == ("fp32", "cpu", 5)
+    assert min(told["windows"]) <= told["target_tokens_per_second"] <= max(told["windows"])
+    assert told["utilization"] == pytest.approx(told["model_flops_per_second"] / told["ceiling_flops_per_second"])
+    # 6 operations a weight and token, at most: the vocabulary's matrix is used once, on the target side.
+    flops_a_token = told["model_flops_per_second"] / told["target_tokens_per_second"]
+    assert 3 * told["parameters"] < flops_a_token < 9 * told["parameters"]
+    assert told["peak_memory_bytes"] > 50e6 and told["step_seconds"] > 0 and told["source_tokens_per_second"] > 0
+    for wrong in (["--preset", "huge"], ["--dtype", "fp8"]):
+        assert_one_clear_line(heed("bench", "train", *wrong), wrong[1])
+
+
+def test_training_says_whether_the_kernels_are_used_and_mends_a_damaged_one(heed, corpus):
+    def told(name: str, **env: str) -> str:
+        done = heed("train", "small.toml", "--run", corpus / name, "--set", "training.max_steps=1", cwd=corpus, env=env)
+        assert done.returncode == 0, done.stderr
+        return next(line for line in done.stderr.splitlines() if line.startswith("Computing on"))
+
+    cache = corpus / "cache"
+    no_compiler = told("a", XDG_CACHE_HOME=str(cache), PATH=str(corpus))
+    assert "PyTorch's operations alone" in no_compiler and "g++" in no_compiler
+    if library() is None:
+        return
+    (corpus / "c++").write_text("#!/bin/sh\necho out of registers >&2\nexit 1\n")
+    (corpus / "c++").chmod(0o755)
+    assert "failed" in told("b", XDG_CACHE_HOME=str(cache), PATH=f"{corpus}{os.pathsep}{os.environ['PATH']}")
+    assert "Heed's kernels" in told("c", XDG_CACHE_HOME=str(cache))
+    (made,) = (cache / "heed").glob("*.so")
+    whole = made.read_bytes()
+    made.write_bytes(b"damaged")
+    assert "Heed's kernels" in told("d", XDG_CACHE_HOME=str(cache))
+    assert len(made.read_bytes()) == len(whole)
+
+
+def test_without_the_kernels_training_takes_the_same_steps(heed, corpus):
+    """PyTorch's operations alone: another order of sums, and other dropout, which is off here."""
+    losses = []
+    for kernels in ("1", "0"):
+        run = corpus / f"run{kernels}"
+        settings = ["model.dropout=0", "training.precision=fp32", "training.report_every=1"]
+        options = [part for setting in settings for part in ("--set", setting)]
+        done = heed("train", "small.toml", "--run", run, *options, cwd=corpus, env={"HEED_KERNELS": kernels})
+        assert done.returncode == 0, done.stderr
+        entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        losses.append([entry["loss"] for entry in entries if entry["kind"] == "train"])
+    assert len(losses[0]) == 24
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_the_multi30k_recipe_runs_from_a_mirror_folder_to_a_table(heed, data_folder, tmp_path):

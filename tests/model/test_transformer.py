@@ -247,3 +247,31 @@ def test_more_positions_than_learned_are_refused():
     model = Transformer(Architecture(n_layers=1, d_model=8, n_heads=2, positions="learned", max_positions=4), 10)
     with pytest.raises(HeedError, match="max_positions=4"):
         model.encode(torch.full((1, 5), 3), torch.ones(1, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("share", ["all", "none"])
+def test_sentences_end_to_end_are_the_padded_batch(share):
+    """Both roads of `features`, values and gradients: without padding by the kernels, and with it by torch alone."""
+    torch.manual_seed(5)
+    model = Transformer(Architecture(n_layers=2, d_model=48, d_ff=80, n_heads=3, dropout=0.0, share=share), 120).train()
+    lengths, tgt_lengths = torch.tensor([9, 1, 30, 4]), torch.tensor([3, 12, 1, 7])
+    src_mask = torch.arange(30)[None] < lengths[:, None]
+    tgt_mask = torch.arange(12)[None] < tgt_lengths[:, None]
+    src, tgt_in = torch.randint(120, (4, 30)), torch.randint(120, (4, 12))
+    weights = torch.randn(int(tgt_mask.sum()), 48)
+    results = []
+    for padded in (False, True):
+        features = (
+            model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask))[tgt_mask]
+            if padded
+            else model.features(src, src_mask, tgt_in, tgt_mask)
+        )
+        model.zero_grad()
+        (features * weights).sum().backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        results.append((features.detach(), gradients))
+    (ours, our_gradients), (reference, gradients) = results
+    torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-5)
+    assert our_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(our_gradients[name], gradient, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: n + m)

@@ -1,5 +1,7 @@
 """Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
 
+from collections.abc import Iterator
+
 from heed.model.transformer import Architecture
 
 
@@ -36,3 +38,23 @@ def training_flops(arch: Architecture, vocab_size: int, *, n_src_tokens: int, n_
     per_src = arch.n_layers * (2 * key_value + feed_forward + key_value)
     per_tgt = arch.n_layers * (3 * key_value + feed_forward) + vocab_size * d
     return 6.0 * (per_src * n_src_tokens + per_tgt * n_tgt_tokens)
+
+
+def matrix_products(
+    arch: Architecture, vocab_size: int, *, n_src: int, n_tgt: int, chunk: int
+) -> Iterator[tuple[int, int, int, float]]:
+    """(rows, width in, width out, how many) of the forward products of weights in one pass, as the model runs them.
+
+    The map to logits comes `chunk` rows at a time. All together are `training_flops` of the same tokens, over 3.
+    """
+    d, h, layers = arch.d_model, arch.n_heads, arch.n_layers
+    keys, values = h * arch.key_width, h * arch.value_width
+    for n_rows in (n_src, n_tgt):
+        yield n_rows, d, 2 * keys + values, layers
+        yield n_rows, values, d, layers
+        yield n_rows, d, arch.d_ff, layers
+        yield n_rows, arch.d_ff, d, layers
+    yield n_tgt, d, keys, layers
+    yield n_src, d, keys + values, layers
+    yield n_tgt, values, d, layers
+    yield chunk, d, vocab_size, n_tgt / chunk

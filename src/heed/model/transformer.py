@@ -18,6 +18,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from heed.config import HeedError, Settings
+from heed.kernels import fused
+from heed.kernels.fused import Spans
 
 
 class Architecture(Settings):
@@ -156,6 +158,11 @@ class SelfAttention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return self.out(_merge_heads(attention(q, k, v, mask, dropout=self.dropout)))
 
+    def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:
+        """The same of sentences that lie end to end."""
+        qkv = self.qkv(x)
+        return self.out(fused.self_attention(qkv, spans, n_heads=self.n_heads, widths=self.widths, causal=causal))
+
 
 class CrossAttention(nn.Module):
     """Multi-head attention of the decoder to the encoder's output. W_K and W_V are the rows of one matrix."""
@@ -181,6 +188,13 @@ class CrossAttention(nn.Module):
         attended = _merge_heads(attention(q, k, v, mask, dropout=self.dropout))
         return self.out(attended.view(n_rows, n_positions, -1))
 
+    def over_spans(
+        self, x: Float[Tensor, "tgt_token d_model"], memory: Float[Tensor, "src_token d_model"], tgt: Spans, src: Spans
+    ) -> Tensor:
+        """The same of sentences that lie end to end, on both sides."""
+        q, kv = self.q(x), self.kv(memory)
+        return self.out(fused.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths))
+
 
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (equation 2)."""
@@ -191,23 +205,42 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(arch.d_ff, arch.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.ready(x):
+            return self.outer(fused.bias_relu(F.linear(x, self.inner.weight), self.inner.bias))
         return self.outer(F.relu(self.inner(x)))
 
 
+class AddNorm(nn.LayerNorm):
+    """LayerNorm(x + Dropout(Sublayer(x))), section 5.4, of x and its sub-layer's output."""
+
+    def __init__(self, arch: Architecture):
+        super().__init__(arch.d_model)
+        self.dropout = Dropout(arch.dropout)
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
+        if fused.ready(x):
+            rate = self.dropout.rate if self.training else 0.0
+            return fused.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
+        return super().forward(x + self.dropout(branch))
+
+
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each as LayerNorm(x + Dropout(Sublayer(x)))."""
+    """Self-attention and feed-forward, each added to its input and normalised."""
 
     def __init__(self, arch: Architecture):
         super().__init__()
         self.self_attention = SelfAttention(arch)
-        self.self_attention_norm = nn.LayerNorm(arch.d_model)
+        self.self_attention_norm = AddNorm(arch)
         self.feed_forward = FeedForward(arch)
-        self.feed_forward_norm = nn.LayerNorm(arch.d_model)
-        self.dropout = Dropout(arch.dropout)
+        self.feed_forward_norm = AddNorm(arch)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        x = self.self_attention_norm(x, self.self_attention(x, mask))
+        return self.feed_forward_norm(x, self.feed_forward(x))
+
+    def over_spans(self, x: Tensor, spans: Spans) -> Tensor:
+        x = self.self_attention_norm(x, self.self_attention.over_spans(x, spans, causal=False))
+        return self.feed_forward_norm(x, self.feed_forward(x))
 
 
 class DecoderLayer(nn.Module):
@@ -216,20 +249,23 @@ class DecoderLayer(nn.Module):
     def __init__(self, arch: Architecture):
         super().__init__()
         self.self_attention = SelfAttention(arch)
-        self.self_attention_norm = nn.LayerNorm(arch.d_model)
+        self.self_attention_norm = AddNorm(arch)
         self.cross_attention = CrossAttention(arch)
-        self.cross_attention_norm = nn.LayerNorm(arch.d_model)
+        self.cross_attention_norm = AddNorm(arch)
         self.feed_forward = FeedForward(arch)
-        self.feed_forward_norm = nn.LayerNorm(arch.d_model)
-        self.dropout = Dropout(arch.dropout)
+        self.feed_forward_norm = AddNorm(arch)
 
     def forward(self, x: Tensor, mask: Tensor | None, cache: "LayerCache", src_mask: Tensor | None) -> Tensor:
         q, k, v = self.self_attention.project(x)
         k, v = cache.extend(k, v)
-        x = self.self_attention_norm(x + self.dropout(self.self_attention.attend(q, k, v, mask)))
-        attended = self.cross_attention(x, cache.memory_k, cache.memory_v, src_mask)
-        x = self.cross_attention_norm(x + self.dropout(attended))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        x = self.self_attention_norm(x, self.self_attention.attend(q, k, v, mask))
+        x = self.cross_attention_norm(x, self.cross_attention(x, cache.memory_k, cache.memory_v, src_mask))
+        return self.feed_forward_norm(x, self.feed_forward(x))
+
+    def over_spans(self, x: Tensor, memory: Tensor, spans: Spans, src_spans: Spans) -> Tensor:
+        x = self.self_attention_norm(x, self.self_attention.over_spans(x, spans, causal=True))
+        x = self.cross_attention_norm(x, self.cross_attention.over_spans(x, memory, spans, src_spans))
+        return self.feed_forward_norm(x, self.feed_forward(x))
 
 
 class LayerCache:
@@ -343,6 +379,36 @@ class Transformer(nn.Module):
             x = layer(x, mask, cache, src_mask)
         state.n_positions += n_new
         return x
+
+    def features(
+        self,
+        src: Int[Tensor, "batch src"],
+        src_mask: Bool[Tensor, "batch src"],
+        tgt_in: Int[Tensor, "batch tgt"],
+        tgt_mask: Bool[Tensor, "batch tgt"],
+    ) -> Float[Tensor, "tgt_token d_model"]:
+        """`forward` before the map to logits at the real target positions, sentence by sentence: what a loss needs.
+
+        Where the kernels are ready no padding is computed: sentences lie end to end.
+        """
+        plain = self.arch.positions == "learned" or self.arch.attention_dropout > 0
+        if plain or not fused.ready(self.output.weight):
+            return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
+        src_spans, tgt_spans = Spans.of(src_mask), Spans.of(tgt_mask)
+        memory = self._embed_spans(src, self.src_embedding, src_spans)
+        for encoder_layer in cast(list[EncoderLayer], list(self.encoder)):
+            memory = encoder_layer.over_spans(memory, src_spans)
+        x = self._embed_spans(tgt_in, self.tgt_embedding, tgt_spans)
+        for layer in self._decoder_layers():
+            x = layer.over_spans(x, memory, tgt_spans, src_spans)
+        return x[: tgt_spans.n_real]
+
+    def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
+        positions = self._sinusoid_rows(int(spans.places.max()) + 1, table.weight)
+        rate = self.dropout.rate if self.training else 0.0
+        return fused.embed(
+            spans.lay(ids), spans.places, table.weight, positions, scale=math.sqrt(self.arch.d_model), dropout=rate
+        )
 
     def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
         end = start + ids.shape[1]

@@ -3,8 +3,15 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from heed.kernels import fused
+
+# Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
+# the weight (docs/performance.md); a GPU wants larger products.
+CPU_CHUNK, GPU_CHUNK = 512, 4096
 
 
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -22,9 +29,9 @@ def projected_loss(
     """(label-smoothed loss, plain negative log-likelihood) of logits features · weightᵀ, each summed over the tokens.
 
     Smoothing as in torch.nn.functional.cross_entropy: the target distribution is 1 - ε at the right id plus ε / vocab
-    at every id, the right one included (Szegedy et al. 2016). The logits of a few hundred tokens exist at a time, and
+    at every id, the right one included (Szegedy et al. 2016). The logits of some hundred tokens exist at a time, and
     their gradient is worked out at once, so memory does not grow with tokens × vocabulary. The second value carries no
-    gradient.
+    gradient. If the weight has an fp32 tensor `main_grad`, its gradient is added there, and none is returned.
     """
     loss, nll = _ProjectedLoss.apply(features, weight, targets, label_smoothing)
     return loss, nll
@@ -37,28 +44,28 @@ class _ProjectedLoss(torch.autograd.Function):
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(features) if with_grad else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if with_grad else None
+        product = torch.empty_like(weight) if with_grad else None
         loss = torch.zeros((), device=features.device)
         nll = torch.zeros((), device=features.device)
-        # 8 MiB of logits at a time stay in a processor's cache; a GPU wants larger products.
-        chunk = max(64, (2**26 if features.is_cuda else 2**21) // vocab_size)
+        chunk = CPU_CHUNK if features.is_cpu else GPU_CHUNK
+        buffer = features.new_empty(chunk, vocab_size)
         for start in range(0, len(features), chunk):
-            x, y = features[start : start + chunk], targets[start : start + chunk, None]
-            log_prob = torch.log_softmax((x @ weight.T).float(), dim=-1)
-            chunk_nll = -log_prob.gather(1, y).sum()
-            nll += chunk_nll
-            loss += (1 - epsilon) * chunk_nll
-            if epsilon:
-                loss -= epsilon / vocab_size * log_prob.sum()
+            x, y = features[start : start + chunk], targets[start : start + chunk]
+            n = len(x)
+            if n % fused.ROW_MULTIPLE:
+                x = F.pad(x, (0, 0, 0, -n % fused.ROW_MULTIPLE))
+            logits = torch.mm(x, weight.T, out=buffer[: len(x)])
+            turn_into_gradient = fused.smoothed_loss_ if fused.ready(logits) else _smoothed_loss_
+            losses, nlls = turn_into_gradient(logits[:n], y, label_smoothing=epsilon)
+            loss += losses.sum()
+            nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
-                grad = log_prob.exp_()
-                if epsilon:
-                    grad -= epsilon / vocab_size
-                grad.scatter_add_(1, y, torch.full_like(y, epsilon - 1, dtype=grad.dtype))
-                grad = grad.to(features.dtype)
-                feature_grad[start : start + chunk] = grad @ weight
-                weight_grad += grad.T @ x
-        if feature_grad is not None and weight_grad is not None:
-            ctx.save_for_backward(feature_grad, weight_grad.to(weight.dtype))
+                logits[n:] = 0
+                feature_grad[start : start + n] = torch.mm(logits, weight)[:n]
+                weight_grad += torch.mm(logits.T, x, out=product)
+        if with_grad:
+            ctx.save_for_backward(feature_grad, weight_grad)
+        ctx.main_grad, ctx.dtype = getattr(weight, "main_grad", None), weight.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -66,4 +73,20 @@ class _ProjectedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         feature_grad, weight_grad = ctx.saved_tensors
         scale = grads[0]
-        return feature_grad * scale.to(feature_grad.dtype), weight_grad * scale.to(weight_grad.dtype), None, None
+        if ctx.main_grad is None:
+            weight_grad = (weight_grad * scale).to(ctx.dtype)
+        else:
+            ctx.main_grad.addcmul_(weight_grad, scale)
+            weight_grad = None
+        return feature_grad * scale.to(feature_grad.dtype), weight_grad, None, None
+
+
+def _smoothed_loss_(logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """As fused.smoothed_loss_."""
+    log_prob = torch.log_softmax(logits.float(), dim=-1)
+    nll = -log_prob.gather(1, targets[:, None])[:, 0]
+    loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
+    grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
+    grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
+    logits.copy_(grad)
+    return loss, nll

@@ -72,14 +72,18 @@ class TrainingSettings(Settings):
 class Weights:
     """The weights in fp32, which the optimizer moves, and the copy in the machine's precision, which computes.
 
-    In fp32 both are one. In bf16 the gradients of every micro-batch are summed in fp32, and the copy is renewed after
-    each step, instead of being cast in every pass as autocast does.
+    In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
+    does. Gradients are summed in fp32, over every micro-batch: each weight of the copy knows its master's gradient as
+    `main_grad`, to which the operations on a whole vocabulary add by themselves.
     """
 
     def __init__(self, model: Transformer, machine: Machine):
         self.masters = model.to(machine.device)
         self.model = model if machine.dtype == torch.float32 else copy.deepcopy(model).to(machine.dtype)
         self._pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
+        for master, parameter in self._pairs:
+            master.grad = torch.zeros_like(master)
+            parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
@@ -87,8 +91,8 @@ class Weights:
         if self.model is self.masters:
             return
         for master, parameter in self._pairs:
-            if parameter.grad is not None:
-                master.grad = parameter.grad.float() if master.grad is None else master.grad.add_(parameter.grad)
+            if parameter.grad is not None and master.grad is not None:
+                master.grad.add_(parameter.grad)
                 parameter.grad = None
 
     @torch.no_grad()
@@ -112,9 +116,41 @@ def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.opti
 
 def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
-    state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
-    features = model.decode_features(batch.tgt_in, state)[batch.tgt_mask]
+    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
     return projected_loss(features, model.output.weight, batch.tgt_out[batch.tgt_mask], label_smoothing=label_smoothing)
+
+
+def update(
+    weights: Weights,
+    optimizer: torch.optim.Adam,
+    batches: list[Batch],
+    settings: TrainingSettings,
+    machine: Machine,
+    *,
+    rate: float,
+) -> tuple[Tensor, Tensor, int]:
+    """One step: the gradient of the mean token loss over all micro-batches moves the weights.
+
+    Returns the loss and the negative log-likelihood, each summed over the target tokens, and their number.
+    """
+    weights.model.train()
+    n_tgt_tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
+    total_loss = torch.zeros((), device=machine.device)
+    total_nll = torch.zeros((), device=machine.device)
+    for batch in batches:
+        loss, nll = micro_batch_loss(weights.model, batch.to(machine.device), label_smoothing=settings.label_smoothing)
+        (loss / n_tgt_tokens).backward()
+        weights.collect_gradients()
+        total_loss += loss.detach()
+        total_nll += nll
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    if settings.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(weights.masters.parameters(), settings.clip_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)  # the sums keep their place
+    weights.publish()
+    return total_loss, total_nll, n_tgt_tokens
 
 
 def train(
@@ -200,30 +236,16 @@ class _Loop:
         started = time.perf_counter()
         step = progress.step + 1
         torch.manual_seed(settings.seed * 1_000_003 + step)
-        self.weights.model.train()
         collated = [self.batches.collate(rows) for rows in micro_batches]
-        n_tgt_tokens = sum(int(batch.tgt_mask.sum()) for batch in collated)
-        for batch in collated:
-            loss, nll = micro_batch_loss(
-                self.weights.model, batch.to(self.machine.device), label_smoothing=settings.label_smoothing
-            )
-            (loss / n_tgt_tokens).backward()
-            self.weights.collect_gradients()
-            self.window_loss += loss.detach()
-            self.window_nll += nll
         rate = learning_rate(
             step,
             d_model=self.weights.model.arch.d_model,
             warmup_steps=settings.warmup_steps,
             factor=settings.learning_rate_factor,
         )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if settings.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.weights.masters.parameters(), settings.clip_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.weights.publish()
+        loss, nll, n_tgt_tokens = update(self.weights, self.optimizer, collated, settings, self.machine, rate=rate)
+        self.window_loss += loss
+        self.window_nll += nll
         progress.step, progress.batch = step, progress.batch + 1
         progress.n_tgt_tokens += n_tgt_tokens
         progress.n_src_tokens += sum(int(batch.src_mask.sum()) for batch in collated)

@@ -1,0 +1,438 @@
+"""Training speed of Heed and of its PyTorch peers on the same batches of Multi30k English-German, side by side.
+
+    python benchmarks/train_peers.py --preset tiny --mirror FOLDER --eole-python EOLE_VENV/bin/python
+
+Every contestant is a process of its own that trains the same shape of model on the same batches (at most 4,096 padded
+target tokens, sorted by length, joint vocabulary of 10,000, label smoothing 0.1, Adam). All are warmed up, then each
+trains a window of the same batches in turn, again and again. Reported: the median over windows of real target tokens a
+second (whole steps, padding not counted), the spread, peak memory, and Heed's ratio to each.
+
+torch.nn.Transformer and Hugging Face's MarianMTModel (pip install transformers) run in plain loops, in fp32 and under
+bf16 autocast; eole in its own trainer, in an environment of its own (pip install eole, then --eole-python).
+"""
+
+import argparse
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SHAPES = {
+    "tiny": {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256, "dropout": 0.3},
+    "base": {"n_layers": 6, "d_model": 512, "n_heads": 8, "d_ff": 2048, "dropout": 0.1},
+}
+PEERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
+CONTESTANTS = ["heed-bf16", "heed-fp32", *PEERS]
+# What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/performance.md).
+WITHOUT = ["kernels", "attention", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
+PAD, BOS, EOS = 0, 1, 2
+VOCAB_SIZE = 10_000
+LEARNING_RATE = 1e-4
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Contestants: each is a generator of steps. It is sent nothing; every `next` trains one batch of the list.
+
+
+def make_batches(source: Path) -> list[tuple[Tensor, Tensor]]:
+    """(src with eos, tgt with bos and eos) of each batch, padded with 0."""
+    with np.load(source) as arrays:
+        return [
+            (torch.from_numpy(arrays[f"src{i}"]).long(), torch.from_numpy(arrays[f"tgt{i}"]).long())
+            for i in range(len(arrays.files) // 2)
+        ]
+
+
+def switch_off(what: str) -> None:
+    """Puts PyTorch's own operations in the place of one of Heed's means."""
+    import torch.nn.functional as F
+
+    from heed import runtime
+    from heed.kernels import fused, library
+    from heed.model import transformer
+    from heed.training import objective, trainer
+
+    def padded_features(self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor) -> Tensor:
+        return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
+
+    def plain_norm(self: Any, x: Tensor, branch: Tensor) -> Tensor:
+        return nn.LayerNorm.forward(self, x + self.dropout(branch))
+
+    match what:
+        case "kernels":
+            library.library = fused.library = lambda: None
+        case "attention":  # and the embedding's kernel, and padding comes back
+            transformer.Transformer.features = padded_features
+        case "add_norm":
+            transformer.AddNorm.forward = plain_norm
+        case "bias_relu":
+            transformer.FeedForward.forward = lambda self, x: self.outer(F.relu(self.inner(x)))
+        case "loss":
+            fused.smoothed_loss_ = objective._smoothed_loss_
+        case "row_multiple":
+            fused.ROW_MULTIPLE = 1
+        case "main_grad":
+            whole = trainer.Weights.__init__
+
+            def without(self: Any, *arguments: Any) -> None:
+                whole(self, *arguments)
+                for parameter in self.model.parameters():
+                    del parameter.main_grad
+
+            trainer.Weights.__init__ = without
+        case "kept_memory":
+            runtime.keep_freed_memory = lambda: None
+
+
+def heed_steps(
+    shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str, without: str = ""
+) -> Iterator[None]:
+    switch_off(without)
+    from heed.data.batching import Batch
+    from heed.model.transformer import Architecture, Transformer
+    from heed.runtime import choose_machine, keep_freed_memory
+    from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
+
+    keep_freed_memory()
+    machine = choose_machine("fp32" if dtype == "fp32" else "bf16", device="cpu")
+    settings = TrainingSettings()
+    weights = Weights(Transformer(Architecture(**shape), VOCAB_SIZE), machine)
+    optimizer = make_optimizer(weights.masters, settings)
+    while True:
+        for src, tgt in batches:
+            tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
+            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_out != PAD, rows=np.arange(len(src)))
+            update(weights, optimizer, [batch], settings, machine, rate=LEARNING_RATE)
+            yield
+
+
+class TorchModel(nn.Module):
+    """torch.nn.Transformer with scaled shared embeddings and sinusoids."""
+
+    def __init__(self, shape: dict[str, Any]):
+        super().__init__()
+        self.d_model = d = shape["d_model"]
+        self.embedding = nn.Embedding(VOCAB_SIZE, d, padding_idx=PAD)
+        self.transformer = nn.Transformer(
+            d, shape["n_heads"], shape["n_layers"], shape["n_layers"], shape["d_ff"], shape["dropout"], batch_first=True
+        )
+        self.dropout = nn.Dropout(shape["dropout"])
+        angles = torch.arange(512)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.embedding(ids) * math.sqrt(self.d_model) + self.positions[: ids.shape[1]])
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        causal = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1)
+        hidden = self.transformer(
+            self.embed(src),
+            self.embed(tgt_in),
+            tgt_mask=causal,
+            src_key_padding_mask=src == PAD,
+            memory_key_padding_mask=src == PAD,
+        )
+        return hidden @ self.embedding.weight.T
+
+
+def plain_loop(
+    logits_of: Callable[[Tensor, Tensor], Tensor], model: nn.Module, batches: list[tuple[Tensor, Tensor]], dtype: str
+) -> Iterator[None]:
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    criterion = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=0.1)
+    while True:
+        for src, tgt in batches:
+            tgt_in, tgt_out = tgt[:, :-1], tgt[:, 1:]
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+                logits = logits_of(src, tgt_in)
+            criterion(logits.float().flatten(0, 1), tgt_out.flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield
+
+
+def torch_steps(shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str) -> Iterator[None]:
+    model = TorchModel(shape)
+    return plain_loop(model, model, batches, dtype)
+
+
+def marian_steps(shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str) -> Iterator[None]:
+    from transformers import MarianConfig, MarianMTModel
+
+    layers, heads, d_ff = shape["n_layers"], shape["n_heads"], shape["d_ff"]
+    config = MarianConfig(
+        vocab_size=VOCAB_SIZE,
+        d_model=shape["d_model"],
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=d_ff,
+        decoder_ffn_dim=d_ff,
+        activation_function="relu",
+        dropout=shape["dropout"],
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        use_cache=False,
+    )
+    model = MarianMTModel(config)
+
+    def logits_of(src: Tensor, tgt_in: Tensor) -> Tensor:
+        return model(input_ids=src, attention_mask=(src != PAD).long(), decoder_input_ids=tgt_in).logits
+
+    return plain_loop(logits_of, model, batches, dtype)
+
+
+def eole_steps(shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str) -> Iterator[None]:
+    """Through eole's own trainer: it is given an iterator of batches, and asks for the next when a step is done."""
+    import threading
+    from queue import Queue
+
+    from eole.config.run import TrainConfig
+    from eole.models.model import get_model_class
+    from eole.train_single import TrainingInitializer
+    from eole.trainer import build_trainer
+    from eole.utils.optimizers import Optimizer
+
+    folder = Path(tempfile.mkdtemp())
+    (folder / "vocab").write_text("".join(f"t{i}\n" for i in range(3, VOCAB_SIZE)))
+    (folder / "text").write_text("t5 t6\n")
+    config = TrainConfig(
+        src_vocab=str(folder / "vocab"),
+        tgt_vocab=str(folder / "vocab"),
+        share_vocab=True,
+        src_vocab_size=VOCAB_SIZE,
+        tgt_vocab_size=VOCAB_SIZE,
+        overwrite=True,
+        data={"corpus_1": {"path_src": str(folder / "text"), "path_tgt": str(folder / "text"), "transforms": []}},
+        model={
+            "architecture": "transformer",
+            "layers": shape["n_layers"],
+            "hidden_size": shape["d_model"],
+            "heads": shape["n_heads"],
+            "transformer_ff": shape["d_ff"],
+            "share_embeddings": True,
+            "share_decoder_embeddings": True,
+            "embeddings": {"word_vec_size": shape["d_model"], "position_encoding_type": "SinusoidalInterleaved"},
+        },
+        training={
+            "model_path": str(folder / "model"),
+            "compute_dtype": "bf16" if dtype == "bf16" else "fp32",
+            "batch_type": "tokens",
+            "batch_size": 4096,
+            "accum_count": [1],
+            "normalization": "tokens",
+            "dropout": [shape["dropout"]],
+            "attention_dropout": [0.0],
+            "label_smoothing": 0.1,
+            "optim": "adam",
+            "adam_beta2": 0.98,
+            "learning_rate": LEARNING_RATE,
+            "save_checkpoint_steps": 10**9,
+        },
+    )
+    context = TrainingInitializer(config).initialize()
+    vocabs = context.vocabs
+    model = get_model_class(context.config.model).for_training(
+        context.config.model, vocabs, context.config.training, metadata=None, device_id=-1
+    )
+    optimizer = Optimizer.from_config(model, context.config, metadata=None)
+    trainer = build_trainer(context.config, -1, model, vocabs, optimizer, model_saver=None)
+    specials = {PAD: vocabs["specials"]["pad_token"], BOS: vocabs["specials"]["bos_token"]}
+    specials[EOS] = vocabs["specials"]["eos_token"]
+    new_id = torch.tensor([vocabs["src"][specials.get(i, f"t{i}")] for i in range(VOCAB_SIZE)])
+    wanted: Queue[None] = Queue()
+    done: Queue[None] = Queue()
+
+    def fed() -> Iterator[tuple[dict[str, Any], int]]:
+        first = True
+        while True:
+            for src, tgt in batches:
+                if not first:
+                    done.put(None)
+                first = False
+                wanted.get()
+                n = len(src)
+                yield (
+                    {
+                        "src": new_id[src],
+                        "srclen": (src != PAD).sum(1),
+                        "tgt": new_id[tgt],
+                        "tgtlen": (tgt != PAD).sum(1),
+                        "ind": torch.arange(n),
+                        "cid": ["corpus_1"] * n,
+                        "cid_line_number": list(range(n)),
+                        "images": None,
+                        "prefix_len": None,
+                        "left_pad": False,
+                    },
+                    0,
+                )
+
+    def train() -> None:
+        try:
+            trainer.train(fed(), 10**9, save_checkpoint_steps=0, valid_iter=None, valid_steps=10**9)
+        finally:
+            done.put(None)
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        wanted.put(None)
+        done.get()
+        yield
+
+
+STEPS = {"heed": heed_steps, "torch": torch_steps, "marian": marian_steps, "eole": eole_steps}
+
+
+def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
+    """Trains as many batches as each line of standard input says; answers with the seconds and the peak memory."""
+    torch.set_num_threads(n_threads)
+    torch.manual_seed(1)
+    kind, *how = name.split("-")
+    steps = STEPS[kind](SHAPES[preset], make_batches(source), *how)
+    for line in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(int(line)):
+            next(steps)
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak}), flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The race.
+
+
+def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
+    """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
+    from heed import pipeline
+    from heed.data.batching import SpecialIds, TokenBatches
+    from heed.data.prepare import prepare
+    from heed.recipe import read_recipe
+
+    recipe = read_recipe(Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml", [])
+    files = pipeline.corpus_files(recipe, directory=work / "corpora", mirror=mirror, report=print)
+    prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
+    tokenizer = prepared.tokenizer
+    assert len(tokenizer) <= VOCAB_SIZE + 500, len(tokenizer)
+    special = SpecialIds(PAD, BOS, EOS)
+    batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)
+    arrays: dict[str, Any] = {}
+    n_tokens = 0
+    for i, (rows,) in enumerate(batches.plan(0)[:n_batches]):
+        batch = batches.collate(rows)
+        tgt = np.concatenate([batch.tgt_in.numpy(), np.zeros((len(rows), 1), dtype=np.int64)], axis=1)
+        lengths = batch.tgt_mask.sum(1).numpy()
+        tgt[np.arange(len(rows)), lengths] = EOS
+        # The same ids for all: the few beyond 10,000 and the special ones of this tokenizer are moved.
+        src = _within_vocabulary(batch.src.numpy(), batch.src_mask.numpy())
+        src[np.arange(len(rows)), batch.src_mask.sum(1).numpy() - 1] = EOS
+        inner = batch.tgt_mask.numpy().copy()
+        inner[:, 0] = False
+        tgt[:, :-1] = np.where(inner, _within_vocabulary(tgt[:, :-1], inner), tgt[:, :-1])
+        arrays[f"src{i}"], arrays[f"tgt{i}"] = src, tgt
+        n_tokens += int(lengths.sum())
+    np.savez(target, **arrays)
+    return n_tokens
+
+
+def _within_vocabulary(ids: np.ndarray, real: np.ndarray) -> np.ndarray:
+    return np.where(real, 3 + ids % (VOCAB_SIZE - 3), PAD)
+
+
+def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens: int) -> dict[str, dict[str, Any]]:
+    """Median, least and most target tokens a second and the peak memory of each contestant."""
+    processes: dict[str, subprocess.Popen[str]] = {}
+    for name in names:
+        python = arguments.eole_python if name.startswith("eole") else sys.executable
+        command = [python, __file__, "--worker", name, "--preset", arguments.preset, "--batches", str(source)]
+        command += ["--threads", str(arguments.threads)]
+        processes[name] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    memory: dict[str, int] = {}
+    for window in range(arguments.windows + 1):  # the first one warms up
+        for name in names:
+            process = processes[name]
+            assert process.stdin is not None and process.stdout is not None
+            print(arguments.n_batches, file=process.stdin, flush=True)
+            answer = next((line for line in process.stdout if line.startswith('{"seconds"')), None)
+            if answer is None:
+                raise SystemExit(f"{name} ended before it answered: run this file with --worker {name} to see why.")
+            told = json.loads(answer)
+            memory[name] = told["peak_memory_bytes"]
+            if window:
+                speeds[name].append(n_tokens / told["seconds"])
+                print(f"window {window}  {name:24s} {speeds[name][-1]:>10,.0f} tok/s", file=sys.stderr, flush=True)
+    for process in processes.values():
+        process.kill()
+    return {
+        name: {
+            "target_tokens_per_second": statistics.median(speeds[name]),
+            "least": min(speeds[name]),
+            "most": max(speeds[name]),
+            "peak_memory_bytes": memory[name],
+        }
+        for name in names
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=SHAPES, default="tiny")
+    parser.add_argument("--mirror", help="folder or address that has the corpus")
+    parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where the corpus is kept")
+    parser.add_argument("--eole-python", help="interpreter of an environment with eole; without it eole is left out")
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--n-batches", type=int, default=12, help="steps a window")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    names = [*CONTESTANTS, *(f"heed-bf16-{means}" for means in WITHOUT)]
+    parser.add_argument("--only", nargs="+", choices=names, default=CONTESTANTS)
+    parser.add_argument("--ablation", action="store_true", help="Heed without each of its means, instead of peers")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--batches", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker, arguments.preset, arguments.batches, arguments.threads)
+        return
+    if arguments.ablation:
+        arguments.only = ["heed-bf16", *(f"heed-bf16-{means}" for means in WITHOUT)]
+    names = [name for name in arguments.only if arguments.eole_python or not name.startswith("eole")]
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    source = arguments.work / "batches.npz"
+    n_tokens = write_batches(source, work=arguments.work, mirror=arguments.mirror, n_batches=arguments.n_batches)
+    results = race(names, arguments, source, n_tokens)
+    if arguments.json:
+        print(json.dumps(results, indent=1))
+        return
+    heed = results.get("heed-bf16") or results[names[0]]
+    print(f"| {arguments.preset} | target tokens/s, median | least to most | peak memory | Heed is faster by |")
+    print("|---|---|---|---|---|")
+    for name, row in results.items():
+        ratio = heed["target_tokens_per_second"] / row["target_tokens_per_second"]
+        print(
+            f"| {name} | {row['target_tokens_per_second']:,.0f} | {row['least']:,.0f} to {row['most']:,.0f} | "
+            f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB | {ratio:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Throughput of a training step on this machine, and its share of what the machine's matrix products allow."""
+
+import itertools
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heed.config import validated
+from heed.data.batching import SpecialIds, TokenBatches
+from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.model.cost import matrix_products, n_parameters, training_flops
+from heed.model.transformer import Architecture, Transformer
+from heed.recipe import read_preset
+from heed.runtime import Machine, Precision, choose_machine, keep_freed_memory, micro_batch_tokens
+from heed.training.objective import CPU_CHUNK, GPU_CHUNK
+from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
+
+WINDOWS = 5
+SECONDS_A_WINDOW = 3.0
+SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+
+
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """What `heed bench train` prints. Tokens are real ones: padding is not counted."""
+
+    target_tokens_per_second: float
+    source_tokens_per_second: float
+    step_seconds: float
+    model_flops_per_second: float
+    ceiling_flops_per_second: float
+    utilization: float
+    peak_memory_bytes: int
+    dtype: str
+    device: str
+    parameters: int
+    windows: list[float]  # target tokens a second of each
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def training_speed(
+    preset: str,
+    *,
+    vocab_size: int | None = None,
+    batch_tokens: int | None = None,
+    precision: Precision = "auto",
+    device: str | None = None,
+) -> TrainingSpeed:
+    """Whole steps on random sentences of 5 to 60 tokens, 25 in the mean; the median of 5 windows after a warm-up.
+
+    `batch_tokens` a side and step, padding counted, default: the preset's. The ceiling is the rate of the model's own
+    matrix products, forward and both backward ones, run by themselves in the same shapes and precision.
+    """
+    keep_freed_memory()
+    tables = read_preset(preset, where="--preset")
+    arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
+    settings = validated(TrainingSettings, tables.get("training", {}), where=f"preset {preset}")
+    vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
+    machine = choose_machine(precision, device=device)
+    tokens = batch_tokens or settings.batch_tgt_tokens
+    torch.manual_seed(settings.seed)
+    weights = Weights(Transformer(arch, vocab_size), machine)
+    optimizer = make_optimizer(weights.masters, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        batches = TokenBatches(
+            _random_corpus(Path(folder) / "corpus", vocab_size, n_tokens=20 * tokens),
+            SPECIAL,
+            max_src_tokens=tokens,
+            max_tgt_tokens=tokens,
+            micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
+            seed=1,
+        )
+        steps = _Steps(batches, weights, optimizer, settings, machine)
+        n_steps = max(1, round(SECONDS_A_WINDOW / steps.run(2).seconds * 2))
+        steps.run(n_steps)
+        windows = [steps.run(n_steps) for _ in range(WINDOWS)]
+        # Two sides of one micro-batch as they are in the mean, for the shapes of the ceiling.
+        n_passes = sum(window.n_passes for window in windows)
+        n_src = sum(window.n_src for window in windows) // n_passes
+        n_tgt = sum(window.n_tgt for window in windows) // n_passes
+    peak = _peak_memory(machine.device)
+    speed = statistics.median(window.n_tgt / window.seconds for window in windows)
+    flops = training_flops(
+        arch,
+        vocab_size,
+        n_src_tokens=sum(window.n_src for window in windows),
+        n_tgt_tokens=sum(window.n_tgt for window in windows),
+    )
+    flops_a_token = flops / sum(window.n_tgt for window in windows)
+    ceiling = _matrix_product_ceiling(arch, vocab_size, machine, n_src=n_src, n_tgt=n_tgt)
+    return TrainingSpeed(
+        target_tokens_per_second=speed,
+        source_tokens_per_second=speed * n_src / n_tgt,
+        step_seconds=statistics.median(window.seconds / n_steps for window in windows),
+        model_flops_per_second=speed * flops_a_token,
+        ceiling_flops_per_second=ceiling,
+        utilization=speed * flops_a_token / ceiling,
+        peak_memory_bytes=peak,
+        dtype=machine.precision,
+        device=str(machine.device),
+        parameters=n_parameters(arch, vocab_size),
+        windows=[window.n_tgt / window.seconds for window in windows],
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    seconds: float
+    n_src: int
+    n_tgt: int
+    n_passes: int
+
+
+class _Steps:
+    """Training steps, one after the other, over a corpus without end."""
+
+    def __init__(
+        self,
+        batches: TokenBatches,
+        weights: Weights,
+        optimizer: torch.optim.Adam,
+        settings: TrainingSettings,
+        machine: Machine,
+    ):
+        self._batches, self._weights, self._optimizer = batches, weights, optimizer
+        self._settings, self._machine = settings, machine
+        self._plans = itertools.chain.from_iterable(batches.plan(epoch) for epoch in itertools.count())
+
+    def run(self, n_steps: int) -> _Window:
+        """Collating, passes, update: everything that a step of `heed train` does."""
+        n_src = n_tgt = n_passes = 0
+        self._wait()
+        started = time.perf_counter()
+        for rows in itertools.islice(self._plans, n_steps):
+            collated = [self._batches.collate(part) for part in rows]
+            update(self._weights, self._optimizer, collated, self._settings, self._machine, rate=1e-5)
+            n_src += sum(int(batch.src_mask.sum()) for batch in collated)
+            n_tgt += sum(int(batch.tgt_mask.sum()) for batch in collated)
+            n_passes += len(collated)
+        self._wait()
+        return _Window(time.perf_counter() - started, n_src, n_tgt, n_passes)
+
+    def _wait(self) -> None:
+        if self._machine.device.type == "cuda":
+            torch.cuda.synchronize(self._machine.device)
+
+
+def _random_corpus(folder: Path, vocab_size: int, *, n_tokens: int) -> ParallelCorpus:
+    draw = np.random.default_rng(1)
+    n_pairs = max(100, n_tokens // 25)
+    src_lengths = np.clip(draw.normal(24, 9, n_pairs), 4, 59).astype(int)
+    tgt_lengths = np.clip(src_lengths + draw.normal(0, 2, n_pairs), 4, 59).astype(int)
+
+    def pairs() -> Iterator[tuple[list[int], list[int]]]:
+        for lengths in zip(src_lengths, tgt_lengths, strict=True):
+            src, tgt = (draw.integers(3, vocab_size, length).tolist() for length in lengths)
+            yield src, tgt
+
+    return write_corpus(folder, pairs(), vocab_size=vocab_size)
+
+
+def _matrix_product_ceiling(arch: Architecture, vocab_size: int, machine: Machine, *, n_src: int, n_tgt: int) -> float:
+    """Operations a second of the products of one pass, each timed by itself, the best of several times."""
+    chunk = CPU_CHUNK if machine.device.type == "cpu" else GPU_CHUNK
+    total_flops = total_seconds = 0.0
+    for n_rows, n_in, n_out, count in matrix_products(arch, vocab_size, n_src=n_src, n_tgt=n_tgt, chunk=chunk):
+        x, weight, dy = (
+            torch.randn(*shape, device=machine.device).to(machine.dtype)
+            for shape in ((n_rows, n_in), (n_out, n_in), (n_rows, n_out))
+        )
+        y, dx, dw = x @ weight.T, dy @ weight, dy.T @ x
+        seconds = _seconds(x, weight.T, y) + _seconds(dy, weight, dx) + _seconds(dy.T, x, dw)
+        total_seconds += count * seconds
+        total_flops += count * 6.0 * n_rows * n_in * n_out
+    return total_flops / total_seconds
+
+
+def _seconds(a: Tensor, b: Tensor, out: Tensor) -> float:
+    best = float("inf")
+    for _ in range(7):
+        if a.is_cuda:
+            torch.cuda.synchronize(a.device)
+        started = time.perf_counter()
+        torch.mm(a, b, out=out)
+        if a.is_cuda:
+            torch.cuda.synchronize(a.device)
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's tensors, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

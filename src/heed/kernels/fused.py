@@ -1,0 +1,269 @@
+"""The kernels as differentiable functions of tensors. Rows are tokens; `ready` says whether they can be used.
+
+Axes: token = positions of all sentences end to end, d = width. Tensors are fp32 or bf16 on a CPU; sums are fp32.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from heed.kernels.library import library
+
+_KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
+
+
+def ready(x: Tensor) -> bool:
+    """Whether the kernels take tensors of this device and type on this machine."""
+    return x.is_cpu and x.dtype in _KINDS and library() is not None
+
+
+def _kernel(name: str, like: Tensor) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[like.dtype]}")
+    return function
+
+
+def _seed() -> int:
+    """A number of the dropout that follows, from torch's generator."""
+    return int(torch.randint(2**63 - 1, ()))
+
+
+ROW_MULTIPLE = 64  # matrix products prepare themselves anew for each number of rows: docs/performance.md
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Sentences that lie end to end: sentence s has the rows offsets[s] to offsets[s + 1] - 1.
+
+    The last one is made up: its 1 to ROW_MULTIPLE rows make the number of all rows a multiple.
+    """
+
+    mask: Bool[Tensor, "sentence position"]
+    offsets: Int[Tensor, " sentence_and_2"]
+    places: Int[Tensor, " token"]  # each row's position in its sentence
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "sentence position"]) -> "Spans":
+        """Of the real positions, which come first in each row of the mask."""
+        offsets = torch.zeros(len(mask) + 2, dtype=torch.int64)
+        torch.cumsum(mask.sum(1), 0, out=offsets[1:-1])
+        n_made_up = ROW_MULTIPLE - int(offsets[-2]) % ROW_MULTIPLE
+        offsets[-1] = offsets[-2] + n_made_up
+        places = torch.arange(mask.shape[1]).expand_as(mask)[mask]
+        return cls(mask, offsets, torch.cat([places, torch.arange(n_made_up)]))
+
+    def lay(self, ids: Int[Tensor, "sentence position"]) -> Int[Tensor, " token"]:
+        """The real ids end to end; then zeros for the sentence that is made up."""
+        real = ids[self.mask]
+        return torch.cat([real, real.new_zeros(len(self.places) - len(real))])
+
+    @property
+    def n_real(self) -> int:
+        """Rows that are not made up."""
+        return int(self.offsets[-2])
+
+
+def add_norm(
+    x: Float[Tensor, "*token d"],
+    branch: Float[Tensor, "*token d"],
+    gain: Float[Tensor, " d"],
+    bias: Float[Tensor, " d"],
+    *,
+    dropout: float,
+    epsilon: float,
+) -> Float[Tensor, "*token d"]:
+    """LayerNorm(x + dropout(branch))."""
+    result: Tensor = _AddNorm.apply(x.contiguous(), branch.contiguous(), gain, bias, dropout, epsilon)
+    return result
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, epsilon: float
+    ) -> Tensor:
+        d = x.shape[-1]
+        n = x.numel() // d
+        total, y = torch.empty_like(x), torch.empty_like(x)
+        mean, rstd = torch.empty(n), torch.empty(n)
+        ctx.seed, ctx.dropout, ctx.shape = _seed() if dropout else 0, dropout, (n, d)
+        pointers = [t.data_ptr() for t in (x, branch, gain, bias, total, y, mean, rstd)]
+        _kernel("add_norm", x)(*pointers, n, d, dropout, ctx.seed, epsilon)
+        ctx.save_for_backward(total, gain, mean, rstd)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        total, gain, mean, rstd = ctx.saved_tensors
+        n, d = ctx.shape
+        dy = dy.contiguous()
+        dx, dbranch = torch.empty_like(total), torch.empty_like(total)
+        dgain, dbias = torch.zeros(d), torch.zeros(d)
+        pointers = [t.data_ptr() for t in (dy, total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
+        _kernel("add_norm_backward", total)(*pointers, n, d, ctx.dropout, ctx.seed)
+        return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
+
+
+def bias_relu(h: Float[Tensor, "*token d"], bias: Float[Tensor, " d"]) -> Float[Tensor, "*token d"]:
+    """max(0, h + bias), in the memory of h."""
+    result: Tensor = _BiasReLU.apply(h, bias)
+    return result
+
+
+class _BiasReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, bias: Tensor) -> Tensor:
+        assert h.is_contiguous()
+        ctx.mark_dirty(h)
+        _kernel("bias_relu", h)(h.data_ptr(), bias.data_ptr(), h.numel() // len(bias), len(bias))
+        ctx.save_for_backward(h)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        (y,) = ctx.saved_tensors
+        d = y.shape[-1]
+        dy = dy.contiguous()
+        dh, dbias = torch.empty_like(y), torch.zeros(d)
+        _kernel("bias_relu_backward", y)(
+            dy.data_ptr(), y.data_ptr(), dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d
+        )
+        return dh, dbias.to(y.dtype)
+
+
+def embed(
+    ids: Int[Tensor, " token"],
+    places: Int[Tensor, " token"],
+    table: Float[Tensor, "vocab d"],
+    positions: Float[Tensor, "position d"],
+    *,
+    scale: float,
+    dropout: float,
+) -> Float[Tensor, "token d"]:
+    """dropout(table[ids] · scale + positions[places]); the positions get no gradient.
+
+    If the table has an fp32 tensor `main_grad`, its gradient is added to the rows there, and none is returned: a
+    vocabulary's worth of zeros is neither made nor added.
+    """
+    result: Tensor = _Embed.apply(ids, places, table, positions, scale, dropout)
+    return result
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ids: Tensor, places: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: float
+    ) -> Tensor:
+        n, d = len(ids), table.shape[1]
+        y = table.new_empty(n, d)
+        ctx.seed, ctx.dropout, ctx.scale, ctx.vocab_size = _seed() if dropout else 0, dropout, scale, len(table)
+        ctx.main_grad = getattr(table, "main_grad", None)
+        pointers = [t.data_ptr() for t in (ids, places, table, positions, y)]
+        _kernel("embed", table)(*pointers, n, d, scale, dropout, ctx.seed)
+        ctx.save_for_backward(ids)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        n, d = dy.shape
+        dy = dy.contiguous()
+        dtable = torch.zeros(ctx.vocab_size, d) if ctx.main_grad is None else ctx.main_grad
+        _kernel("embed_backward", dy)(
+            dy.data_ptr(), ids.data_ptr(), dtable.data_ptr(), n, d, ctx.scale, ctx.dropout, ctx.seed
+        )
+        return None, None, dtable.to(dy.dtype) if ctx.main_grad is None else None, None, None, None
+
+
+def smoothed_loss_(
+    logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
+) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+    """(label-smoothed loss, negative log-likelihood) of each token; `logits` become the loss's gradient by them."""
+    n, vocab_size = logits.shape
+    loss, nll = torch.empty(n), torch.empty(n)
+    pointers = [t.data_ptr() for t in (logits, targets, loss, nll)]
+    _kernel("smoothed_loss", logits)(*pointers, n, vocab_size, label_smoothing)
+    return loss, nll
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        ("q_offsets", ctypes.c_void_p),
+        ("k_offsets", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("n_sentences", "n_heads", "d_k", "d_v")),
+        *((name, ctypes.c_int64) for name in ("q_stride", "k_stride", "v_stride")),
+        ("causal", ctypes.c_int32),
+    )
+
+
+def self_attention(
+    qkv: Float[Tensor, "token qkv"], spans: Spans, *, n_heads: int, widths: list[int], causal: bool
+) -> Float[Tensor, "token value"]:
+    """Equation 1 in every head of every sentence; the columns of qkv are all heads' Q, K and V, so wide each."""
+    result: Tensor = _Attend.apply(qkv, None, spans, spans, n_heads, widths, causal)
+    return result
+
+
+def cross_attention(
+    q: Float[Tensor, "token query"],
+    kv: Float[Tensor, "src_token kv"],
+    spans: Spans,
+    src_spans: Spans,
+    *,
+    n_heads: int,
+    widths: list[int],
+) -> Float[Tensor, "token value"]:
+    """The same with queries of one side's sentences, keys and values of the other's."""
+    result: Tensor = _Attend.apply(q, kv, spans, src_spans, n_heads, [q.shape[1], *widths], False)
+    return result
+
+
+def _parts(q: Tensor, kv: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of Q, K and V in one merged tensor, or in one and another."""
+    if kv is None:
+        first, second, third = q.split(widths, dim=1)
+        return first, second, third
+    return q, kv[:, : widths[1]], kv[:, widths[1] :]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, kv: Tensor | None, spans: Spans, src_spans: Spans, n_heads: int, widths: list[int],
+        causal: bool,
+    ) -> Tensor:  # fmt: skip
+        assert len(q) == len(spans.places) and len(q if kv is None else kv) == len(src_spans.places)
+        parts = _parts(q, kv, widths)
+        shape = _Shape(
+            spans.offsets.data_ptr(),
+            src_spans.offsets.data_ptr(),
+            len(spans.offsets) - 1,
+            n_heads,
+            widths[1] // n_heads,
+            widths[2] // n_heads,
+            *(part.stride(0) for part in parts),
+            causal,
+        )
+        out, log_sums = q.new_empty(len(q), widths[2]), torch.empty(len(q), n_heads)
+        _kernel("attend", q)(*(t.data_ptr() for t in (*parts, out, log_sums)), ctypes.addressof(shape))
+        ctx.save_for_backward(q, kv, out, log_sums)
+        ctx.shape, ctx.widths, ctx.spans = shape, widths, (spans, src_spans)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, kv, out, log_sums = ctx.saved_tensors
+        dout = dout.contiguous()
+        dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
+        tensors = (*_parts(q, kv, ctx.widths), out, dout, log_sums, *_parts(dq, dkv, ctx.widths))
+        _kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
+        return dq, dkv, None, None, None, None, None

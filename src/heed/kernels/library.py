@@ -1,0 +1,111 @@
+"""Compiles kernels.cpp with the system's C++ compiler, once a machine, and loads it."""
+
+import ctypes
+import functools
+import hashlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from heed.runtime import cache_folder, native_kernels_wanted
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fopenmp",  # PyTorch's own copy of the library serves both, so there is one set of threads
+    "-shared",
+    "-fPIC",
+    # Sums may be taken in any order, which vectors need; NaN and infinity keep their meaning.
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-freciprocal-math",
+    "-mprefer-vector-width=512",
+]
+P, N, F, SEED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64
+SIGNATURES = {
+    "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
+    "add_norm_backward": [P, P, P, P, P, P, P, P, P, N, N, F, SEED],
+    "bias_relu": [P, P, N, N],
+    "bias_relu_backward": [P, P, P, P, N, N],
+    "embed": [P, P, P, P, P, N, N, F, F, SEED],
+    "embed_backward": [P, P, P, N, N, F, F, SEED],
+    "smoothed_loss": [P, P, P, P, N, N, F],
+    "attend": [P, P, P, P, P, P],
+    "attend_backward": [P, P, P, P, P, P, P, P, P, P],
+}
+
+
+def library() -> ctypes.CDLL | None:
+    """The kernels, each as NAME_float and NAME_bf16; None where they cannot be used."""
+    return _found()[0]
+
+
+def state() -> str:
+    """For the user to read: that the kernels are used, or why not."""
+    return _found()[1]
+
+
+@functools.cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    if not native_kernels_wanted():
+        return None, "PyTorch's operations alone, as HEED_KERNELS=0 asks"
+    if platform.system() != "Linux":
+        return None, f"PyTorch's operations alone: the kernels need Linux, not {platform.system()}"
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return None, "PyTorch's operations alone, about half as fast as with a C++ compiler (g++), which is not there"
+    try:
+        return _made(compiler), "Heed's kernels"
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        return None, f"PyTorch's operations alone: {compiler} failed ({told[0] if told else error.returncode})"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"PyTorch's operations alone: the kernels could not be made ({error})"
+
+
+def _made(compiler: str) -> ctypes.CDLL:
+    path = _compiled(compiler)
+    try:
+        return _loaded(path)
+    except OSError:  # damaged since it was made
+        path.unlink()
+        return _loaded(_compiled(compiler))
+
+
+def _compiled(compiler: str) -> Path:
+    """The shared library for this source, compiler and processor; another process may be making it too."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
+    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join(FLAGS).encode(), version, _processor()]))
+    folder = cache_folder()
+    target = folder / f"kernels-{key.hexdigest()[:16]}.so"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / target.name
+            subprocess.run(
+                [compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, check=True, timeout=300
+            )
+            made.replace(target)
+    return target
+
+
+def _processor() -> bytes:
+    """What decides which instructions -march=native takes: a home folder may be shared by different machines."""
+    lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    told = [line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))]
+    return b"\n".join(sorted(set(told)))
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    for name, arguments in SIGNATURES.items():
+        for kind in ("float", "bf16"):
+            function = getattr(loaded, f"{name}_{kind}")
+            function.argtypes, function.restype = arguments, None
+    return loaded

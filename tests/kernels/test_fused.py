@@ -1,0 +1,216 @@
+"""The kernels against torch's own operations, forwards and backwards; dropout against its definition."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.kernels import fused
+from heed.kernels.fused import Spans
+from heed.kernels.library import library
+from heed.training.objective import projected_loss
+
+pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
+
+# fp32 differs by the order of sums alone; bf16 keeps 8 bits: 2^-8 of the value, somewhat more after a sum.
+TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.bfloat16: {"rtol": 2e-2, "atol": 2e-2}}
+both_types = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+
+
+def leaf(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(*shape) * scale).to(dtype).requires_grad_()
+
+
+def assert_same(
+    ours: torch.Tensor, reference: torch.Tensor, leaves: list[torch.Tensor], exact: list[torch.Tensor]
+) -> None:
+    """Values agree, and so do the gradients by `leaves` of one random sum with those by `exact`, their fp32 copies."""
+    tolerance = TOLERANCE[ours.dtype]
+    torch.testing.assert_close(ours.float(), reference, **tolerance)
+    weights = torch.randn(reference.shape)
+    ours_grads = torch.autograd.grad((ours * weights.to(ours.dtype)).sum(), leaves)
+    for ours_grad, grad in zip(ours_grads, torch.autograd.grad((reference * weights).sum(), exact), strict=True):
+        scale = float(grad.abs().max())
+        torch.testing.assert_close(
+            ours_grad.float() / scale, grad / scale, rtol=tolerance["rtol"], atol=2 * tolerance["atol"]
+        )
+
+
+def copies(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [x.detach().float().requires_grad_() for x in leaves]
+
+
+@both_types
+@pytest.mark.parametrize("d", [1, 16, 50, 512])
+def test_add_norm_is_the_layer_norm_of_the_sum(dtype, d):
+    torch.manual_seed(d)
+    leaves = [leaf(3, 7, d, dtype=dtype), leaf(3, 7, d, dtype=dtype), leaf(d, dtype=dtype), leaf(d, dtype=dtype)]
+    x, branch, gain, bias = exact = copies(leaves)
+    ours = fused.add_norm(*leaves, dropout=0.0, epsilon=1e-5)
+    if d > 1:  # of one number every deviation is 0, and gradients are rounding
+        assert_same(ours, F.layer_norm(x + branch, (d,), gain, bias, 1e-5), leaves, exact)
+    else:
+        torch.testing.assert_close(ours.float(), bias.expand(3, 7, 1))
+
+
+@both_types
+def test_bias_relu_is_relu_of_the_sum(dtype):
+    leaves = [leaf(9, 33, dtype=dtype), leaf(33, dtype=dtype)]
+    h, bias = exact = copies(leaves)
+    assert_same(fused.bias_relu(leaves[0] * 1, leaves[1]), F.relu(h + bias), leaves, exact)
+
+
+@both_types
+def test_embed_scales_adds_positions_and_sums_gradients_of_repeated_ids(dtype):
+    ids, places = torch.tensor([3, 0, 3, 3, 1]), torch.tensor([0, 1, 2, 0, 1])
+    leaves = [leaf(5, 24, dtype=dtype)]
+    (table,) = exact = copies(leaves)
+    positions = torch.randn(4, 24).to(dtype)
+    ours = fused.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0)
+    assert_same(ours, table[ids] * math.sqrt(24) + positions.float()[places], leaves, exact)
+
+
+def by_sentence(x: torch.Tensor, spans: Spans, n_heads: int) -> list[torch.Tensor]:
+    """(head, position, width) of each sentence."""
+    ends = spans.offsets.tolist()
+    return [x[a:b].unflatten(1, (n_heads, -1)).transpose(0, 1) for a, b in itertools.pairwise(ends)]
+
+
+def reference_attention(q, k, v, spans, src_spans, n_heads, causal):
+    rows = [
+        F.scaled_dot_product_attention(*parts, is_causal=causal).transpose(0, 1).flatten(1)
+        for parts in zip(
+            by_sentence(q, spans, n_heads),
+            by_sentence(k, src_spans, n_heads),
+            by_sentence(v, src_spans, n_heads),
+            strict=True,
+        )
+    ]
+    return torch.cat(rows)
+
+
+def spans_of(lengths: list[int]) -> Spans:
+    return Spans.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
+
+
+@both_types
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(4, 32, 32), (2, 64, 64), (3, 5, 7), (1, 16, 40)])
+def test_self_attention_is_torchs(dtype, causal, n_heads, d_k, d_v):
+    torch.manual_seed(n_heads)
+    spans = spans_of([1, 17, 30, 3, 16, 64])
+    widths = [n_heads * d_k, n_heads * d_k, n_heads * d_v]
+    leaves = [leaf(len(spans.places), sum(widths), dtype=dtype)]
+    (qkv,) = exact = copies(leaves)
+    ours = fused.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal)
+    assert_same(ours, reference_attention(*qkv.split(widths, 1), spans, spans, n_heads, causal), leaves, exact)
+
+
+@both_types
+def test_cross_attention_is_torchs(dtype):
+    spans, src_spans = spans_of([5, 1, 20]), spans_of([33, 2, 1])
+    leaves = [leaf(len(spans.places), 24, dtype=dtype), leaf(len(src_spans.places), 24 + 40, dtype=dtype)]
+    q, kv = exact = copies(leaves)
+    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=8, widths=[24, 40])
+    reference = reference_attention(q, *kv.split([24, 40], 1), spans, src_spans, 8, False)
+    assert_same(ours, reference, leaves, exact)
+
+
+def test_attention_with_huge_scores_stays_finite():
+    spans = spans_of([7])
+    qkv = leaf(len(spans.places), 96, dtype=torch.float32, scale=300.0)
+    out = fused.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True)
+    (gradient,) = torch.autograd.grad(out.sum(), qkv)
+    assert out.isfinite().all() and gradient.isfinite().all()
+
+
+@both_types
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("n", [1, 64, 700])
+def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n):
+    torch.manual_seed(n)
+    leaves = [leaf(n, 16, dtype=dtype), leaf(1001, 16, dtype=dtype, scale=0.2)]
+    features, weight = exact = copies(leaves)
+    targets = torch.randint(1001, (n,))
+    loss, nll = projected_loss(*leaves, targets, label_smoothing=smoothing)
+    logits = features @ weight.T
+    reference = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+    torch.testing.assert_close(nll, F.cross_entropy(logits, targets, reduction="sum"), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(loss, reference, rtol=1e-3, atol=1e-3)
+    for ours, grad in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(reference, exact), strict=True):
+        torch.testing.assert_close(ours.float(), grad, **TOLERANCE[dtype])
+
+
+def test_a_loss_of_nan_is_told():
+    features = torch.full((2, 4), math.nan)
+    loss, _ = projected_loss(features, torch.randn(9, 4), torch.tensor([1, 2]), label_smoothing=0.1)
+    assert loss.isnan()
+
+
+@given(st.floats(0.01, 0.9))
+@settings(max_examples=20, deadline=None)
+def test_dropout_drops_its_share_and_keeps_the_mean(rate):
+    torch.manual_seed(1)
+    n, d = 500, 200
+    ids = torch.arange(n)
+    table = torch.ones(n, d)
+    dropped = fused.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, d), scale=1.0, dropout=rate)
+    deviation = math.sqrt(rate * (1 - rate) / (n * d))
+    assert abs(float((dropped == 0).float().mean()) - rate) < 6 * deviation
+    assert set(dropped.unique().tolist()) <= {0.0, dropped.max().item()}
+    assert dropped.max().item() == pytest.approx(1 / (1 - rate), rel=1e-5)
+    by_column, by_row = (dropped == 0).float().mean(0), (dropped == 0).float().mean(1)
+    assert float((by_column - rate).abs().max()) < 6 * math.sqrt(rate * (1 - rate) / n)
+    assert float((by_row - rate).abs().max()) < 6 * math.sqrt(rate * (1 - rate) / d)
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+    torch.manual_seed(2)
+    table = torch.ones(50, 40, requires_grad=True)
+    ids = torch.arange(50)
+    dropped = fused.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, 40), scale=1.0, dropout=0.4)
+    (gradient,) = torch.autograd.grad(dropped.sum(), table)
+    torch.testing.assert_close(gradient, dropped.detach())
+    # LayerNorm(0 + dropout(branch)) with weights on one column only: a dropped element has no influence.
+    branch = torch.randn(50, 40, requires_grad=True)
+    torch.manual_seed(3)
+    y = fused.add_norm(torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5)
+    (gradient,) = torch.autograd.grad((y * torch.randn(50, 40)).sum(), branch)
+    torch.manual_seed(3)
+    again = fused.add_norm(torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5)
+    assert torch.equal(y, again)
+    fallen = (gradient == 0).float().mean().item()
+    assert 0.4 < fallen < 0.6
+    with torch.no_grad():
+        moved = torch.where(gradient == 0, branch + 1.0, branch)
+    torch.manual_seed(3)
+    assert torch.equal(
+        fused.add_norm(torch.zeros(50, 40), moved, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5), y
+    )
+
+
+def test_the_same_call_gives_the_same_bits_with_several_threads():
+    torch.manual_seed(4)
+    x, branch = leaf(999, 64, dtype=torch.float32), leaf(999, 64, dtype=torch.float32)
+    gain, bias, weights = leaf(64, dtype=torch.float32), leaf(64, dtype=torch.float32), torch.randn(999, 64)
+    torch.set_num_threads(5)
+    try:
+        runs = []
+        for _ in range(10):
+            hidden = fused.bias_relu(fused.add_norm(x, branch, gain, bias, dropout=0.0, epsilon=1e-5), bias)
+            runs.append(torch.autograd.grad((hidden * weights).sum(), [x, branch, gain, bias]))
+    finally:
+        torch.set_num_threads(1)
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+
+
+def test_two_dropouts_differ():
+    ids = torch.arange(20)
+    table, positions = torch.ones(20, 32), torch.zeros(1, 32)
+    a, b = (fused.embed(ids, torch.zeros_like(ids), table, positions, scale=1.0, dropout=0.5) for _ in range(2))
+    assert not torch.equal(a, b)
