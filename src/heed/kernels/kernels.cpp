@@ -359,10 +359,19 @@ static void write_rows(const float* from, T* to, int64_t stride, int64_t n, int6
         for (int32_t j = 0; j < d; j++) put(to[i * stride + j], from[i * ld + j] * scale);
 }
 
+struct Place {  // one head of one sentence: its first rows and how many there are
+    int64_t head, q0, nq, k0, nk;
+};
+
 struct Shape {
     const int64_t *q_offsets, *k_offsets;
     int64_t n_sentences, n_heads, d_k, d_v, q_stride, k_stride, v_stride;
     int32_t causal;
+
+    Place place(int64_t pair) const {
+        const int64_t sentence = pair / n_heads, q0 = q_offsets[sentence], k0 = k_offsets[sentence];
+        return {pair % n_heads, q0, q_offsets[sentence + 1] - q0, k0, k_offsets[sentence + 1] - k0};
+    }
 };
 
 struct Scratch {  // grows; one a thread
@@ -383,9 +392,8 @@ static void attend(const T* q, const T* k, const T* v, T* out, float* log_sums, 
         Scratch scratch;
 #pragma omp for schedule(dynamic, 16)
         for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const int64_t sentence = pair / s.n_heads, head = pair % s.n_heads;
-            const int64_t q0 = s.q_offsets[sentence], nq = s.q_offsets[sentence + 1] - q0;
-            const int64_t k0 = s.k_offsets[sentence], nk = s.k_offsets[sentence + 1] - k0, ld = whole_vectors(nk);
+            const auto [head, q0, nq, k0, nk] = s.place(pair);
+            const int64_t ld = whole_vectors(nk);
             float* Q = scratch.take(nq * (kd + ld + vd) + nk * (kd + vd) + s.d_k * ld);
             float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *P = V + nk * vd, *O = P + nq * ld;
             read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
@@ -423,9 +431,8 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
         Scratch scratch;
 #pragma omp for schedule(dynamic, 16)
         for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const int64_t sentence = pair / s.n_heads, head = pair % s.n_heads;
-            const int64_t q0 = s.q_offsets[sentence], nq = s.q_offsets[sentence + 1] - q0;
-            const int64_t k0 = s.k_offsets[sentence], nk = s.k_offsets[sentence + 1] - k0, ld = whole_vectors(nk);
+            const auto [head, q0, nq, k0, nk] = s.place(pair);
+            const int64_t ld = whole_vectors(nk);
             const int64_t widest = std::max(kd, vd);
             float* Q = scratch.take(nq * (kd + vd + 2 * ld) + nk * (kd + vd) + (s.d_k + s.d_v) * ld +
                                     std::max(nq, nk) * widest);

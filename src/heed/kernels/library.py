@@ -59,7 +59,10 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         return None, f"PyTorch's operations alone: the kernels need Linux, not {platform.system()}"
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        return None, "PyTorch's operations alone, about half as fast as with a C++ compiler (g++), which is not there"
+        return (
+            None,
+            "PyTorch's operations alone, which are slower: the kernels need a C++ compiler (g++), and none was found",
+        )
     try:
         return _made(compiler), "Heed's kernels"
     except subprocess.CalledProcessError as error:

@@ -77,8 +77,9 @@ def sinusoid(n_positions: int, d_model: int) -> Float[Tensor, "position d_model"
 class Dropout(nn.Module):
     """Dropout; on a CPU from 16 random bits an element.
 
-    torch's CPU dropout draws every element by itself on one thread: 18 % of a training step of base. Rates are
-    rounded to multiples of 1/65536 there, and the kept elements are scaled by the rounded rate, so expectations hold.
+    torch's CPU dropout draws every element by itself on one thread: 18 % of a step of base on a processor
+    with AMX. Rates are rounded to multiples of 1/65536 there, and the kept elements are scaled by the rounded rate, so
+    expectations hold.
     """
 
     def __init__(self, rate: float):
@@ -107,7 +108,7 @@ def attention(
     """softmax(Q Kᵀ / √d_k) V (equation 1). A query that may attend to nothing attends to all keys alike.
 
     Fused on a GPU. Training on a CPU writes the two products out: there the backward pass of torch's fused kernel
-    took 57 % of a step of tiny and 41 % of one of base (docs/performance.md).
+    took 57 % of a step of tiny and 41 % of one of base, on a processor with AMX.
     """
     if not q.is_cpu:
         rate = dropout.rate if dropout.training else 0.0
