@@ -63,7 +63,9 @@ def switch_off(what: str) -> None:
     from heed.model import transformer
     from heed.training import objective, trainer
 
-    def padded_features(self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor) -> Tensor:
+    def padded_features(
+        self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor, tgt_places: Tensor
+    ) -> Tensor:
         return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
 
     def plain_norm(self: Any, x: Tensor, branch: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ def heed_steps(
     shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str, without: str = ""
 ) -> Iterator[None]:
     switch_off(without)
-    from heed.data.batching import Batch
+    from heed.data.batching import Batch, mask_places
     from heed.model.transformer import Architecture, Transformer
     from heed.runtime import choose_machine, keep_freed_memory
     from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
@@ -112,7 +114,8 @@ def heed_steps(
     while True:
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
-            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_out != PAD, rows=np.arange(len(src)))
+            tgt_mask = tgt_out != PAD
+            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows=np.arange(len(src)))
             update(weights, optimizer, [batch], settings, machine, rate=LEARNING_RATE)
             yield
 

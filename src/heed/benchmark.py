@@ -147,7 +147,7 @@ class _Steps:
             collated = [self._batches.collate(part) for part in rows]
             update(self._weights, self._optimizer, collated, self._settings, self._machine, rate=1e-5)
             n_src += sum(int(batch.src_mask.sum()) for batch in collated)
-            n_tgt += sum(int(batch.tgt_mask.sum()) for batch in collated)
+            n_tgt += sum(batch.n_tgt_tokens for batch in collated)
             n_passes += len(collated)
         self._wait()
         return _Window(time.perf_counter() - started, n_src, n_tgt, n_passes)

@@ -11,6 +11,7 @@ from tests.conftest import random_pairs
 from transformers import MarianConfig, MarianMTModel
 
 from heed.config import HeedError, validated
+from heed.data.batching import mask_places
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture, Dropout, Transformer, attention, sinusoid
 
@@ -264,7 +265,7 @@ def test_sentences_end_to_end_are_the_padded_batch(share):
         features = (
             model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask))[tgt_mask]
             if padded
-            else model.features(src, src_mask, tgt_in, tgt_mask)
+            else model.features(src, src_mask, tgt_in, tgt_mask, mask_places(tgt_mask))
         )
         model.zero_grad()
         (features * weights).sum().backward()

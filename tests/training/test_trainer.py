@@ -14,7 +14,7 @@ from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
 from heed.runtime import Machine
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
-from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train
+from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train, update
 
 FP32 = Machine(torch.device("cpu"), torch.float32, "test")
 BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
@@ -124,7 +124,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
     for parts in ([whole], [whole[:5], whole[5:17], whole[17:]]):
         weights = Weights(model, FP32)
         collated = [batches.collate(rows) for rows in parts]
-        n_tokens = sum(int(batch.tgt_mask.sum()) for batch in collated)
+        n_tokens = sum(batch.n_tgt_tokens for batch in collated)
         for batch in collated:
             loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
             (loss / n_tokens).backward()
@@ -133,6 +133,20 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
         model.zero_grad()
     for one, summed in zip(*gradients, strict=True):
         assert torch.allclose(one, summed, atol=1e-6)
+
+
+def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
+    """Meta tensors have no values: whatever would read one back, as a GPU's would be, raises."""
+    corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
+    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    ((rows,),) = batches.plan(0)
+    machine = Machine(torch.device("meta"), torch.bfloat16, "test")
+    weights = Weights(
+        Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, attention_dropout=0.1), 50), machine
+    )
+    optimizer = torch.optim.Adam(weights.masters.parameters())  # the fused one does not know of meta
+    settings = TrainingSettings()
+    update(weights, optimizer, [batches.collate(rows)], settings, machine, rate=1e-3)
 
 
 def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):

@@ -1,7 +1,7 @@
 """Batches of pairs of similar length, filled by tokens (section 5.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ class SpecialIds:
 class Batch:
     """Padded ids with masks, True = real token. A source ends with eos; tgt_in begins with bos, tgt_out ends with eos.
 
-    src and src_mask are (sentence, src); tgt_in, tgt_out and tgt_mask (sentence, tgt); rows: places in the corpus.
+    src and src_mask are (sentence, src); tgt_in, tgt_out and tgt_mask (sentence, tgt); tgt_places: where
+    tgt_mask.flatten() is True, found on the CPU, since a GPU that searches a mask keeps the CPU waiting; rows: places
+    in the corpus.
     """
 
     src: Tensor
@@ -34,16 +36,20 @@ class Batch:
     tgt_in: Tensor
     tgt_out: Tensor
     tgt_mask: Tensor
+    tgt_places: Tensor
     rows: NDArray[np.int64]
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device; to a GPU the copy runs beside the computation."""
         if device.type == "cpu":
             return self
-        src, src_mask, tgt_in, tgt_out, tgt_mask = (
-            _sent(tensor, device) for tensor in (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
-        )
-        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, self.rows)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: _sent(tensor, device) for name, tensor in tensors.items()})  # type: ignore[arg-type]
+
+    @property
+    def n_tgt_tokens(self) -> int:
+        """Real target tokens, eos included."""
+        return len(self.tgt_places)
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -70,7 +76,12 @@ def make_batch(pairs: Sequence[tuple[Ids, Ids]], special: SpecialIds, *, rows: N
     src, src_mask = padded_sources([src_ids for src_ids, _ in pairs], special)
     tgt_in, tgt_mask = padded([[special.bos, *tgt_ids] for _, tgt_ids in pairs], special.pad)
     tgt_out, _ = padded([[*tgt_ids, special.eos] for _, tgt_ids in pairs], special.pad)
-    return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, rows)
+    return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
+
+
+def mask_places(mask: Tensor) -> Tensor:
+    """Where mask.flatten() is True."""
+    return mask.flatten().nonzero()[:, 0]
 
 
 class TokenBatches:
@@ -78,8 +89,8 @@ class TokenBatches:
 
     A batch holds at most `max_src_tokens` and `max_tgt_tokens`, special symbols and padding counted, and is cut into
     micro-batches of like lengths that hold an equal share of it each, at most `micro_tokens` a side. A pair that is
-    longer than a micro-batch is one by itself. The plan of an epoch depends on the corpus, the limits, seed and epoch
-    only.
+    longer than that share is a micro-batch by itself. The plan of an epoch depends on the corpus, the limits, seed and
+    epoch only.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ def cross_entropy(model: Transformer, batches: Iterable[Batch]) -> float:
     total, n_tokens = 0.0, 0
     for batch in batches:
         total -= float(token_log_probs(model, batch).double().sum())
-        n_tokens += int(batch.tgt_mask.sum())
+        n_tokens += batch.n_tgt_tokens
     return total / max(1, n_tokens)
 
 

@@ -387,14 +387,17 @@ class Transformer(nn.Module):
         src_mask: Bool[Tensor, "batch src"],
         tgt_in: Int[Tensor, "batch tgt"],
         tgt_mask: Bool[Tensor, "batch tgt"],
+        tgt_places: Int[Tensor, " tgt_token"],
     ) -> Float[Tensor, "tgt_token d_model"]:
         """`forward` before the map to logits at the real target positions, sentence by sentence: what a loss needs.
 
-        Where the kernels are ready no padding is computed: sentences lie end to end.
+        tgt_places: where tgt_mask.flatten() is True. Where the kernels are ready no padding is computed: sentences lie
+        end to end.
         """
         plain = self.arch.positions == "learned" or self.arch.attention_dropout > 0
         if plain or not fused.ready(self.output.weight):
-            return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
+            features = self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))
+            return features.flatten(0, 1).index_select(0, tgt_places)
         src_spans, tgt_spans = Spans.of(src_mask), Spans.of(tgt_mask)
         memory = self._embed_spans(src, self.src_embedding, src_spans)
         for encoder_layer in cast(list[EncoderLayer], list(self.encoder)):

@@ -116,8 +116,9 @@ def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.opti
 
 def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
-    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
-    return projected_loss(features, model.output.weight, batch.tgt_out[batch.tgt_mask], label_smoothing=label_smoothing)
+    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask, batch.tgt_places)
+    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
+    return projected_loss(features, model.output.weight, targets, label_smoothing=label_smoothing)
 
 
 def update(
@@ -134,7 +135,7 @@ def update(
     Returns the loss and the negative log-likelihood, each summed over the target tokens, and their number.
     """
     weights.model.train()
-    n_tgt_tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
+    n_tgt_tokens = sum(batch.n_tgt_tokens for batch in batches)
     total_loss = torch.zeros((), device=machine.device)
     total_nll = torch.zeros((), device=machine.device)
     for batch in batches:
