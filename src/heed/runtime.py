@@ -12,6 +12,7 @@ import torch
 from heed.config import HeedError
 
 Precision = Literal["auto", "fp32", "bf16"]
+DecodingPrecision = Literal["fp32", "bf16", "int8"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from tests.conftest import SPECIAL
 
 from heed.config import HeedError, validated
-from heed.data.batching import TokenBatches, padded_sources
+from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
 from heed.decoding.search import DecodingSettings, beam_search
 from heed.model.transformer import Architecture, Transformer
@@ -109,8 +109,7 @@ def test_a_small_model_learns_to_copy(tmp_path, number_tokenizer):
         average_last=1,
     )
     sources = [[5, 9, 17, 4], [19, 3], [7, 7, 8, 12, 6, 11]]
-    src, mask = padded_sources(sources, SPECIAL)
-    found = beam_search(model.eval(), src, mask, SPECIAL, DecodingSettings())
+    found = beam_search(model.eval(), sources, SPECIAL, DecodingSettings())
     assert [list(hypotheses[0].ids) for hypotheses in found] == sources
 
 

@@ -1,27 +1,29 @@
 """Texts → translations: batches a stream by length, keeps its order."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from heed.config import HeedError, validated
-from heed.data.batching import SpecialIds, make_batch, padded_sources
+from heed.data.batching import SpecialIds, make_batch
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, Hypothesis, beam_search
+from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
+from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.runtime import choose_machine
+from heed.runtime import DecodingPrecision, choose_machine
 from heed.text.tokenizer import Tokenizer
 
-# A batch holds at most so many sources and so many of their ids, padding counted.
-MAX_SENTENCES, MAX_SRC_TOKENS = 64, 4096
+# Sentences that are searched at a time, and pairs that are scored at a time: so many, and so many ids.
+MAX_SENTENCES, MAX_TOKENS = 64, 4096
 # A longer source is translated in pieces: attention's memory grows with the square of the length.
 PIECE_TOKENS = 512
-# Lines read ahead: few at first, so that output starts at once, then more, so that like lengths meet.
+# Lines that are sorted by length together, so that like lengths meet: few at first, so that output starts at once.
 FIRST_WINDOW, LAST_WINDOW = 16, 2048
 
 
@@ -37,97 +39,154 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()
 
 
+@dataclass
+class _Line:
+    """A line that was read, and what has been found for each of its pieces."""
+
+    text: str
+    found: list[list[Hypothesis]]
+
+    @property
+    def complete(self) -> bool:
+        return all(self.found)
+
+
 class Translator:
-    """A model with its tokenizer and search settings. The same for every batching of the same lines."""
+    """A model with its tokenizer and search settings, or several models of one vocabulary, which decide together.
+
+    On a CPU with the kernels, in fp32 and int8, a line's translation and score are the same bits for every batching.
+    """
 
     def __init__(
         self,
-        model: Transformer,
+        models: Transformer | Sequence[Transformer],
         tokenizer: Tokenizer,
         settings: DecodingSettings | None = None,
         *,
+        precision: DecodingPrecision = "fp32",
         report: Callable[[str], None] = lambda line: None,
     ):
-        self.model, self.tokenizer, self.report = model, tokenizer, report
+        given = [models] if isinstance(models, Transformer) else models
+        self.models = [packed(model, precision) for model in given]
+        self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
-        self._device = next(model.parameters()).device
         self._piece_tokens = PIECE_TOKENS
-        if model.arch.positions == "learned":
-            longest = model.arch.max_positions - self.settings.max_extra_tokens - 2
-            if longest < 1:
-                raise HeedError(
-                    f"max_positions={model.arch.max_positions} leaves no room for a source and "
-                    f"max_extra_tokens={self.settings.max_extra_tokens}; lower the latter."
-                )
-            self._piece_tokens = min(PIECE_TOKENS, longest)
+        for arch in (model.arch for model in self.models):
+            if arch.positions == "learned":
+                longest = arch.max_positions - self.settings.max_extra_tokens - 2
+                if longest < 1:
+                    raise HeedError(
+                        f"max_positions={arch.max_positions} leaves no room for a source and "
+                        f"max_extra_tokens={self.settings.max_extra_tokens}; lower the latter."
+                    )
+                self._piece_tokens = min(self._piece_tokens, longest)
 
     @classmethod
     def load(
         cls,
-        folder: Path | str,
-        *,
+        *folders: Path | str,
         device: str | None = None,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
+        precision: DecodingPrecision = "fp32",
         report: Callable[[str], None] = lambda line: None,
+        **changes: Any,
     ) -> "Translator":
-        """The translator of a model folder, in fp32; it searches as its recipe said where nothing else is given."""
-        loaded = load_model(Path(folder))
-        given = {"beam_size": beam_size, "length_penalty": length_penalty}
-        values = loaded.card.decoding | {name: value for name, value in given.items() if value is not None}
-        settings = validated(DecodingSettings, values, where=str(folder))
+        """The translator of a model folder, or of several; it searches as the first's recipe said but for `changes`.
+
+        `changes`: DecodingSettings by name; None changes nothing. HeedError if the folders' tokenizers differ.
+        """
+        loaded = [load_model(Path(folder)) for folder in folders]
+        tokenizer = loaded[0].tokenizer
+        for folder, other in zip(folders[1:], loaded[1:], strict=True):
+            if other.tokenizer != tokenizer:
+                raise HeedError(f"{folder}: another vocabulary than {folders[0]}; only models of one can be joined.")
+        values = loaded[0].card.decoding | {name: value for name, value in changes.items() if value is not None}
+        settings = validated(DecodingSettings, values, where=str(folders[0]))
         machine = choose_machine("fp32", device=device)
-        return cls(loaded.model.to(machine.device), loaded.tokenizer, settings, report=report)
+        models = [one.model.to(machine.device) for one in loaded]
+        return cls(models, tokenizer, settings, precision=precision, report=report)
 
-    def translate(self, texts: Iterable[str], *, n_best: int = 1) -> list[Translation]:
-        """One translation a text, in order. An empty or blank text stays empty."""
-        return list(self.stream(texts, n_best=n_best))
+    def translate(self, texts: Iterable[str], *, n_best: int = 1, **options: Any) -> list[Translation]:
+        """One translation a text, in order. An empty or blank text stays empty. `options`: those of `stream`."""
+        return list(self.stream(texts, n_best=n_best, **options))
 
-    def stream(self, texts: Iterable[str], *, n_best: int = 1) -> Iterator[Translation]:
-        """As `translate`, while the texts come in; memory does not grow with their number."""
-        numbered = enumerate(texts, start=1)
-        window_size = FIRST_WINDOW
-        while window := list(itertools.islice(numbered, window_size)):
-            yield from self._window(window, n_best)
+    def stream(
+        self,
+        texts: Iterable[str | None],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        sampling: SamplingSettings | None = None,
+    ) -> Iterator[Translation]:
+        """As `translate`, while the texts come in; memory does not grow with their number.
+
+        A None among the texts says that no other is at hand yet, so that those before it need not wait for it. Every
+        translation begins with `prefix`. With `sampling` the n best are beam_size draws.
+        """
+        lines: deque[_Line] = deque()  # read, not given out yet
+        pieces: dict[int, tuple[_Line, int]] = {}
+        sources = self._sources(iter(texts), lines, pieces, self.tokenizer.encode(prefix) if prefix else [])
+        found = search(
+            self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
+            sampling=sampling,
+        )  # fmt: skip
+        for number, hypotheses in found:
+            line, place = pieces.pop(number)
+            line.found[place] = hypotheses
+            while lines and lines[0].complete:
+                done = lines.popleft()
+                yield self._translation(done.text, done.found)
+        for line in lines:  # blank ones at the end
+            yield self._translation(line.text, line.found)
+
+    def _sources(
+        self,
+        texts: Iterator[str | None],
+        lines: "deque[_Line]",
+        pieces: "dict[int, tuple[_Line, int]]",
+        prefix: Sequence[int],
+    ) -> Iterator[Source | None]:
+        """Window by window: lines as they come, cut into pieces where they are long, sorted by length."""
+        n_lines, n_pieces, window_size = 0, 0, FIRST_WINDOW
+        while True:
+            window: list[str] = []
+            for text in texts:
+                if text is not None:
+                    window.append(text)
+                elif not window:
+                    yield None
+                if len(window) == window_size or (text is None and window):
+                    break
+            if not window:
+                return
+            arriving: list[Source] = []
+            for text, ids in zip(window, self.tokenizer.encode_lines(window), strict=True):
+                n_lines += 1
+                cut: list[list[int]] = []
+                if text.strip():
+                    cut = [ids[i : i + self._piece_tokens] for i in range(0, len(ids), self._piece_tokens)]
+                if len(cut) > 1:
+                    self.report(f"line {n_lines}: {len(ids):,} tokens, translated in {len(cut)} pieces.")
+                line = _Line(text, [[] for _ in cut])
+                lines.append(line)
+                for place, piece in enumerate(cut):
+                    pieces[n_pieces] = (line, place)
+                    arriving.append(Source(n_pieces, piece, prefix if place == 0 else ()))
+                    n_pieces += 1
+            yield from sorted(arriving, key=lambda source: len(source.ids))
             window_size = min(2 * window_size, LAST_WINDOW)
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""
         pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_lines(targets), strict=True))
         results: list[list[float]] = [[] for _ in pairs]
+        device = self.models[0].src_embedding.weight.device
         for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
             rows = torch.tensor(group).numpy()
-            batch = make_batch([pairs[i] for i in group], self.special, rows=rows).to(self._device)
-            for i, values in zip(group, token_log_probs(self.model, batch).tolist(), strict=True):
+            batch = make_batch([pairs[i] for i in group], self.special, rows=rows).to(device)
+            for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
                 results[i] = values[: len(pairs[i][1]) + 1]
         return results
-
-    def _window(self, lines: list[tuple[int, str]], n_best: int) -> list[Translation]:
-        """Translations of some lines: cut into pieces, sorted by length, searched in batches, put together again."""
-        encoded = self.tokenizer.encode_lines([text for _, text in lines])
-        pieces: list[list[int]] = []
-        places: list[range] = []  # of each line's pieces
-        for (number, text), ids in zip(lines, encoded, strict=True):
-            if not text.strip():
-                ids = []
-            if len(ids) > self._piece_tokens:
-                n_pieces = -(-len(ids) // self._piece_tokens)
-                self.report(f"line {number}: {len(ids):,} tokens, translated in {n_pieces} pieces.")
-            cut = [ids[i : i + self._piece_tokens] for i in range(0, len(ids), self._piece_tokens)]
-            places.append(range(len(pieces), len(pieces) + len(cut)))
-            pieces += cut
-        found: list[list[Hypothesis]] = [[] for _ in pieces]
-        for group in _groups([len(ids) + 1 for ids in pieces]):
-            src, src_mask = padded_sources([pieces[i] for i in group], self.special)
-            hypotheses = beam_search(
-                self.model, src.to(self._device), src_mask.to(self._device), self.special, self.settings, n_best=n_best
-            )
-            for i, best in zip(group, hypotheses, strict=True):
-                found[i] = best
-        return [
-            self._translation(text, [found[i] for i in place]) for (_, text), place in zip(lines, places, strict=True)
-        ]
 
     def _translation(self, source: str, found: list[list[Hypothesis]]) -> Translation:
         """One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain."""
@@ -155,7 +214,7 @@ def _groups(lengths: list[int]) -> Iterator[list[int]]:
     """Places of like lengths, shortest first, each group within the limits of a batch."""
     group: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * lengths[i] > MAX_SRC_TOKENS):
+        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * lengths[i] > MAX_TOKENS):
             yield group
             group = []
         group.append(i)

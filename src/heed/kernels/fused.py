@@ -4,7 +4,6 @@ Axes: token = positions of all sentences end to end, d = width. Tensors are fp32
 """
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.kernels.library import library
-
-_KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
-
-
-def ready(x: Tensor) -> bool:
-    """Whether the kernels take tensors of this device and type on this machine."""
-    return x.is_cpu and x.dtype in _KINDS and library() is not None
-
-
-def _kernel(name: str, like: Tensor) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[like.dtype]}")
-    return function
+from heed.kernels.library import kernel
 
 
 def _seed() -> int:
@@ -93,7 +80,7 @@ class _AddNorm(torch.autograd.Function):
         mean, rstd = torch.empty(n), torch.empty(n)
         ctx.seed, ctx.dropout, ctx.shape = _seed() if dropout else 0, dropout, (n, d)
         pointers = [t.data_ptr() for t in (x, branch, gain, bias, total, y, mean, rstd)]
-        _kernel("add_norm", x)(*pointers, n, d, dropout, ctx.seed, epsilon)
+        kernel("add_norm", x)(*pointers, n, d, dropout, ctx.seed, epsilon)
         ctx.save_for_backward(total, gain, mean, rstd)
         return y
 
@@ -106,7 +93,7 @@ class _AddNorm(torch.autograd.Function):
         dx, dbranch = torch.empty_like(total), torch.empty_like(total)
         dgain, dbias = torch.zeros(d), torch.zeros(d)
         pointers = [t.data_ptr() for t in (dy, total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
-        _kernel("add_norm_backward", total)(*pointers, n, d, ctx.dropout, ctx.seed)
+        kernel("add_norm_backward", total)(*pointers, n, d, ctx.dropout, ctx.seed)
         return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
 
 
@@ -121,7 +108,7 @@ class _BiasReLU(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, bias: Tensor) -> Tensor:
         assert h.is_contiguous()
         ctx.mark_dirty(h)
-        _kernel("bias_relu", h)(h.data_ptr(), bias.data_ptr(), h.numel() // len(bias), len(bias))
+        kernel("bias_relu", h)(h.data_ptr(), bias.data_ptr(), h.numel() // len(bias), len(bias))
         ctx.save_for_backward(h)
         return h
 
@@ -132,9 +119,7 @@ class _BiasReLU(torch.autograd.Function):
         d = y.shape[-1]
         dy = dy.contiguous()
         dh, dbias = torch.empty_like(y), torch.zeros(d)
-        _kernel("bias_relu_backward", y)(
-            dy.data_ptr(), y.data_ptr(), dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d
-        )
+        kernel("bias_relu_backward", y)(dy.data_ptr(), y.data_ptr(), dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d)
         return dh, dbias.to(y.dtype)
 
 
@@ -166,7 +151,7 @@ class _Embed(torch.autograd.Function):
         ctx.seed, ctx.dropout, ctx.scale, ctx.vocab_size = _seed() if dropout else 0, dropout, scale, len(table)
         ctx.main_grad = getattr(table, "main_grad", None)
         pointers = [t.data_ptr() for t in (ids, places, table, positions, y)]
-        _kernel("embed", table)(*pointers, n, d, scale, dropout, ctx.seed)
+        kernel("embed", table)(*pointers, n, d, scale, dropout, ctx.seed)
         ctx.save_for_backward(ids)
         return y
 
@@ -177,7 +162,7 @@ class _Embed(torch.autograd.Function):
         n, d = dy.shape
         dy = dy.contiguous()
         dtable = torch.zeros(ctx.vocab_size, d) if ctx.main_grad is None else ctx.main_grad
-        _kernel("embed_backward", dy)(
+        kernel("embed_backward", dy)(
             dy.data_ptr(), ids.data_ptr(), dtable.data_ptr(), n, d, ctx.scale, ctx.dropout, ctx.seed
         )
         return None, None, dtable.to(dy.dtype) if ctx.main_grad is None else None, None, None, None
@@ -190,7 +175,7 @@ def smoothed_loss_(
     n, vocab_size = logits.shape
     loss, nll = torch.empty(n), torch.empty(n)
     pointers = [t.data_ptr() for t in (logits, targets, loss, nll)]
-    _kernel("smoothed_loss", logits)(*pointers, n, vocab_size, label_smoothing)
+    kernel("smoothed_loss", logits)(*pointers, n, vocab_size, label_smoothing)
     return loss, nll
 
 
@@ -253,7 +238,7 @@ class _Attend(torch.autograd.Function):
             causal,
         )
         out, log_sums = q.new_empty(len(q), widths[2]), torch.empty(len(q), n_heads)
-        _kernel("attend", q)(*(t.data_ptr() for t in (*parts, out, log_sums)), ctypes.addressof(shape))
+        kernel("attend", q)(*(t.data_ptr() for t in (*parts, out, log_sums)), ctypes.addressof(shape))
         ctx.save_for_backward(q, kv, out, log_sums)
         ctx.shape, ctx.widths, ctx.spans = shape, widths, (spans, src_spans)
         return out
@@ -265,5 +250,5 @@ class _Attend(torch.autograd.Function):
         dout = dout.contiguous()
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
         tensors = (*_parts(q, kv, ctx.widths), out, dout, log_sums, *_parts(dq, dkv, ctx.widths))
-        _kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
+        kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
         return dq, dkv, None, None, None, None, None

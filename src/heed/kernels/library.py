@@ -1,4 +1,4 @@
-"""Compiles kernels.cpp with the system's C++ compiler, once a machine, and loads it."""
+"""Compiles the kernels with the system's C++ compiler, once a machine, and loads it."""
 
 import ctypes
 import functools
@@ -7,11 +7,16 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from heed.runtime import cache_folder, native_kernels_wanted
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+FOLDER = Path(__file__).parent
+SOURCES = [FOLDER / "training.cpp", FOLDER / "decoding.cpp"]
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -38,11 +43,33 @@ SIGNATURES = {
     "smoothed_loss": [P, P, P, P, N, N, F],
     "attend": [P, P, P, P, P, P],
     "attend_backward": [P, P, P, P, P, P, P, P, P, P],
+    "attend_to_past": [P, P, P, P, P, P, N, N, N, N, N],
+    "attend_to_source": [P, P, P, P, N, N, N, N, N],
+    "best_continuations": [P, P, P, P, P, P, P, N, N, N, N, N],
+}
+FP32_SIGNATURES = {  # these exist for float alone
+    "panel_product": [P, P, P, P, N, N, N],
+    "quantize": [P, P, P, N, N],
+    "dequantize": [P, P, P, P, P, N, N],
 }
 
 
+_KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
+
+
+def ready(x: Tensor) -> bool:
+    """Whether the kernels take tensors of this device and type on this machine."""
+    return x.is_cpu and x.dtype in _KINDS and library() is not None
+
+
+def kernel(name: str, like: Tensor) -> Callable[..., None]:
+    """The kernel of this name for tensors of this type."""
+    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[like.dtype]}")
+    return function
+
+
 def library() -> ctypes.CDLL | None:
-    """The kernels, each as NAME_float and NAME_bf16; None where they cannot be used."""
+    """The kernels, each as NAME_float and most as NAME_bf16; None where they cannot be used."""
     return _found()[0]
 
 
@@ -84,16 +111,16 @@ def _made(compiler: str) -> ctypes.CDLL:
 def _compiled(compiler: str) -> Path:
     """The shared library for this source, compiler and processor; another process may be making it too."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join(FLAGS).encode(), version, _processor()]))
+    sources = [path.read_bytes() for path in (FOLDER / "common.h", *SOURCES)]
+    key = hashlib.sha256(b"\0".join([*sources, " ".join(FLAGS).encode(), version, _processor()]))
     folder = cache_folder()
     target = folder / f"kernels-{key.hexdigest()[:16]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / target.name
-            subprocess.run(
-                [compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, check=True, timeout=300
-            )
+            command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(made)]
+            subprocess.run(command, capture_output=True, check=True, timeout=300)
             made.replace(target)
     return target
 
@@ -107,8 +134,9 @@ def _processor() -> bytes:
 
 def _loaded(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
-    for name, arguments in SIGNATURES.items():
-        for kind in ("float", "bf16"):
-            function = getattr(loaded, f"{name}_{kind}")
-            function.argtypes, function.restype = arguments, None
+    exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
+    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
+    for name, arguments in exported.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, None
     return loaded

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from heed.config import HeedError, Settings
 from heed.kernels import fused
 from heed.kernels.fused import Spans
+from heed.kernels.library import ready
 
 
 class Architecture(Settings):
@@ -206,7 +207,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(arch.d_ff, arch.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        if fused.ready(x):
+        if self.training and ready(x):
             return self.outer(fused.bias_relu(F.linear(x, self.inner.weight), self.inner.bias))
         return self.outer(F.relu(self.inner(x)))
 
@@ -219,7 +220,7 @@ class AddNorm(nn.LayerNorm):
         self.dropout = Dropout(arch.dropout)
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
-        if fused.ready(x):
+        if ready(x):
             rate = self.dropout.rate if self.training else 0.0
             return fused.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
         return super().forward(x + self.dropout(branch))
@@ -395,7 +396,7 @@ class Transformer(nn.Module):
         end to end.
         """
         plain = self.arch.positions == "learned" or self.arch.attention_dropout > 0
-        if plain or not fused.ready(self.output.weight):
+        if plain or not ready(self.output.weight):
             features = self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))
             return features.flatten(0, 1).index_select(0, tgt_places)
         src_spans, tgt_spans = Spans.of(src_mask), Spans.of(tgt_mask)
@@ -408,7 +409,7 @@ class Transformer(nn.Module):
         return x[: tgt_spans.n_real]
 
     def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
-        positions = self._sinusoid_rows(int(spans.places.max()) + 1, table.weight)
+        positions = self.sinusoid_rows(int(spans.places.max()) + 1)
         rate = self.dropout.rate if self.training else 0.0
         return fused.embed(
             spans.lay(ids), spans.places, table.weight, positions, scale=math.sqrt(self.arch.d_model), dropout=rate
@@ -417,15 +418,16 @@ class Transformer(nn.Module):
     def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
         end = start + ids.shape[1]
         if learned is None:
-            positions = self._sinusoid_rows(end, table.weight)[start:end]
+            positions = self.sinusoid_rows(end)[start:end]
         elif end > self.arch.max_positions:
             raise HeedError(f"a sequence of {end} positions, but max_positions={self.arch.max_positions} were learned.")
         else:
             positions = learned.weight[start:end]
         return self.dropout(table(ids) * math.sqrt(self.arch.d_model) + positions)
 
-    def _sinusoid_rows(self, n_positions: int, like: Tensor) -> Tensor:
-        table = self._sinusoids
+    def sinusoid_rows(self, n_positions: int) -> Float[Tensor, "position d_model"]:
+        """The sinusoids of so many positions at least, of the weights' type, kept from call to call."""
+        table, like = self._sinusoids, self.src_embedding.weight
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
             n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well

@@ -42,6 +42,12 @@ class Tokenizer:
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
 
+    def __eq__(self, other: object) -> bool:
+        """Whether every text has the same ids."""
+        return isinstance(other, Tokenizer) and self._backend.to_str() == other._backend.to_str()
+
+    __hash__ = None  # type: ignore[assignment]
+
     def _special_id(self, name: str) -> int:
         i = self._backend.token_to_id(name)
         if i is None:

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.kernels import fused
+from heed.kernels.library import ready
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/performance.md); a GPU wants larger products.
@@ -55,7 +56,7 @@ class _ProjectedLoss(torch.autograd.Function):
             if n % fused.ROW_MULTIPLE:
                 x = F.pad(x, (0, 0, 0, -n % fused.ROW_MULTIPLE))
             logits = torch.mm(x, weight.T, out=buffer[: len(x)])
-            turn_into_gradient = fused.smoothed_loss_ if fused.ready(logits) else _smoothed_loss_
+            turn_into_gradient = fused.smoothed_loss_ if ready(logits) else _smoothed_loss_
             losses, nlls = turn_into_gradient(logits[:n], y, label_smoothing=epsilon)
             loss += losses.sum()
             nll += nlls.sum()

@@ -1,75 +1,10 @@
 // The passes of a training step that are no large matrix product: attention within a sentence, dropout with residual
 // and layer normalization, ReLU with bias, embeddings with positions, the loss.
 //
-// Each function reads and writes T (float, or bfloat16 as its 16 bits) and computes in float. Rows are tokens. The
-// Python side (fused.py) checks shapes, types and contiguity; nothing is checked here. The same call gives the same
-// bits; another number of threads changes the order in which gradients of biases and norms are summed, nothing else.
+// Rows are tokens. The same call gives the same bits; another number of threads changes the order in which gradients of
+// biases and norms are summed, nothing else.
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <omp.h>
-
-typedef float Vec __attribute__((vector_size(64)));  // 16 numbers; the compiler splits it where registers are shorter
-constexpr int64_t W = 16;
-
-struct bf16 {
-    uint16_t bits;
-};
-
-static inline float to_float(float x) { return x; }
-static inline float to_float(bf16 x) {
-    uint32_t bits = uint32_t(x.bits) << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-static inline void put(float& to, float x) { to = x; }
-static inline void put(bf16& to, float x) {  // rounds to the nearest, ties to even
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    to.bits = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// e^x within 2e-7 of its value, 0 below -87: 2^n · 2^f with n integer, |f| <= 1/2 and the Taylor series of 2^f.
-static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    const int32_t power = int32_t(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
-    const float n = float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2, ln 2 in two parts
-    float p = 1.3888889e-3f;
-    p = p * f + 8.3333333e-3f;
-    p = p * f + 4.1666667e-2f;
-    p = p * f + 0.16666667f;
-    p = p * f + 0.5f;
-    p = p * f + 1.0f;
-    p = p * f + 1.0f;
-    const uint32_t bits = uint32_t(power + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
-    return p * scale;
-}
-
-// The largest of n numbers. The compiler would take them one by one, for the sake of NaN, which the caller finds in
-// the sum.
-static inline float largest(const float* x, int64_t n) {
-    float top = x[0];
-    int64_t j = 0;
-    if (n >= W) {
-        Vec tops;
-        memcpy(&tops, x, sizeof(Vec));
-        for (j = W; j + W <= n; j += W) {
-            Vec next;
-            memcpy(&next, x + j, sizeof(Vec));
-            tops = next > tops ? next : tops;
-        }
-        for (int v = 0; v < W; v++) top = tops[v] > top ? tops[v] : top;
-    }
-    for (; j < n; j++) top = x[j] > top ? x[j] : top;
-    return top;
-}
+#include "common.h"
 
 // 32 random bits for element `index` of the dropout numbered `seed` (two rounds of multiply and shift: lowbias32 by
 // Chris Wellons). Forward and backward pass draw the same bits, so that no mask is kept.
@@ -294,30 +229,6 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
 // Attention of sentences that lie end to end: rows offsets[s] to offsets[s + 1] belong to sentence s. One thread takes
 // one head of one sentence, whose matrices are small and stay in its cache, in float.
 
-// C (m × n) = A (m × k) · B (k × n), A by any strides, n a multiple of 16. Blocks of up to 7 × 32 stay in registers.
-template <int ROWS, int VECS>
-static inline void block(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
-                         int64_t ldc, int64_t k) {
-    Vec sum[ROWS][VECS] = {};
-    for (int64_t l = 0; l < k; l++) {
-        Vec bl[VECS];
-        for (int v = 0; v < VECS; v++) memcpy(&bl[v], b + l * ldb + v * W, sizeof(Vec));
-        for (int r = 0; r < ROWS; r++) {
-            const float al = a[r * a_row + l * a_col];
-            for (int v = 0; v < VECS; v++) sum[r][v] += al * bl[v];
-        }
-    }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECS; v++) memcpy(c + r * ldc + v * W, &sum[r][v], sizeof(Vec));
-}
-
-template <int ROWS, int VECS>
-static inline int64_t rows(int64_t i, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
-                           float* c, int64_t ldc, int64_t m, int64_t k) {
-    for (; i + ROWS <= m; i += ROWS) block<ROWS, VECS>(a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, k);
-    return i;
-}
-
 template <int VECS>
 static inline void columns(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
                            int64_t ldc, int64_t m, int64_t k) {
@@ -333,8 +244,6 @@ static void product(const float* a, int64_t a_row, int64_t a_col, const float* b
     for (; j + 2 * W <= n; j += 2 * W) columns<2>(a, a_row, a_col, b + j, ldb, c + j, ldc, m, k);
     if (j < n) columns<1>(a, a_row, a_col, b + j, ldb, c + j, ldc, m, k);
 }
-
-static inline int64_t whole_vectors(int64_t n) { return (n + W - 1) / W * W; }
 
 // The rows of one head as float, filled up with zeros to whole vectors; and the same with rows and columns swapped.
 template <class T>
@@ -371,15 +280,6 @@ struct Shape {
     Place place(int64_t pair) const {
         const int64_t sentence = pair / n_heads, q0 = q_offsets[sentence], k0 = k_offsets[sentence];
         return {pair % n_heads, q0, q_offsets[sentence + 1] - q0, k0, k_offsets[sentence + 1] - k0};
-    }
-};
-
-struct Scratch {  // grows; one a thread
-    std::unique_ptr<float[]> memory;
-    int64_t size = 0;
-    float* take(int64_t n) {
-        if (n > size) memory.reset(new float[size = n]);
-        return memory.get();
     }
 };
 

@@ -1,0 +1,245 @@
+"""The model while it translates: weights packed for products with few rows, and what a search keeps between steps.
+
+A search is given one of two states of equal behaviour. `BeamState` is for a CPU with the kernels: sentences come and go
+at any step, a beam is reordered without moving its keys, and in fp32 and int8 a hypothesis has the same bits whatever
+is searched beside it. `PlainState` is for everything else, on `Transformer.decode`: a group of sentences is searched to
+its end before the next.
+"""
+
+import copy
+import math
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from heed.kernels import fused, incremental
+from heed.kernels.fused import Spans
+from heed.kernels.library import ready
+from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
+from heed.runtime import DecodingPrecision
+
+
+class PanelLinear(nn.Module):
+    """An nn.Linear in fp32 by Heed's own product."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.d_out = linear.out_features
+        self.panels = incremental.panels(linear.weight.detach())
+        self.bias = None
+        if linear.bias is not None:
+            self.bias = nn.functional.pad(linear.bias.detach(), (0, -self.d_out % incremental.PANEL))
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        return incremental.panel_product(x, self.panels, self.bias, self.d_out)
+
+
+class PackedLinear(nn.Module):
+    """An nn.Linear in bf16 by oneDNN, whose order of the weight is found once instead of in every product."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return y
+
+
+class Int8Linear(nn.Module):
+    """An nn.Linear in 8-bit integers: every output's weights in steps of the largest / 127, every row of x likewise."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        self.steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
+        self.weight = (weight / self.steps[:, None]).round().to(torch.int8)
+        self.bias = None if linear.bias is None else linear.bias.detach().float()
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        return incremental.int8_product(x, self.weight, self.steps, self.bias)
+
+
+_KINDS: dict[DecodingPrecision, type[nn.Module]] = {"fp32": PanelLinear, "bf16": PackedLinear, "int8": Int8Linear}
+
+
+def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
+    """A copy of the model to translate with; without the kernels the copy's weights are cast and nothing else.
+
+    int8 needs the kernels; everything but its products is in fp32.
+    """
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    result = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
+    if ready(result.src_embedding.weight):
+        for module in list(result.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, _KINDS[precision](child))
+    return result
+
+
+@runtime_checkable
+class SearchState(Protocol):
+    """What a search needs of a model. Live sentences are in the order of their admission; each has `beam` rows."""
+
+    @property
+    def n_free(self) -> int:
+        """Sentences that can be admitted now."""
+
+    def admit(self, src: Int[Tensor, "sentence src"], src_mask: Bool[Tensor, "sentence src"]) -> None:
+        """Takes in sources (with eos), behind those that live."""
+
+    def logits(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row vocab"]:
+        """The logits behind `tokens`, which become part of every row."""
+
+    def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
+        """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
+
+
+def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchState:
+    """The state of a search over at most so many sentences at a time."""
+    if model.arch.positions == "sinusoid" and ready(model.src_embedding.weight):
+        return BeamState(model, n_sentences=n_sentences, beam=beam)
+    return PlainState(model, n_sentences=n_sentences, beam=beam)
+
+
+class PlainState:
+    """On PyTorch's operations, on any device."""
+
+    def __init__(self, model: Transformer, *, n_sentences: int, beam: int):
+        self._model, self._n_sentences, self._beam = model, n_sentences, beam
+        self._device = model.src_embedding.weight.device
+        self._state: DecoderState | None = None
+
+    @property
+    def n_free(self) -> int:
+        return self._n_sentences if self._state is None else 0
+
+    def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        src, src_mask = src.to(self._device), src_mask.to(self._device)
+        self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        assert self._state is not None
+        return self._model.decode(tokens[:, None], self._state)[:, 0]
+
+    def select(self, rows: Tensor, sentences: Tensor) -> None:
+        assert self._state is not None
+        if len(sentences) == 0:
+            self._state = None
+            return
+        all_stay = len(sentences) == len(self._state.src_mask)
+        self._state.select(rows, None if all_stay else sentences)
+
+
+class BeamState:
+    """On the kernels. A sentence has `beam` slots; a slot's row writes its keys and values there, position by position.
+
+    A row's past lies in the slots of its ancestors, which `_ancestors` names by position; so a beam's reordering
+    rewrites some integers. The source's keys and values stay where the admission put them.
+    """
+
+    def __init__(self, model: Transformer, *, n_sentences: int, beam: int):
+        self._model, self._beam, self._arch = model, beam, model.arch
+        self._widths = (model.arch.key_width, model.arch.value_width)
+        self._kv_width = model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
+        n_slots, capacity = n_sentences * beam, 64
+        # Memory that is never written is never taken, so the caches' size is an upper bound.
+        self._caches = [self._empty_cache(n_slots, capacity) for _ in model.decoder]
+        self._ancestors = torch.zeros(n_slots, capacity, dtype=torch.int32)
+        self._free = list(range(n_sentences))[::-1]
+        self._sentences = torch.empty(0, dtype=torch.int64)  # of each live sentence its place among n_sentences
+        self._slots = torch.empty(0, dtype=torch.int64)  # of each row
+        self._lengths = torch.empty(0, dtype=torch.int64)  # of each row
+        self._longest = 0
+        self._memories = torch.empty(len(self._caches), 0, dtype=torch.int64)  # addresses (layer, live sentence)
+        self._src_lengths = torch.empty(0, dtype=torch.int64)
+        self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
+
+    def _empty_cache(self, n_slots: int, capacity: int) -> Tensor:
+        return self._model.src_embedding.weight.new_empty(n_slots, capacity, self._kv_width)
+
+    @property
+    def n_free(self) -> int:
+        return len(self._free)
+
+    def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        spans = Spans.of(src_mask)
+        memory = self._embed(self._model.src_embedding, spans.lay(src), spans.places)
+        for layer in cast(list[EncoderLayer], list(self._model.encoder)):
+            memory = layer.over_spans(memory, spans)
+        kept = [layer.cross_attention.kv(memory) for layer in self._layers()]
+        offsets = spans.offsets[: len(src)] * self._kv_width * memory.element_size()
+        addresses = torch.stack([kv.data_ptr() + offsets for kv in kept])
+        places = [self._free.pop() for _ in src]
+        for place in places:
+            self._kept[place] = kept
+        self._sentences = torch.cat([self._sentences, torch.tensor(places)])
+        self._memories = torch.cat([self._memories, addresses], dim=1).contiguous()
+        self._src_lengths = torch.cat([self._src_lengths, src_mask.sum(1)])
+        self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
+        self._slots = self._rows_of(self._sentences)
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        if self._longest == self._ancestors.shape[1]:
+            self._grow()
+        n_heads = self._arch.n_heads
+        x = self._embed(self._model.tgt_embedding, tokens, self._lengths)
+        for i, layer in enumerate(self._layers()):
+            own, source = layer.self_attention, layer.cross_attention
+            attended = incremental.attend_to_past(
+                own.qkv(x),
+                self._caches[i],
+                self._ancestors,
+                self._slots,
+                self._lengths,
+                n_heads=n_heads,
+                widths=self._widths,
+            )
+            x = layer.self_attention_norm(x, own.out(attended))
+            attended = incremental.attend_to_source(
+                source.q(x), self._memories[i], self._src_lengths, beam=self._beam, n_heads=n_heads, widths=self._widths
+            )
+            x = layer.cross_attention_norm(x, source.out(attended))
+            x = layer.feed_forward_norm(x, layer.feed_forward(x))
+        self._lengths += 1
+        self._longest += 1
+        logits: Tensor = self._model.output(x)
+        return logits
+
+    def select(self, rows: Tensor, sentences: Tensor) -> None:
+        parents, lengths = self._slots[rows], self._lengths[rows]
+        if len(sentences) < len(self._sentences):
+            stays = torch.zeros(len(self._sentences), dtype=torch.bool)
+            stays[sentences] = True
+            for place in self._sentences[~stays].tolist():
+                self._free.append(place)
+                del self._kept[place]
+            self._sentences, self._src_lengths = self._sentences[sentences], self._src_lengths[sentences]
+            self._memories = self._memories[:, sentences].contiguous()
+            self._longest = int(lengths.max()) if len(lengths) else 0
+        self._slots, self._lengths = self._rows_of(self._sentences), lengths
+        n = self._longest
+        self._ancestors[self._slots, :n] = self._ancestors[parents, :n]
+
+    def _layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self._model.decoder))
+
+    def _rows_of(self, sentences: Tensor) -> Tensor:
+        return (sentences[:, None] * self._beam + torch.arange(self._beam)).flatten()
+
+    def _embed(self, table: nn.Embedding, ids: Tensor, places: Tensor) -> Tensor:
+        positions = self._model.sinusoid_rows(int(places.max()) + 1)
+        scale = math.sqrt(self._arch.d_model)
+        return fused.embed(ids, places, table.weight, positions, scale=scale, dropout=0.0)
+
+    def _grow(self) -> None:
+        """Twice the positions."""
+        n_slots, capacity = self._ancestors.shape
+        self._ancestors = torch.cat([self._ancestors, torch.zeros_like(self._ancestors)], dim=1)
+        for i, cache in enumerate(self._caches):
+            self._caches[i] = self._empty_cache(n_slots, 2 * capacity)
+            self._caches[i][:, :capacity] = cache
