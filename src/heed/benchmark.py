@@ -1,4 +1,4 @@
-"""Throughput of a training step on this machine, and its share of what the machine's matrix products allow."""
+"""Throughput of training and of search on this machine; of training, its share of what matrix products allow."""
 
 import itertools
 import resource
@@ -17,10 +17,12 @@ from torch import Tensor
 from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.decoding.search import DecodingSettings, beam_search
 from heed.model.cost import matrix_products, n_parameters, training_flops
+from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
-from heed.runtime import Machine, Precision, choose_machine, keep_freed_memory, micro_batch_tokens
+from heed.runtime import DecodingPrecision, Machine, Precision, choose_machine, keep_freed_memory, micro_batch_tokens
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
 
@@ -206,3 +208,70 @@ def _peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+@dataclass(frozen=True)
+class DecodingSpeed:
+    """What `heed bench decode` prints. Tokens are those of the best hypotheses; a latency is that of a whole batch."""
+
+    target_tokens_per_second: float
+    sentences_per_second: float
+    latency_ms_p50: float
+    latency_ms_p95: float
+    dtype: str
+    device: str
+    beam: int
+    batch: int
+    peak_memory_bytes: int
+    windows: list[float]  # target tokens a second of each batch
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def decoding_speed(
+    preset: str,
+    *,
+    beam: int,
+    batch: int,
+    src_length: int,
+    tgt_length: int,
+    vocab_size: int | None = None,
+    precision: DecodingPrecision = "fp32",
+    device: str | None = None,
+    seconds: float = 15.0,
+) -> DecodingSpeed:
+    """Batches of random sources of one length, every output forced to one length, with random weights."""
+    tables = read_preset(preset, where="--preset")
+    arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
+    vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
+    machine = choose_machine("fp32", device=device)
+    torch.manual_seed(1)
+    model = packed(Transformer(arch, vocab_size).to(machine.device), precision)
+    settings = DecodingSettings(
+        beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
+    )
+    draw = np.random.default_rng(1)
+    latencies: list[float] = []
+    started = time.perf_counter()
+    while len(latencies) < 4 or time.perf_counter() - started < seconds:
+        sources = [draw.integers(3, vocab_size, src_length - 1).tolist() for _ in range(batch)]
+        start = time.perf_counter()
+        found = beam_search(model, sources, SPECIAL, settings)
+        latencies.append(time.perf_counter() - start)
+        assert all(len(hypotheses[0].ids) == tgt_length for hypotheses in found)
+    measured = np.array(latencies[1:])  # the first one finds memory and warms up
+    middle = float(np.median(measured))
+    return DecodingSpeed(
+        target_tokens_per_second=batch * tgt_length / middle,
+        sentences_per_second=batch / middle,
+        latency_ms_p50=middle * 1e3,
+        latency_ms_p95=float(np.quantile(measured, 0.95)) * 1e3,
+        dtype=precision,
+        device=str(machine.device),
+        beam=beam,
+        batch=batch,
+        peak_memory_bytes=_peak_memory(machine.device),
+        windows=[batch * tgt_length / latency for latency in measured],
+    )

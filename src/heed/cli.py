@@ -4,8 +4,11 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +37,23 @@ Directory = Annotated[Path, typer.Option("--dir", help="Where downloaded corpora
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")]
 Alpha = Annotated[
     float | None,
-    typer.Option(help="α of the paper's length penalty ((5 + length) / 6)^α. Default: the model's recipe."),
+    typer.Option(
+        help="α of the length penalty, in the paper's form ((5 + length) / 6)^α. Default: the model's recipe."
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--length-penalty-form",
+        help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
+    ),
+]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="fp32: a line's translation is the same bits whatever is translated beside it; bf16 or int8: faster.",
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
 Tokenize = Annotated[
@@ -141,23 +160,58 @@ def average(
 
 @app.command(epilog='Example: echo "a dog runs ." | heed translate runs/multi30k-en-de/model')
 def translate(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="A model folder; several of one vocabulary: an ensemble.")
+    ],
     beam: Beam = None,
     length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    min_tokens: Annotated[int | None, typer.Option(min=0, help="No translation ends before so many tokens.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="No translation has more tokens.")] = None,
+    prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
     n_best: Annotated[int, typer.Option(min=1, help="Print so many hypotheses a line.")] = 1,
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="TEMPERATURE", help="Draw translations, --n-best a line, instead of searching."),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many tokens only.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw among the fewest tokens of so much probability only.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
     scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    precision: PrecisionOption = "fp32",
     device: Device = None,
 ) -> None:
-    """Translate standard input to standard output, line by line, in order. An empty line stays empty."""
+    """Translate standard input to standard output, line by line, in order, as it comes. An empty line stays empty."""
+    from heed.config import validated
     from heed.data.prepare import decoded_lines
+    from heed.decoding.search import SamplingSettings
 
-    translator = _translator(model, beam, length_penalty, device)
+    sampling = None
+    if sample is not None:
+        values = {"temperature": sample, "top_k": top_k, "top_p": top_p, "seed": seed}
+        sampling = validated(SamplingSettings, values, where="--sample")
+        if beam is not None:
+            raise HeedError("--sample draws --n-best translations; --beam belongs to a search.")
+        beam = n_best
+    elif top_k is not None or top_p != 1.0:
+        raise HeedError("--top-k and --top-p need --sample TEMPERATURE.")
+    translator = _translator(
+        *models,
+        device=device,
+        precision=precision,
+        beam_size=beam,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+    )
     beam_size = translator.settings.beam_size
     if n_best > beam_size:
         raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
     lines = _UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
-    for translation in translator.stream(lines, n_best=n_best):
+    arriving = _as_they_come(_counted(lines))
+    for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
         if as_json:
             fields = ("text", "score", "log_prob", "ended")
             hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
@@ -165,6 +219,7 @@ def translate(
             continue
         for hypothesis in translation.alternatives:
             print(f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text)
+        sys.stdout.flush()
     lines.raise_error()
 
 
@@ -174,18 +229,27 @@ def score(
     src: Annotated[Path, typer.Option(help="Source lines.")],
     tgt: Annotated[Path, typer.Option(help="Target lines.")],
     length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    precision: PrecisionOption = "fp32",
     device: Device = None,
 ) -> None:
     """Print for each pair of lines log P(target | source), natural, eos included, and its length-penalised score."""
     from heed.data.prepare import read_pairs
     from heed.decoding.search import length_penalty as penalty
 
-    translator = _translator(model, None, length_penalty, device)
+    translator = _translator(
+        model,
+        device=device,
+        precision=precision,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+    )
+    settings = translator.settings
     sources, targets = map(list, zip(*read_pairs((src, tgt)), strict=True))
     for target, log_probs in zip(targets, translator.log_probs(sources, targets), strict=True):
         total = sum(log_probs)
-        value = total / penalty(len(log_probs), translator.settings.length_penalty)
+        value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
         if as_json:
             record = {"target": target, "log_prob": total, "score": value, "token_log_probs": log_probs}
             print(json.dumps(record, ensure_ascii=False))
@@ -202,7 +266,9 @@ def evaluate(
     tokenize: Tokenize = "13a",
     beam: Beam = None,
     length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
     as_json: JSON = False,
+    precision: PrecisionOption = "fp32",
     device: Device = None,
 ) -> None:
     """BLEU and chrF with signatures of a model on --src, with its perplexity, or of finished translations --hyp."""
@@ -221,7 +287,14 @@ def evaluate(
         from heed import pipeline
 
         sources, references = map(list, zip(*read_pairs((src, ref)), strict=True))
-        translator = _translator(model, beam, length_penalty, device)
+        translator = _translator(
+            model,
+            device=device,
+            precision=precision,
+            beam_size=beam,
+            length_penalty=length_penalty,
+            length_penalty_form=length_penalty_form,
+        )
         result = pipeline.evaluate_model(translator, sources, references, name=str(src), tokenize=tokenization)
         bleu_score, chrf_score, perplexity, n_lines = result.bleu, result.chrf, result.perplexity, result.n_lines
     if as_json:
@@ -293,6 +366,42 @@ def bench_train(
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
 
 
+@bench_app.command("decode", epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
+def bench_decode(
+    preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
+    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept a sentence; 1 is greedy.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Sentences searched at a time.")] = 32,
+    src_len: Annotated[int, typer.Option(min=1, help="Tokens of every source, eos included.")] = 25,
+    tgt_len: Annotated[int, typer.Option(min=1, help="Tokens that every output is forced to.")] = 25,
+    vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
+    precision: PrecisionOption = "fp32",
+    device: Device = None,
+    as_json: JSON = False,
+) -> None:
+    """Target tokens a second of beam search, with random weights and outputs of one length."""
+    from heed.benchmark import decoding_speed
+
+    speed = decoding_speed(
+        preset,
+        beam=beam,
+        batch=batch,
+        src_length=src_len,
+        tgt_length=tgt_len,
+        vocab_size=vocab,
+        precision=_decoding_precision(precision),
+        device=device,
+    )
+    if as_json:
+        _print_json(speed.numbers())
+        return
+    least, most = min(speed.windows), max(speed.windows)
+    print(f"{preset}, {speed.dtype} on {speed.device}, beam {beam}, {batch} sentences at a time")
+    print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f})")
+    print(f"{speed.sentences_per_second:,.1f} sentences/s")
+    print(f"{speed.latency_ms_p50:,.0f} ms a batch, 95 % within {speed.latency_ms_p95:,.0f} ms")
+    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+
+
 class Interrupted(BaseException):
     """Ctrl-C; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
 
@@ -319,10 +428,56 @@ class _UntilError:
             raise self._error
 
 
-def _translator(model: Path, beam: int | None, length_penalty: float | None, device: str | None) -> Any:
+def _as_they_come(lines: Iterable[str]) -> Iterator[str | None]:
+    """The lines, read ahead by a thread; None while no other has come. What the reading raises is raised here."""
+    queue: Queue[str | BaseException | None] = Queue(maxsize=4096)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                queue.put(line)
+            queue.put(None)
+        except BaseException as error:
+            queue.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            item = queue.get_nowait()
+        except Empty:
+            yield None
+            continue
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
+        yield item
+
+
+def _counted(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; how many there have been is shown where a person watches and the output goes elsewhere."""
+    shown = sys.stderr.isatty() and not sys.stdout.isatty()
+    started = time.monotonic()
+    n = 0
+    for n, line in enumerate(lines, start=1):
+        if shown and n % 100 == 0:
+            speed = n / max(1e-9, time.monotonic() - started)
+            print(f"\r{n:,} lines read, {speed:,.0f} a second", end="", file=sys.stderr, flush=True)
+        yield line
+    if shown:
+        print(f"\r{n:,} lines read" + " " * 20, file=sys.stderr, flush=True)
+
+
+def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> Any:
     from heed.decoding.translator import Translator
 
-    return Translator.load(model, device=device, report=say, beam_size=beam, length_penalty=length_penalty)
+    return Translator.load(*models, device=device, precision=_decoding_precision(precision), report=say, **settings)
+
+
+def _decoding_precision(name: str) -> Any:
+    if name not in ("fp32", "bf16", "int8"):
+        raise HeedError(f"--precision {name}: expected fp32, bf16 or int8.")
+    return name
 
 
 def _progress(name: str, done: int, total: int | None) -> None:

@@ -127,7 +127,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) 
 
     def validate(current: Transformer) -> dict[str, float]:
         nats = cross_entropy(current, _all_batches(dev, machine))
-        hypotheses = Translator(current, tokenizer, greedy).translate([src for src, _ in dev_pairs])
+        precision = machine.precision
+        hypotheses = Translator(current, tokenizer, greedy, precision=precision).translate([s for s, _ in dev_pairs])
         texts, references = [h.text for h in hypotheses], [tgt for _, tgt in dev_pairs]
         score = bleu(texts, references, tokenize=recipe.evaluation.tokenize)
         return {"loss": nats, "perplexity": perplexity(nats), "greedy_bleu": score.value}

@@ -27,12 +27,9 @@ class Machine:
         return f"{self.device.type}, {self.precision} ({self.why})"
 
     @property
-    def precision(self) -> str:
-        """fp32 or bf16."""
-        return _NAMES[self.dtype]
-
-
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+    def precision(self) -> Literal["fp32", "bf16"]:
+        """As the user names it."""
+        return "bf16" if self.dtype == torch.bfloat16 else "fp32"
 
 
 def choose_machine(precision: Precision = "auto", *, device: str | None = None) -> Machine:

@@ -85,7 +85,7 @@ def assert_one_clear_line(done, *parts: str) -> None:
 
 def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
     for verb in ([], ["demo"], ["data", "list"], ["data", "get"], ["train"], ["average"], ["translate"], ["score"],
-                 ["evaluate"], ["info"], ["bench", "train"]):  # fmt: skip
+                 ["evaluate"], ["info"], ["bench", "train"], ["bench", "decode"]):  # fmt: skip
         done = heed(*verb, "--help")
         assert done.returncode == 0
         assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1])
@@ -110,6 +110,18 @@ def test_bench_train_tells_speed_ceiling_and_memory(heed):
     assert told["peak_memory_bytes"] > 50e6 and told["step_seconds"] > 0 and told["source_tokens_per_second"] > 0
     for wrong in (["--preset", "huge"], ["--dtype", "fp8"]):
         assert_one_clear_line(heed("bench", "train", *wrong), wrong[1])
+
+
+def test_bench_decode_tells_speed_latency_and_memory(heed):
+    shape = ["--preset", "tiny", "--vocab", 300, "--batch", 3, "--src-len", 6, "--tgt-len", 7, "--beam", 2]
+    done = heed("bench", "decode", *shape, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["dtype"], told["device"], told["beam"], told["batch"]) == ("fp32", "cpu", 2, 3)
+    assert told["target_tokens_per_second"] == pytest.approx(7 * told["sentences_per_second"])
+    assert told["sentences_per_second"] == pytest.approx(3000 / told["latency_ms_p50"])
+    assert 0 < told["latency_ms_p50"] <= told["latency_ms_p95"] and told["peak_memory_bytes"] > 50e6
+    assert_one_clear_line(heed("bench", "decode", "--precision", "int4"), "int4")
 
 
 def test_training_says_whether_the_kernels_are_used_and_mends_a_damaged_one(heed, corpus):
@@ -209,6 +221,44 @@ def test_a_line_of_a_hundred_thousand_words_is_translated_in_pieces(trained, hee
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
     assert "line 2: 100,001 tokens, translated in 196 pieces." in done.stderr
+
+
+def test_a_line_is_translated_before_the_next_one_comes(trained):
+    model = trained / "runs" / "small" / "model"
+    command = [sys.executable, "-m", "heed", "translate", str(model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in ("seven", "twelve"):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip()  # would wait for ever
+        process.stdin.close()
+        assert process.stdout.read() == "" and process.wait() == 0
+
+
+def test_what_a_translation_must_be_is_obeyed(trained, heed):
+    model = trained / "runs" / "small" / "model"
+    begun = heed("translate", model, "--prefix", "vier", "--max-tokens", 6, stdin="seven\nthree\n").stdout.splitlines()
+    assert len(begun) == 2 and all(line.startswith("vier") for line in begun)
+    drawn = [heed("translate", model, "--sample", 1.0, "--n-best", 4, "--seed", seed, stdin="one\ntwo\n").stdout
+             for seed in (1, 1, 2)]  # fmt: skip
+    assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 8
+    twice = heed("translate", model, model, "--scores", stdin="seven\n")
+    assert twice.stdout.split("\t")[1] == heed("translate", model, stdin="seven\n").stdout
+    for precision in ("bf16", "int8"):
+        assert heed("translate", model, "--precision", precision, stdin="seven\n").returncode == 0
+    assert_one_clear_line(heed("translate", model, "--precision", "fp8", stdin="x"), "--precision fp8")
+    assert_one_clear_line(heed("translate", model, "--top-k", 3, stdin="x"), "--sample")
+    assert_one_clear_line(heed("translate", model, "--sample", 0, stdin="x"), "temperature")
+    assert_one_clear_line(heed("translate", model, "--length-penalty-form", "mean", stdin="x"), "length_penalty_form")
+
+
+def test_only_models_of_one_vocabulary_are_joined(trained, heed, corpus):
+    other = heed(
+        "train", "small.toml", "--set", "tokenizer.min_frequency=50", "--set", "training.max_steps=1", cwd=corpus
+    )
+    assert other.returncode == 0, other.stderr
+    models = [trained / "runs" / "small" / "model", corpus / "runs" / "small" / "model"]
+    assert_one_clear_line(heed("translate", *models, stdin="x"), str(models[1]), "vocabulary")
 
 
 def test_a_closed_pipe_ends_translate_quietly(trained):

@@ -5,70 +5,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.conversion import marian_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import random_pairs
-from transformers import MarianConfig, MarianMTModel
 
 from heed.config import HeedError, validated
 from heed.data.batching import mask_places
 from heed.model.cost import n_parameters
+from heed.model.trace import attention_weights
 from heed.model.transformer import Architecture, Dropout, Transformer, attention, sinusoid
-
-
-def marian_with_weights_of(model: Transformer) -> MarianMTModel:
-    """The same network in the reference's layout; its biases of projections, which the paper lacks, are zero."""
-    arch = model.arch
-    config = MarianConfig(
-        vocab_size=model.vocab_size,
-        d_model=arch.d_model,
-        encoder_layers=arch.n_layers,
-        decoder_layers=arch.n_layers,
-        encoder_ffn_dim=arch.d_ff,
-        decoder_ffn_dim=arch.d_ff,
-        encoder_attention_heads=arch.n_heads,
-        decoder_attention_heads=arch.n_heads,
-        activation_function="relu",
-        scale_embedding=True,
-        dropout=0.0,
-        attention_dropout=0.0,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        decoder_start_token_id=1,
-        eos_token_id=2,
-        attn_implementation="eager",
-    )
-    reference = MarianMTModel(config).eval()
-
-    def copy_linear(target, weight, bias=None):
-        target.weight.copy_(weight)
-        target.bias.copy_(torch.zeros_like(target.bias) if bias is None else bias)
-
-    with torch.no_grad():
-        reference.model.shared.weight.copy_(model.src_embedding.weight)
-        reference.final_logits_bias.zero_()
-        # Marian keeps all sines before all cosines; its table takes ours, so both add the same numbers.
-        for stack in (reference.model.encoder, reference.model.decoder):
-            stack.embed_positions.weight.copy_(sinusoid(64, arch.d_model))
-        for ours, theirs in [
-            *zip(model.encoder, reference.model.encoder.layers, strict=True),
-            *zip(model.decoder, reference.model.decoder.layers, strict=True),
-        ]:
-            q, k, v = ours.self_attention.qkv.weight.chunk(3)
-            for name, weight in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
-                copy_linear(getattr(theirs.self_attn, name), weight)
-            copy_linear(theirs.self_attn.out_proj, ours.self_attention.out.weight)
-            theirs.self_attn_layer_norm.load_state_dict(ours.self_attention_norm.state_dict())
-            if hasattr(ours, "cross_attention"):
-                k, v = ours.cross_attention.kv.weight.chunk(2)
-                for name, weight in (("q_proj", ours.cross_attention.q.weight), ("k_proj", k), ("v_proj", v)):
-                    copy_linear(getattr(theirs.encoder_attn, name), weight)
-                copy_linear(theirs.encoder_attn.out_proj, ours.cross_attention.out.weight)
-                theirs.encoder_attn_layer_norm.load_state_dict(ours.cross_attention_norm.state_dict())
-            copy_linear(theirs.fc1, ours.feed_forward.inner.weight, ours.feed_forward.inner.bias)
-            copy_linear(theirs.fc2, ours.feed_forward.outer.weight, ours.feed_forward.outer.bias)
-            theirs.final_layer_norm.load_state_dict(ours.feed_forward_norm.state_dict())
-    return reference
 
 
 def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
@@ -78,7 +24,7 @@ def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
         for name, parameter in model.named_parameters():
             if "bias" in name or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    reference = marian_with_weights_of(model)
+    reference = marian_of(model)
     src, src_mask = random_pairs(6, seed=1)
     tgt, tgt_mask = random_pairs(6, seed=2)
     with torch.no_grad():
@@ -276,3 +222,20 @@ def test_sentences_end_to_end_are_the_padded_batch(share):
     assert our_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(our_gradients[name], gradient, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: n + m)
+
+
+def test_traced_attention_is_what_marian_attends_to(small_arch):
+    torch.manual_seed(3)
+    model = Transformer(small_arch, 50).eval()
+    reference = marian_of(model)
+    reference.set_attn_implementation("eager")
+    src, tgt_in = torch.tensor([5, 9, 30, 2]), torch.tensor([1, 8, 8, 41, 7])
+    traced = attention_weights(model, src, tgt_in)
+    with torch.no_grad():
+        expected = reference(input_ids=src[None], decoder_input_ids=tgt_in[None], output_attentions=True)
+    for ours, theirs in (
+        (traced.encoder, expected.encoder_attentions),
+        (traced.decoder, expected.decoder_attentions),
+        (traced.cross, expected.cross_attentions),
+    ):
+        torch.testing.assert_close(ours, torch.cat(theirs), atol=1e-5, rtol=1e-4)

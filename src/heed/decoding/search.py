@@ -1,5 +1,6 @@
 """Beam search over ids (section 6.1; greedy is a beam of 1), and sampling, over a stream of sources."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +33,7 @@ class DecodingSettings(Settings):
         "paper", description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)"
     )
     max_extra_tokens: int = Field(50, ge=0, description="an output is at most so much longer than its input")
+    max_tokens: int | None = Field(None, ge=1, description="an output has at most so many tokens, eos included")
     min_tokens: int = Field(0, ge=0, description="an output does not end before")
 
 
@@ -161,8 +163,10 @@ class _Waiting:
                 except StopIteration:
                     self._exhausted = True
                     break
-                if self._next is None and (taken or not idle):
-                    break
+                if self._next is None:
+                    if taken or not idle:
+                        break
+                    time.sleep(0.001)
                 continue
             limit = _limit(self._next, self._settings)
             if limit > n_tokens and (taken or not idle):
@@ -175,7 +179,10 @@ class _Waiting:
 
 def _limit(source: Source, settings: DecodingSettings) -> int:
     """The most ids that a target may have, eos included."""
-    return max(1, len(source.ids) + settings.max_extra_tokens, len(source.prefix) + 1)
+    longest = max(1, len(source.ids) + settings.max_extra_tokens)
+    if settings.max_tokens is not None:
+        longest = min(longest, settings.max_tokens)
+    return max(longest, len(source.prefix) + 1)
 
 
 class _Live:

@@ -14,6 +14,7 @@ from heed.data.batching import SpecialIds, make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.model.inference import packed
+from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.runtime import DecodingPrecision, choose_machine
@@ -187,6 +188,16 @@ class Translator:
             for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
                 results[i] = values[: len(pairs[i][1]) + 1]
         return results
+
+    def attention(self, source: str, target: str) -> AttentionWeights:
+        """Every head's weights while the model writes this target, such as a translation's text, for this source.
+
+        Rows and columns are the ids of `tokenizer.encode`: a source with eos behind, a target with bos before.
+        """
+        device = self.models[0].src_embedding.weight.device
+        src = torch.tensor([*self.tokenizer.encode(source), self.special.eos], device=device)
+        tgt_in = torch.tensor([self.special.bos, *self.tokenizer.encode(target)], device=device)
+        return attention_weights(self.models[0], src, tgt_in)
 
     def _translation(self, source: str, found: list[list[Hypothesis]]) -> Translation:
         """One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain."""

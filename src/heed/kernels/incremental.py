@@ -95,7 +95,7 @@ def best_continuations(
     eos: int,
     k: int,
 ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
-    """In fp64, the k largest sums of a row's log-probability and its next id's: (values, row in the sentence · vocab + id).
+    """In fp64 the k largest sums of a row's log-probability and its next id's: (values, row of the beam · vocab + id).
 
     required: the only id that a row may take, or -1. Of equals the first; where fewer than k exist, -∞.
     """

@@ -77,7 +77,9 @@ def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
         for module in list(result.modules()):
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
-                    setattr(module, name, _KINDS[precision](child))
+                    # torch's 8-bit product is wrong where there is one input (2.13).
+                    kind = PanelLinear if precision == "int8" and child.in_features == 1 else _KINDS[precision]
+                    setattr(module, name, kind(child))
     return result
 
 

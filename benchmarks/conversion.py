@@ -1,0 +1,128 @@
+"""The same weights in the peers' layouts. Heed's projections have no bias, as in the paper: the peers' are zero."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heed.model.transformer import Transformer, sinusoid
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bos: int = BOS, eos: int = EOS) -> Any:
+    """Hugging Face's MarianMTModel."""
+    from transformers import MarianConfig, MarianMTModel
+
+    arch = model.arch
+    config = MarianConfig(
+        vocab_size=model.vocab_size,
+        d_model=arch.d_model,
+        encoder_layers=arch.n_layers,
+        decoder_layers=arch.n_layers,
+        encoder_ffn_dim=arch.d_ff,
+        decoder_ffn_dim=arch.d_ff,
+        encoder_attention_heads=arch.n_heads,
+        decoder_attention_heads=arch.n_heads,
+        activation_function="relu",
+        scale_embedding=True,
+        dropout=0.0,
+        attention_dropout=0.0,
+        max_position_embeddings=max_positions,
+        pad_token_id=pad,
+        decoder_start_token_id=bos,
+        bos_token_id=bos,
+        eos_token_id=eos,
+        forced_eos_token_id=None,
+        bad_words_ids=None,
+    )
+    reference = MarianMTModel(config).eval()
+
+    def copy_linear(target: Any, weight: Tensor, bias: Tensor | None = None) -> None:
+        target.weight.copy_(weight)
+        target.bias.copy_(torch.zeros_like(target.bias) if bias is None else bias)
+
+    with torch.no_grad():
+        reference.model.shared.weight.copy_(model.src_embedding.weight)
+        reference.final_logits_bias.zero_()
+        # Marian keeps all sines before all cosines; its table takes ours, so both add the same numbers.
+        for stack in (reference.model.encoder, reference.model.decoder):
+            stack.embed_positions.weight.copy_(sinusoid(max_positions, arch.d_model))
+        layers: list[tuple[Any, Any]] = [
+            *zip(model.encoder, reference.model.encoder.layers, strict=True),
+            *zip(model.decoder, reference.model.decoder.layers, strict=True),
+        ]
+        for ours, theirs in layers:
+            q, k, v = ours.self_attention.qkv.weight.chunk(3)
+            for name, weight in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
+                copy_linear(getattr(theirs.self_attn, name), weight)
+            copy_linear(theirs.self_attn.out_proj, ours.self_attention.out.weight)
+            theirs.self_attn_layer_norm.load_state_dict(ours.self_attention_norm.state_dict())
+            if hasattr(ours, "cross_attention"):
+                k, v = ours.cross_attention.kv.weight.chunk(2)
+                for name, weight in (("q_proj", ours.cross_attention.q.weight), ("k_proj", k), ("v_proj", v)):
+                    copy_linear(getattr(theirs.encoder_attn, name), weight)
+                copy_linear(theirs.encoder_attn.out_proj, ours.cross_attention.out.weight)
+                theirs.encoder_attn_layer_norm.load_state_dict(ours.cross_attention_norm.state_dict())
+            copy_linear(theirs.fc1, ours.feed_forward.inner.weight, ours.feed_forward.inner.bias)
+            copy_linear(theirs.fc2, ours.feed_forward.outer.weight, ours.feed_forward.outer.bias)
+            theirs.final_layer_norm.load_state_dict(ours.feed_forward_norm.state_dict())
+    return reference
+
+
+def token(i: int) -> str:
+    """The name of an id in the CTranslate2 model's vocabulary."""
+    return {BOS: "<s>", EOS: "</s>", PAD: "<blank>"}.get(i, f"t{i}")
+
+
+def write_ctranslate2(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
+    """A CTranslate2 model whose tokens are `token` of the ids (pad 0, bos 1, eos 2)."""
+    from ctranslate2.specs import transformer_spec
+    from ctranslate2.specs.common_spec import Activation
+
+    arch = model.arch
+    spec = transformer_spec.TransformerSpec.from_config(
+        (arch.n_layers, arch.n_layers), arch.n_heads, pre_norm=False, activation=Activation.RELU
+    )
+    positions = sinusoid(max_positions, arch.d_model).numpy()
+
+    def array(x: Tensor) -> np.ndarray:
+        return x.detach().float().numpy()
+
+    def norm(target: Any, ours: Any) -> None:
+        target.gamma, target.beta = array(ours.weight), array(ours.bias)
+
+    def feed_forward(target: Any, ours: Any) -> None:
+        target.linear_0.weight, target.linear_0.bias = array(ours.inner.weight), array(ours.inner.bias)
+        target.linear_1.weight, target.linear_1.bias = array(ours.outer.weight), array(ours.outer.bias)
+
+    def attention(target: Any, weights: list[Tensor]) -> None:
+        for linear, weight in zip(target.linear, weights, strict=True):
+            linear.weight = array(weight)
+
+    for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
+        embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
+        embeddings.weight = array(model.src_embedding.weight)
+        stack.scale_embeddings = True
+        stack.position_encodings.encodings = positions
+        layers: list[tuple[Any, Any]] = list(zip(stack.layer, ours, strict=True))
+        for target, layer in layers:
+            attention(target.self_attention, [layer.self_attention.qkv.weight, layer.self_attention.out.weight])
+            norm(target.self_attention.layer_norm, layer.self_attention_norm)
+            if hasattr(layer, "cross_attention"):
+                cross = layer.cross_attention
+                attention(target.attention, [cross.q.weight, cross.kv.weight, cross.out.weight])
+                norm(target.attention.layer_norm, layer.cross_attention_norm)
+            feed_forward(target.ffn, layer.feed_forward)
+            norm(target.ffn.layer_norm, layer.feed_forward_norm)
+    spec.decoder.projection.weight = array(model.output.weight)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = token(BOS), token(EOS), "<unk>"
+    spec.config.decoder_start_token, spec.config.add_source_eos = token(BOS), False
+    names = [token(i) for i in range(model.vocab_size)]
+    spec.register_source_vocabulary(names)
+    spec.register_target_vocabulary(names)
+    spec.validate()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))

@@ -1,0 +1,212 @@
+"""What holds for every search: it does not depend on the batch, ends early without loss, obeys what is asked of it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import SPECIAL
+
+from heed.data.batching import make_batch
+from heed.decoding import search as search_module
+from heed.decoding.scoring import token_log_probs
+from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, length_penalty, search
+from heed.kernels.library import library
+from heed.model.inference import PlainState, packed
+from heed.model.transformer import Architecture, Transformer
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+VOCAB_SIZE = 40
+
+
+def sharp_model(seed: int = 7, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    model = Transformer(
+        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), VOCAB_SIZE
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model.eval()
+
+
+MODEL = sharp_model()
+SOURCE = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=200)
+SHORT = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=8)
+
+
+def hypotheses_of(model, sources, options, *, n_best=1, n_sentences=64, sampling=None):
+    numbered = [Source(number, ids) for number, ids in enumerate(sources)]
+    found = dict(search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences, sampling=sampling))
+    return [found[number] for number in range(len(sources))]
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@given(
+    sources=st.lists(SOURCE, min_size=1, max_size=12),
+    order=st.randoms(use_true_random=False),
+    n_sentences=st.integers(1, 9),
+    beam_size=st.integers(1, 5),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
+    precision, sources, order, n_sentences, beam_size
+):
+    model = READY[precision]
+    options = DecodingSettings(beam_size=beam_size, max_tokens=12)
+    sources = [*sources, sources[0]]  # a duplicate
+    alone = [hypotheses_of(model, [source], options, n_best=2)[0] for source in sources]
+    places = list(range(len(sources)))
+    order.shuffle(places)
+    together = hypotheses_of(model, [sources[i] for i in places], options, n_best=2, n_sentences=n_sentences)
+    for place, found in zip(places, together, strict=True):
+        assert found == alone[place]  # ids, scores and all: equal, not close
+
+
+READY = {precision: packed(MODEL, precision) for precision in ("fp32", "bf16", "int8")} if library() else {}
+
+
+@needs_kernels
+def test_in_bf16_a_score_hardly_depends_on_the_batch():
+    """oneDNN may add in another order for another number of rows, and bf16 keeps 8 bits of a sum."""
+    draw = torch.Generator().manual_seed(3)
+    sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in range(1, 40)]
+    options = DecodingSettings(max_tokens=12)
+    together = hypotheses_of(READY["bf16"], sources, options)
+    for source, (best, *_) in zip(sources, together, strict=True):
+        (alone,) = hypotheses_of(READY["bf16"], [source], options)[0]
+        assert alone.score == pytest.approx(best.score, rel=0.02)
+
+
+def exhausted_beam(model, source, options, n_best):
+    """The same search written with lists, every step from the whole prefix, running on to the maximum length."""
+    alpha, form = options.length_penalty, options.length_penalty_form
+    beams, ended = [((), 0.0)], []
+    limit = max(1, len(source) + options.max_extra_tokens)
+    for _ in range(limit):
+        grown = []
+        for ids, total in beams:
+            batch = make_batch([(source, list(ids))], SPECIAL, rows=None)
+            with torch.no_grad():
+                log_probs = torch.log_softmax(model(batch.src, batch.src_mask, batch.tgt_in)[0, -1], dim=-1)
+            for i, log_prob in enumerate(log_probs.tolist()):
+                if i not in (SPECIAL.pad, SPECIAL.bos):
+                    grown.append(((*ids, i), total + log_prob))
+        grown.sort(key=lambda pair: -pair[1])
+        for ids, total in grown[: options.beam_size]:
+            if ids[-1] == SPECIAL.eos:
+                ended.append((ids[:-1], total / length_penalty(len(ids), alpha, form)))
+        beams = [pair for pair in grown if pair[0][-1] != SPECIAL.eos][: options.beam_size]
+        if options.beam_size == 1 and ended:
+            break
+    if not ended:
+        ended = [(ids, total / length_penalty(len(ids), alpha, form)) for ids, total in beams]
+    return sorted(ended, key=lambda pair: -pair[1])[:n_best]
+
+
+@pytest.mark.parametrize("form", ["paper", "average", "none"])
+@given(source=SHORT, beam_size=st.integers(1, 4), alpha=st.sampled_from([0.0, 0.6, 1.0, 1.4]), seed=st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_ending_early_changes_nothing(form, source, beam_size, alpha, seed):
+    model = sharp_model(seed)
+    options = DecodingSettings(
+        beam_size=beam_size, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=max(1, 7 - len(source))
+    )
+    n_best = min(2, beam_size)
+    (found,) = beam_search(model, [source], SPECIAL, options, n_best=n_best)
+    expected = exhausted_beam(model, source, options, n_best)
+    assert [h.score for h in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+    assert [h.ids for h in found] == [ids for ids, _ in expected]
+
+
+@needs_kernels
+@given(
+    sources=st.lists(SHORT, min_size=1, max_size=6), beam_size=st.integers(1, 4), share=st.sampled_from(["all", "none"])
+)
+@settings(max_examples=25, deadline=None)
+def test_both_states_of_a_search_find_the_same(sources, beam_size, share):
+    model = sharp_model(share=share, d_k=5, d_v=7)
+    options = DecodingSettings(beam_size=beam_size, max_tokens=10)
+    fast = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
+    chosen = search_module.search_state
+    search_module.search_state = PlainState
+    try:
+        plain = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
+    finally:
+        search_module.search_state = chosen
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert [h.ids for h in ours] == [h.ids for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
+
+
+@given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
+    options = DecodingSettings(min_tokens=least, max_tokens=10)
+    ((_, found),) = search([MODEL], [Source(0, source, prefix)], SPECIAL, options, n_best=4)
+    for hypothesis in found:
+        assert list(hypothesis.ids[: len(prefix)]) == prefix
+        assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= 10
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
+        log_probs = token_log_probs([MODEL], batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
+
+
+def test_an_ensemble_decides_by_the_mean_probability():
+    models, options = [MODEL, sharp_model(8)], DecodingSettings(max_tokens=8)
+    source = [5, 9, 11]
+    ((_, (one,)),) = search([MODEL, MODEL], [Source(0, source)], SPECIAL, options)
+    (alone,) = beam_search(MODEL, [source], SPECIAL, options)[0]
+    assert one.ids == alone.ids and one.score == pytest.approx(alone.score, abs=1e-4)
+    ((_, found),) = search(models, [Source(0, source)], SPECIAL, options, n_best=4)
+    for hypothesis in found:
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
+        log_probs = token_log_probs(models, batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
+
+
+def test_samples_follow_the_models_distribution_and_depend_on_seed_and_number_alone():
+    options = DecodingSettings(beam_size=1, max_tokens=1)
+    source = [5, 9, 11]
+    drawn = hypotheses_of(MODEL, [source] * 4000, options, sampling=SamplingSettings(temperature=0.8))
+    counts = np.zeros(VOCAB_SIZE)
+    for (hypothesis,) in drawn:
+        counts[hypothesis.ids[0] if hypothesis.ids else SPECIAL.eos] += 1
+    batch = make_batch([(source, [])], SPECIAL, rows=None)
+    with torch.no_grad():
+        logits = MODEL(batch.src, batch.src_mask, batch.tgt_in)[0, -1].double()
+    logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
+    expected = 4000 * torch.softmax(logits / 0.8, dim=-1).numpy()
+    often = expected > 5
+    assert ((counts - expected)[often] ** 2 / expected[often]).sum() < 2 * often.sum() + 20  # chi-square, far tail
+    again = hypotheses_of(MODEL, [source] * 50, options, n_sentences=7, sampling=SamplingSettings(temperature=0.8))
+    assert [h[0].ids for h in again] == [h[0].ids for h in drawn[:50]]
+    other = hypotheses_of(MODEL, [source] * 50, options, sampling=SamplingSettings(temperature=0.8, seed=2))
+    assert [h[0].ids for h in other] != [h[0].ids for h in again]
+
+
+@given(source=SHORT)
+@settings(max_examples=10, deadline=None)
+def test_drawing_among_one_id_is_greedy_search(source):
+    options = DecodingSettings(beam_size=1, max_tokens=8)
+    (greedy,) = beam_search(MODEL, [source], SPECIAL, options)[0]
+    for sampling in (SamplingSettings(top_k=1), SamplingSettings(top_p=1e-9), SamplingSettings(temperature=1e-4)):
+        ((drawn,),) = hypotheses_of(MODEL, [source], options, sampling=sampling)
+        assert drawn.ids == greedy.ids
+        assert drawn.log_prob == pytest.approx(greedy.log_prob, abs=1e-4)
+
+
+def test_a_search_goes_on_while_no_other_source_is_at_hand():
+    """None says "not yet": what was given is finished before the next is asked for in earnest."""
+    given_out = []
+
+    def arriving():
+        for number, ids in enumerate(([5, 6], [7, 8, 9], [4])):
+            yield Source(number, ids)
+            while len(given_out) <= number:
+                yield None
+
+    for number, _ in search([MODEL], arriving(), SPECIAL, DecodingSettings(max_tokens=6)):
+        given_out.append(number)
+    assert given_out == [0, 1, 2]
