@@ -30,6 +30,7 @@ from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
+from heed.runtime import keep_freed_memory
 
 SPECIAL = SpecialIds(PAD, BOS, EOS)
 HEED = ["heed-fp32", "heed-bf16", "heed-int8"]
@@ -45,6 +46,7 @@ def random_model() -> Transformer:
 
 
 def heed_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engine:
+    keep_freed_memory()
     ready = packed(model, precision)  # type: ignore[arg-type]
     settings = DecodingSettings(**settings_of(job))
 
@@ -163,9 +165,10 @@ def race(names: list[str], job: dict[str, Any], *, windows: int) -> dict[str, di
                 if answer is None:
                     raise SystemExit(f"{name} ended before it answered: run this file with --worker {name} to see why.")
                 told = json.loads(answer)
+                seconds = told.pop("seconds")
                 if window:
-                    results[name]["seconds"].append(told.pop("seconds"))
-                    print(f"window {window}  {name:24s} {results[name]['seconds'][-1]:8.2f} s", file=sys.stderr)
+                    results[name]["seconds"].append(seconds)
+                    print(f"window {window}  {name:24s} {seconds:8.2f} s", file=sys.stderr)
                 results[name].update(told)
     for process in processes.values():
         process.kill()

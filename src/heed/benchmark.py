@@ -17,7 +17,7 @@ from torch import Tensor
 from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.decoding.search import DecodingSettings, beam_search
+from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.cost import matrix_products, n_parameters, training_flops
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
@@ -246,6 +246,7 @@ def decoding_speed(
     tables = read_preset(preset, where="--preset")
     arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
     vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
+    keep_freed_memory()
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
     model = packed(Transformer(arch, vocab_size).to(machine.device), precision)
@@ -253,15 +254,21 @@ def decoding_speed(
         beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
     )
     draw = np.random.default_rng(1)
-    latencies: list[float] = []
     started = time.perf_counter()
-    while len(latencies) < 4 or time.perf_counter() - started < seconds:
-        sources = [draw.integers(3, vocab_size, src_length - 1).tolist() for _ in range(batch)]
-        start = time.perf_counter()
-        found = beam_search(model, sources, SPECIAL, settings)
-        latencies.append(time.perf_counter() - start)
-        assert all(len(hypotheses[0].ids) == tgt_length for hypotheses in found)
-    measured = np.array(latencies[1:])  # the first one finds memory and warms up
+    ends = [started]
+
+    def sources() -> Iterator[Source]:
+        while len(ends) < 5 or time.perf_counter() - started < seconds:
+            for _ in range(batch):
+                yield Source(0, draw.integers(3, vocab_size, src_length - 1).tolist())
+
+    n_found = 0
+    for _, (best, *_) in search([model], sources(), SPECIAL, settings, n_sentences=batch):
+        assert len(best.ids) == tgt_length
+        n_found += 1
+        if n_found % batch == 0:
+            ends.append(time.perf_counter())
+    measured = np.diff(ends)[1:]  # the first batch finds memory and warms up
     middle = float(np.median(measured))
     return DecodingSpeed(
         target_tokens_per_second=batch * tgt_length / middle,

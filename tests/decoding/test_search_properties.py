@@ -11,11 +11,12 @@ from heed.data.batching import make_batch
 from heed.decoding import search as search_module
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, length_penalty, search
-from heed.kernels.library import library
+from heed.kernels.library import has_int8, library
 from heed.model.inference import PlainState, packed
 from heed.model.transformer import Architecture, Transformer
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 VOCAB_SIZE = 40
 
 
@@ -42,7 +43,7 @@ def hypotheses_of(model, sources, options, *, n_best=1, n_sentences=64, sampling
 
 
 @needs_kernels
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 @given(
     sources=st.lists(SOURCE, min_size=1, max_size=12),
     order=st.randoms(use_true_random=False),
@@ -64,7 +65,8 @@ def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
         assert found == alone[place]  # ids, scores and all: equal, not close
 
 
-READY = {precision: packed(MODEL, precision) for precision in ("fp32", "bf16", "int8")} if library() else {}
+PRECISIONS = ("fp32", "bf16", "int8") if has_int8() else ("fp32", "bf16")
+READY = {precision: packed(MODEL, precision) for precision in PRECISIONS} if library() else {}
 
 
 @needs_kernels

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.kernels import incremental
-from heed.kernels.library import library
+from heed.kernels.library import has_int8, library
 
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
@@ -24,19 +25,48 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
         assert torch.equal(incremental.panel_product(x[i : i + 1], panels, filled, d_out)[0], y[i])
 
 
-@given(n=st.integers(1, 20), d_in=st.integers(2, 70), d_out=st.integers(1, 50))
+@needs_int8
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@given(n=st.integers(1, 30), d_in=st.integers(1, 70), d_out=st.integers(1, 100), relu=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_the_8_bit_product_is_that_of_the_rounded_numbers(n, d_in, d_out):
+def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
-    x, bias = torch.randn(n, d_in), torch.randn(d_out)
+    x, weight, bias = torch.randn(n, d_in).to(dtype), torch.randn(d_out, d_in), torch.randn(d_out)
     x[0] = 0  # a row without any number has no step
-    q = torch.randint(-127, 128, (d_out, d_in), dtype=torch.int8)
-    weight_steps = torch.rand(d_out)
-    y = incremental.int8_product(x, q, weight_steps, bias)
-    most = x.abs().amax(1, keepdim=True)
-    rounded = torch.where(most > 0, (x * (127 / most)).round(), 0).double() * (most / 127)
-    expected = rounded @ (q.double() * weight_steps[:, None]).T + bias
-    torch.testing.assert_close(y.double(), expected, atol=1e-3, rtol=1e-3)
+    packed = incremental.Int8Weight(weight, bias)
+    most = x.float().abs().amax(1, keepdim=True)
+    rounded = torch.where(most > 0, (x.float() * (127 / most)).round(), 0).double() * (most / 127)
+    steps = weight.abs().amax(1, keepdim=True) / 127
+    expected = rounded @ ((weight / steps).round() * steps).double().T + bias
+    # A number half-way between two steps may be rounded to either.
+    slack = float((most / 127).max() * weight.abs().max()) * 1.01 + 1e-4
+    logits = incremental.int8_product(x, packed, logits=True)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), expected, atol=slack, rtol=0)
+    assert float((logits - expected).abs().median()) < 1e-4
+    y = incremental.int8_product(x, packed, relu=relu)
+    torch.testing.assert_close(y, (torch.relu(logits) if relu else logits).to(dtype))
+    for i in range(n):
+        assert torch.equal(incremental.int8_product(x[i : i + 1], packed, logits=True)[0], logits[i])
+
+
+@needs_int8
+@given(n_sentences=st.integers(1, 9), beam=st.integers(1, 5), vocab_size=st.integers(8, 2000), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sentences, beam, vocab_size, seed):
+    torch.manual_seed(seed)
+    x = torch.randn(n_sentences * beam, 20)
+    weight = incremental.Int8Weight(torch.randn(vocab_size, 20), None)
+    log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
+    required = torch.where(torch.rand(n_sentences, beam) < 0.1, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
+    never = torch.zeros(vocab_size, dtype=torch.bool)
+    never[[0, 1]] = True
+    arguments = (log_probs, required, never, torch.rand(n_sentences) < 0.5)
+    lazy = incremental.best_continuations(incremental.Int8Logits(x, weight), *arguments, eos=2, k=2 * beam)
+    logits = incremental.int8_product(x, weight, logits=True)
+    whole = incremental.best_continuations(logits, *arguments, eos=2, k=2 * beam)
+    assert torch.equal(lazy[1], whole[1])
+    torch.testing.assert_close(lazy[0], whole[0], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

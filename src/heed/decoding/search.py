@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from heed.config import Settings
 from heed.data.batching import SpecialIds, padded_sources
 from heed.kernels import incremental
+from heed.kernels.incremental import Int8Logits
 from heed.kernels.library import ready
 from heed.model.inference import search_state
 from heed.model.transformer import Transformer
@@ -135,9 +136,10 @@ def search(
         if len(live) == 0:
             return
         tokens = live.tokens()
-        logits = states[0].logits(tokens)
-        if len(states) > 1:
-            parts = [torch.log_softmax(x.float(), dim=-1) for x in (logits, *(s.logits(tokens) for s in states[1:]))]
+        if len(states) == 1:
+            logits = states[0].logits(tokens, lazy=sampling is None)
+        else:
+            parts = [torch.log_softmax(cast(Tensor, state.logits(tokens)).float(), dim=-1) for state in states]
             logits = torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
         rows, kept = live.step(logits)
         yield from live.take_done()
@@ -254,10 +256,12 @@ class _Live:
         last = (self.lengths - 1).clamp(min=0)[:, None, None].expand(-1, self.beam, 1)
         return self.history.gather(2, last).flatten()
 
-    def step(self, logits: Float[Tensor, "row vocab"]) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
+    def step(
+        self, logits: Float[Tensor, "row vocab"] | Int8Logits
+    ) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
-        values, parents, ids = self._sampled(logits) if self.sampling else self._best(logits)
+        values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits)
         is_eos = ids == eos
         ending = is_eos[:, :beam] & values[:, :beam].isfinite()
         self.lengths = self.lengths + 1
@@ -292,14 +296,14 @@ class _Live:
             self._collect(cut, values, rows, ended=False)
         return self._keep(parents, done)
 
-    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _best(self, logits: Tensor | Int8Logits) -> tuple[Tensor, Tensor, Tensor]:
         """(log-probability, row in the sentence, id) of the best continuations of each sentence, best first.
 
         Twice the beam: even if half of them end, `beam` unfinished ones remain.
         """
         k = min(2 * self.beam, self.beam * self.vocab_size)
         may_end, required = self.lengths >= self.settings.min_tokens, self._required()
-        if ready(logits):
+        if isinstance(logits, Int8Logits) or ready(logits):
             values, index = incremental.best_continuations(
                 logits, self.log_probs.contiguous(), required, self.never, may_end, eos=self.special.eos, k=k
             )

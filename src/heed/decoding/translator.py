@@ -17,7 +17,7 @@ from heed.model.inference import packed
 from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.runtime import DecodingPrecision, choose_machine
+from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
 # Sentences that are searched at a time, and pairs that are scored at a time: so many, and so many ids.
@@ -96,6 +96,7 @@ class Translator:
 
         `changes`: DecodingSettings by name; None changes nothing. HeedError if the folders' tokenizers differ.
         """
+        keep_freed_memory()
         loaded = [load_model(Path(folder)) for folder in folders]
         tokenizer = loaded[0].tokenizer
         for folder, other in zip(folders[1:], loaded[1:], strict=True):

@@ -65,8 +65,26 @@ def add_norm(
     epsilon: float,
 ) -> Float[Tensor, "*token d"]:
     """LayerNorm(x + dropout(branch))."""
-    result: Tensor = _AddNorm.apply(x.contiguous(), branch.contiguous(), gain, bias, dropout, epsilon)
+    x, branch = x.contiguous(), branch.contiguous()
+    if (
+        not torch.is_grad_enabled()
+    ):  # a search has thousands of these a second, and autograd's account of one costs more
+        return _add_norm(x, branch, gain, bias, dropout, _seed() if dropout else 0, epsilon)[0]
+    result: Tensor = _AddNorm.apply(x, branch, gain, bias, dropout, epsilon)
     return result
+
+
+def _add_norm(
+    x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, seed: int, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The result, the sum that was normalised, and of each row its mean and 1 / deviation."""
+    d = x.shape[-1]
+    n = x.numel() // d
+    y, total = torch.empty_like(x), torch.empty_like(x)
+    mean, rstd = torch.empty(n), torch.empty(n)
+    pointers = [t.data_ptr() for t in (x, branch, gain, bias, total, y, mean, rstd)]
+    kernel("add_norm", x)(*pointers, n, d, dropout, seed, epsilon)
+    return y, total, mean, rstd
 
 
 class _AddNorm(torch.autograd.Function):
@@ -74,13 +92,9 @@ class _AddNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, epsilon: float
     ) -> Tensor:
-        d = x.shape[-1]
-        n = x.numel() // d
-        total, y = torch.empty_like(x), torch.empty_like(x)
-        mean, rstd = torch.empty(n), torch.empty(n)
-        ctx.seed, ctx.dropout, ctx.shape = _seed() if dropout else 0, dropout, (n, d)
-        pointers = [t.data_ptr() for t in (x, branch, gain, bias, total, y, mean, rstd)]
-        kernel("add_norm", x)(*pointers, n, d, dropout, ctx.seed, epsilon)
+        ctx.seed, ctx.dropout = _seed() if dropout else 0, dropout
+        y, total, mean, rstd = _add_norm(x, branch, gain, bias, dropout, ctx.seed, epsilon)
+        ctx.shape = (len(mean), x.shape[-1])
         ctx.save_for_backward(total, gain, mean, rstd)
         return y
 

@@ -1,6 +1,10 @@
 """The kernels of a search's step, on a CPU, without gradients. Rows are hypotheses, `beam` in a row a sentence."""
 
+import ctypes
+from dataclasses import dataclass
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -12,7 +16,7 @@ PANEL = 32  # outputs that lie together in a packed weight: PANEL of decoding.cp
 def panels(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "panel d_in PANEL"]:
     """An fp32 weight as `panel_product` reads it."""
     d_out, d_in = weight.shape
-    filled = torch.nn.functional.pad(weight, (0, 0, 0, -d_out % PANEL))
+    filled = F.pad(weight, (0, 0, 0, -d_out % PANEL))
     return filled.view(-1, PANEL, d_in).transpose(1, 2).contiguous()
 
 
@@ -28,23 +32,48 @@ def panel_product(
     return y
 
 
-def int8_product(
-    x: Float[Tensor, "*row d_in"],
-    weight: Int[Tensor, "d_out d_in"],
-    weight_steps: Float[Tensor, " d_out"],
-    bias: Float[Tensor, " d_out"] | None,
-) -> Float[Tensor, "*row d_out"]:
-    """x · Wᵀ + bias, x in 8 bits by rows, W in 8 bits by outputs; the sums are whole numbers, so they are exact."""
-    x = x.contiguous()
-    d_out, d_in = weight.shape
-    n = x.numel() // d_in
-    q, steps = torch.empty(n, d_in, dtype=torch.int8), torch.empty(n)
-    kernel("quantize", x)(x.data_ptr(), q.data_ptr(), steps.data_ptr(), n, d_in)
-    sums = torch._int_mm(q, weight.t())
-    y = torch.empty(*x.shape[:-1], d_out)
-    kernel("dequantize", x)(
-        sums.data_ptr(), steps.data_ptr(), weight_steps.data_ptr(), _address(bias), y.data_ptr(), n, d_out
+class _Int8Weight(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("panels", "offsets", "steps", "bias")),
+        *((name, ctypes.c_int64) for name in ("d_in", "d_out")),
     )
+
+
+class Int8Weight:
+    """A weight and bias as `int8_product` reads them; each output's numbers are whole multiples of its step."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        """The nearest to an fp32 weight, in steps of an output's largest number / 127."""
+        self.d_out, self.d_in = weight.shape
+        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
+        filled = F.pad((weight / steps[:, None]).round().to(torch.int8), (0, -self.d_in % 4, 0, -self.d_out % PANEL))
+        bias = torch.zeros(self.d_out) if bias is None else bias
+        self._tensors = (
+            filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous(),
+            -128 * filled.sum(dim=1, dtype=torch.int32),
+            F.pad(steps, (0, -self.d_out % PANEL)),
+            F.pad(bias, (0, -self.d_out % PANEL)),
+        )
+
+    def __deepcopy__(self, memo: object) -> "Int8Weight":
+        return self  # it never changes
+
+    def structure(self) -> _Int8Weight:
+        """As the kernels take it."""
+        return _Int8Weight(*(tensor.data_ptr() for tensor in self._tensors), self.d_in, self.d_out)
+
+
+def int8_product(
+    x: Float[Tensor, "*row d_in"], weight: Int8Weight, *, relu: bool = False, logits: bool = False
+) -> Float[Tensor, "*row d_out"]:
+    """x · Wᵀ + bias, x in 8 bits by rows; the sums are whole numbers, so they are exact. `logits`: results in fp32."""
+    x = x.contiguous()
+    y = torch.empty(*x.shape[:-1], weight.d_out, dtype=torch.float32 if logits else x.dtype)
+    n, structure = x.numel() // weight.d_in, weight.structure()
+    if logits:
+        kernel("int8_logits", x)(x.data_ptr(), ctypes.addressof(structure), y.data_ptr(), n)
+    else:
+        kernel("int8_product", x)(x.data_ptr(), ctypes.addressof(structure), y.data_ptr(), n, relu)
     return y
 
 
@@ -85,8 +114,16 @@ def attend_to_source(
     return out
 
 
+@dataclass(frozen=True)
+class Int8Logits:
+    """Logits that are not worked out: x · Wᵀ. `best_continuations` never holds all of them."""
+
+    x: Float[Tensor, "row d_model"]
+    weight: Int8Weight
+
+
 def best_continuations(
-    logits: Float[Tensor, "row vocab"],
+    logits: Float[Tensor, "row vocab"] | Int8Logits,
     log_probs: Float[Tensor, "sentence beam"],
     required: Int[Tensor, "sentence beam"],
     never: Bool[Tensor, " vocab"],
@@ -102,8 +139,14 @@ def best_continuations(
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
-    tensors = (logits, log_probs, required, never, may_end, values, indices)
-    kernel("best_continuations", logits)(*(t.data_ptr() for t in tensors), n_sentences, beam, logits.shape[1], eos, k)
+    pointers = [t.data_ptr() for t in (log_probs, required, never, may_end, values, indices)]
+    if isinstance(logits, Int8Logits):
+        structure = logits.weight.structure()
+        kernel("int8_best_continuations", logits.x)(
+            logits.x.data_ptr(), ctypes.addressof(structure), *pointers, n_sentences, beam, eos, k
+        )
+    else:
+        kernel("best_continuations", logits)(logits.data_ptr(), *pointers, n_sentences, beam, logits.shape[1], eos, k)
     return values, indices
 
 

@@ -46,12 +46,11 @@ SIGNATURES = {
     "attend_to_past": [P, P, P, P, P, P, N, N, N, N, N],
     "attend_to_source": [P, P, P, P, N, N, N, N, N],
     "best_continuations": [P, P, P, P, P, P, P, N, N, N, N, N],
+    "int8_best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N],
+    "int8_product": [P, P, P, N, ctypes.c_int32],
+    "int8_logits": [P, P, P, N],
 }
-FP32_SIGNATURES = {  # these exist for float alone
-    "panel_product": [P, P, P, P, N, N, N],
-    "quantize": [P, P, P, N, N],
-    "dequantize": [P, P, P, P, P, N, N],
-}
+FP32_SIGNATURES = {"panel_product": [P, P, P, P, N, N, N]}  # for float alone
 
 
 _KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
@@ -66,6 +65,11 @@ def kernel(name: str, like: Tensor) -> Callable[..., None]:
     """The kernel of this name for tensors of this type."""
     function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[like.dtype]}")
     return function
+
+
+def has_int8() -> bool:
+    """Whether the kernels are at hand and the processor multiplies 8-bit integers in vectors (AVX-512 VNNI)."""
+    return bool(getattr(library(), "has_int8", int)())
 
 
 def library() -> ctypes.CDLL | None:

@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from heed.config import HeedError
 from heed.kernels import fused, incremental
 from heed.kernels.fused import Spans
-from heed.kernels.library import ready
+from heed.kernels.incremental import Int8Logits
+from heed.kernels.library import has_int8, ready
 from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
 from heed.runtime import DecodingPrecision
 
@@ -50,36 +52,38 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """An nn.Linear in 8-bit integers: every output's weights in steps of the largest / 127, every row of x likewise."""
+    """An nn.Linear in 8-bit integers."""
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, *, logits: bool = False):
         super().__init__()
-        weight = linear.weight.detach().float()
-        self.steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
-        self.weight = (weight / self.steps[:, None]).round().to(torch.int8)
-        self.bias = None if linear.bias is None else linear.bias.detach().float()
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.packed, self.logits = incremental.Int8Weight(linear.weight.detach().float(), bias), logits
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        return incremental.int8_product(x, self.weight, self.steps, self.bias)
-
-
-_KINDS: dict[DecodingPrecision, type[nn.Module]] = {"fp32": PanelLinear, "bf16": PackedLinear, "int8": Int8Linear}
+        return incremental.int8_product(x, self.packed, logits=self.logits)
 
 
 def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
     """A copy of the model to translate with; without the kernels the copy's weights are cast and nothing else.
 
-    int8 needs the kernels; everything but its products is in fp32.
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where the processor cannot.
     """
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    result = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
-    if ready(result.src_embedding.weight):
-        for module in list(result.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    # torch's 8-bit product is wrong where there is one input (2.13).
-                    kind = PanelLinear if precision == "int8" and child.in_features == 1 else _KINDS[precision]
-                    setattr(module, name, kind(child))
+    if precision == "int8" and not has_int8():
+        raise HeedError("int8 needs a processor with AVX-512 VNNI and Heed's kernels; take bf16 or fp32.")
+    result = copy.deepcopy(model).eval().requires_grad_(False)
+    linears = [
+        (module, name, child)
+        for module in result.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.Linear)
+    ]
+    if precision == "int8":  # from the weights before they are rounded to bf16
+        for module, name, linear in linears:
+            setattr(module, name, Int8Linear(linear, logits=name == "output"))
+    result.to(torch.float32 if precision == "fp32" else torch.bfloat16)
+    if precision != "int8" and ready(result.src_embedding.weight):
+        for module, name, linear in linears:
+            setattr(module, name, (PanelLinear if precision == "fp32" else PackedLinear)(linear))
     return result
 
 
@@ -94,8 +98,8 @@ class SearchState(Protocol):
     def admit(self, src: Int[Tensor, "sentence src"], src_mask: Bool[Tensor, "sentence src"]) -> None:
         """Takes in sources (with eos), behind those that live."""
 
-    def logits(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row vocab"]:
-        """The logits behind `tokens`, which become part of every row."""
+    def logits(self, tokens: Int[Tensor, " row"], *, lazy: bool = False) -> Float[Tensor, "row vocab"] | Int8Logits:
+        """The logits behind `tokens`, which become part of every row; if `lazy`, perhaps not worked out."""
 
     def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
         """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
@@ -124,7 +128,7 @@ class PlainState:
         src, src_mask = src.to(self._device), src_mask.to(self._device)
         self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
 
-    def logits(self, tokens: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor, *, lazy: bool = False) -> Tensor:
         assert self._state is not None
         return self._model.decode(tokens[:, None], self._state)[:, 0]
 
@@ -185,7 +189,7 @@ class BeamState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def logits(self, tokens: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor, *, lazy: bool = False) -> Tensor | Int8Logits:
         if self._longest == self._ancestors.shape[1]:
             self._grow()
         n_heads = self._arch.n_heads
@@ -209,7 +213,10 @@ class BeamState:
             x = layer.feed_forward_norm(x, layer.feed_forward(x))
         self._lengths += 1
         self._longest += 1
-        logits: Tensor = self._model.output(x)
+        output = self._model.output
+        if lazy and isinstance(output, Int8Linear):
+            return Int8Logits(x, output.packed)
+        logits: Tensor = output(x)
         return logits
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
