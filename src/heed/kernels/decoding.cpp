@@ -329,44 +329,51 @@ static void int8_best_continuations(const T*, const Int8Weight&, Continuations&,
 // ---------------------------------------------------------------------------------------------------------------------
 // Attention of one query a row to keys and values at places of their own.
 
-// softmax(q · keys / √d_k) · values; key(t) and value(t) are the t-th one's addresses. D: d_k and d_v where they are
-// equal and known beforehand, so that sums stay in registers; else 0.
-template <int D, class T, class Key, class Value>
-static inline void attend_one(const T* q, Key key, Value value, int64_t n, int64_t width_k, int64_t width_v,
-                              float* scratch, T* out) {
-    const int32_t d_k = D ? D : int32_t(width_k), d_v = D ? D : int32_t(width_v);
-    float *p = scratch, *query = p + n, *sum = query + d_k;
-    float query_here[D ? D : 1], sum_here[D ? D : 1];
-    if (D) query = query_here, sum = sum_here;
-    const float scale = 1.0f / std::sqrt(float(d_k));
-    for (int32_t j = 0; j < d_k; j++) query[j] = to_float(q[j]);
-    for (int64_t t = 0; t < n; t++) {
-        const T* k = key(t);
-        float dot = 0;
-        for (int32_t j = 0; j < d_k; j++) dot += query[j] * to_float(k[j]);
-        p[t] = dot;
-    }
-    const float top = largest(p, n);
-    float total = 0;
-    for (int32_t t = 0; t < n; t++) {
-        p[t] = exponential((p[t] - top) * scale);
-        total += p[t];
-    }
-    const float inverse = 1.0f / total;
-    for (int32_t j = 0; j < d_v; j++) sum[j] = 0;
-    for (int64_t t = 0; t < n; t++) {
-        const T* v = value(t);
-        const float weight = p[t] * inverse;
-        for (int32_t j = 0; j < d_v; j++) sum[j] += weight * to_float(v[j]);
-    }
-    for (int32_t j = 0; j < d_v; j++) put(out[j], sum[j]);
-}
-
 struct Heads {
     int64_t n, d_k, d_v;
     int64_t keys() const { return n * d_k; }
     int64_t values() const { return n * d_v; }
+    int64_t kv() const { return keys() + values(); }
+    int64_t scratch(int64_t length) const { return kv() + n * length; }
 };
+
+// softmax(q · keys / √d_k) · values in every head; at(t) is the address of all heads' K | V of position t, which are read
+// once, from first to last. D: d_k and d_v where they are equal and known beforehand, else 0.
+template <int D, class T, class At>
+static inline void attend_row(const T* q, At at, int64_t length, const Heads& heads, float* scratch, T* out) {
+    const int32_t d_k = D ? D : int32_t(heads.d_k), d_v = D ? D : int32_t(heads.d_v);
+    float *query = scratch, *sum = query + heads.keys(), *p = sum + heads.values();
+    const float scale = 1.0f / std::sqrt(float(d_k));
+    for (int32_t j = 0; j < heads.keys(); j++) query[j] = to_float(q[j]);
+    for (int64_t t = 0; t < length; t++) {
+        const T* const keys = at(t);
+        for (int64_t h = 0; h < heads.n; h++) {
+            float dot = 0;
+            for (int32_t j = 0; j < d_k; j++) dot += query[h * d_k + j] * to_float(keys[h * d_k + j]);
+            p[h * length + t] = dot;
+        }
+    }
+    for (int64_t h = 0; h < heads.n; h++) {
+        float* const mine = p + h * length;
+        const float top = largest(mine, length);
+        float total = 0;
+        for (int32_t t = 0; t < length; t++) {
+            mine[t] = exponential((mine[t] - top) * scale);
+            total += mine[t];
+        }
+        const float inverse = 1.0f / total;
+        for (int32_t t = 0; t < length; t++) mine[t] *= inverse;
+    }
+    for (int32_t j = 0; j < heads.values(); j++) sum[j] = 0;
+    for (int64_t t = 0; t < length; t++) {
+        const T* const values = at(t) + heads.keys();
+        for (int64_t h = 0; h < heads.n; h++) {
+            const float weight = p[h * length + t];
+            for (int32_t j = 0; j < d_v; j++) sum[h * d_v + j] += weight * to_float(values[h * d_v + j]);
+        }
+    }
+    for (int32_t j = 0; j < heads.values(); j++) put(out[j], sum[j]);
+}
 
 // Self-attention. qkv: (row, Q | K | V of all heads). The new keys and values go to cache[slot, length], where the cache
 // is (slot, position, K | V); ancestors[slot, position] is the slot in which a row's ancestor wrote at that position, so
@@ -374,24 +381,18 @@ struct Heads {
 template <int D, class T>
 static void attend_to_past(const T* qkv, T* cache, int32_t* ancestors, const int64_t* slots, const int64_t* lengths,
                            T* out, int64_t n, int64_t capacity, Heads heads) {
-    const int64_t kv = heads.keys() + heads.values(), stride = heads.keys() + kv;
 #pragma omp parallel
     {
         Scratch scratch;
 #pragma omp for
         for (int64_t i = 0; i < n; i++) {
-            const int64_t slot = slots[i], length = lengths[i];
-            int32_t* const mine = ancestors + slot * capacity;
-            memcpy(cache + (slot * capacity + length) * kv, qkv + i * stride + heads.keys(), size_t(kv) * sizeof(T));
-            mine[length] = int32_t(slot);
-            float* const memory = scratch.take(heads.d_k + length + 1 + heads.d_v);
-            for (int64_t h = 0; h < heads.n; h++) {
-                const auto at = [&](int64_t t) { return cache + (mine[t] * capacity + t) * kv; };
-                attend_one<D>(
-                    qkv + i * stride + h * heads.d_k, [&](int64_t t) { return at(t) + h * heads.d_k; },
-                    [&](int64_t t) { return at(t) + heads.keys() + h * heads.d_v; }, length + 1, heads.d_k, heads.d_v,
-                    memory, out + i * heads.values() + h * heads.d_v);
-            }
+            const T* const q = qkv + i * (heads.keys() + heads.kv());
+            int32_t* const mine = ancestors + slots[i] * capacity;
+            const auto at = [&](int64_t t) { return cache + (mine[t] * capacity + t) * heads.kv(); };
+            mine[lengths[i]] = int32_t(slots[i]);
+            memcpy(at(lengths[i]), q + heads.keys(), size_t(heads.kv()) * sizeof(T));
+            attend_row<D>(q, at, lengths[i] + 1, heads, scratch.take(heads.scratch(lengths[i] + 1)),
+                          out + i * heads.values());
         }
     }
 }
@@ -400,7 +401,6 @@ static void attend_to_past(const T* qkv, T* cache, int32_t* ancestors, const int
 template <int D, class T>
 static void attend_to_source(const T* q, const int64_t* memories, const int64_t* src_lengths, T* out, int64_t n,
                              int64_t beam, Heads heads) {
-    const int64_t kv = heads.keys() + heads.values();
 #pragma omp parallel
     {
         Scratch scratch;
@@ -408,13 +408,9 @@ static void attend_to_source(const T* q, const int64_t* memories, const int64_t*
         for (int64_t i = 0; i < n; i++) {
             const T* const memory = reinterpret_cast<const T*>(memories[i / beam]);
             const int64_t length = src_lengths[i / beam];
-            float* const space = scratch.take(heads.d_k + length + heads.d_v);
-            for (int64_t h = 0; h < heads.n; h++)
-                attend_one<D>(
-                    q + i * heads.keys() + h * heads.d_k,
-                    [&](int64_t t) { return memory + t * kv + h * heads.d_k; },
-                    [&](int64_t t) { return memory + t * kv + heads.keys() + h * heads.d_v; }, length, heads.d_k,
-                    heads.d_v, space, out + i * heads.values() + h * heads.d_v);
+            attend_row<D>(
+                q + i * heads.keys(), [&](int64_t t) { return memory + t * heads.kv(); }, length, heads,
+                scratch.take(heads.scratch(length)), out + i * heads.values());
         }
     }
 }
