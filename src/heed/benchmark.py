@@ -262,10 +262,9 @@ def decoding_speed(
             for _ in range(batch):
                 yield Source(0, draw.integers(3, vocab_size, src_length - 1).tolist())
 
-    n_found = 0
-    for _, (best, *_) in search([model], sources(), SPECIAL, settings, n_sentences=batch):
+    found = search([model], sources(), SPECIAL, settings, n_sentences=batch)
+    for n_found, (_, (best, *_)) in enumerate(found, start=1):
         assert len(best.ids) == tgt_length
-        n_found += 1
         if n_found % batch == 0:
             ends.append(time.perf_counter())
     measured = np.diff(ends)[1:]  # the first batch finds memory and warms up

@@ -193,6 +193,11 @@ class _Live:
     Axes: sentence, beam, rank (of the n_best), tgt (positions behind bos).
     """
 
+    BY_SENTENCE = (
+        *("numbers", "lengths", "limits", "history", "prefixes", "log_probs"),
+        *("best_scores", "best_log_probs", "best_lengths", "best_ids"),
+    )
+
     def __init__(
         self,
         special: SpecialIds,
@@ -226,9 +231,8 @@ class _Live:
         """New sentences, behind the others; only the first row of each counts at first."""
         n, special = len(sources), self.special
         limits = [_limit(source, self.settings) for source in sources]
-        width = max(self.history.shape[2], max(limits))
-        self.history = _widened(self.history, width)
-        self.best_ids = _widened(self.best_ids, width)
+        width = max(limits) if len(self) == 0 else max(self.history.shape[2], *limits)
+        self.history, self.best_ids = _widened(self.history, width), _widened(self.best_ids, width)
         prefix_width = max(self.prefixes.shape[1], max(len(source.prefix) for source in sources))
         prefixes = [[*source.prefix] + [-1] * (prefix_width - len(source.prefix)) for source in sources]
         log_probs = torch.full((n, self.beam), -torch.inf)
@@ -382,10 +386,11 @@ class _Live:
         for place in done.nonzero()[:, 0].tolist():
             self.done.append((int(self.numbers[place]), self._hypotheses(place)))
         kept = (~done).nonzero()[:, 0]
-        for name in ("numbers", "lengths", "limits", "history", "prefixes", "log_probs", "best_scores"):
+        for name in self.BY_SENTENCE:
             setattr(self, name, getattr(self, name)[kept])
-        for name in ("best_log_probs", "best_lengths", "best_ids"):
-            setattr(self, name, getattr(self, name)[kept])
+        if len(kept):  # a long sentence that has gone is no burden to the short ones that go on
+            width = int(self.limits.max())
+            self.history, self.best_ids = self.history[:, :, :width], self.best_ids[:, :, :width]
         return rows[kept].flatten(), kept
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:

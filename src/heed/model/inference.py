@@ -18,7 +18,7 @@ from heed.config import HeedError
 from heed.kernels import fused, incremental
 from heed.kernels.fused import Spans
 from heed.kernels.incremental import Int8Logits
-from heed.kernels.library import has_int8, ready
+from heed.kernels.library import has_int8, library, ready
 from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
 from heed.runtime import DecodingPrecision
 
@@ -29,10 +29,10 @@ class PanelLinear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.d_out = linear.out_features
-        self.panels = incremental.panels(linear.weight.detach())
+        self.panels = incremental.panels(linear.weight.detach().float())
         self.bias = None
         if linear.bias is not None:
-            self.bias = nn.functional.pad(linear.bias.detach(), (0, -self.d_out % incremental.PANEL))
+            self.bias = nn.functional.pad(linear.bias.detach().float(), (0, -self.d_out % incremental.PANEL))
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         return incremental.panel_product(x, self.panels, self.bias, self.d_out)
@@ -43,8 +43,8 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
+        self.bias = None if linear.bias is None else linear.bias.detach().bfloat16()
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
@@ -54,37 +54,36 @@ class PackedLinear(nn.Module):
 class Int8Linear(nn.Module):
     """An nn.Linear in 8-bit integers."""
 
-    def __init__(self, linear: nn.Linear, *, logits: bool = False):
+    def __init__(self, linear: nn.Linear):
         super().__init__()
         bias = None if linear.bias is None else linear.bias.detach().float()
-        self.packed, self.logits = incremental.Int8Weight(linear.weight.detach().float(), bias), logits
+        self.packed = incremental.Int8Weight(linear.weight.detach().float(), bias)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        return incremental.int8_product(x, self.packed, logits=self.logits)
+        return incremental.int8_product(x, self.packed)
 
 
 def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
-    """A copy of the model to translate with; without the kernels the copy's weights are cast and nothing else.
+    """A copy of the model to translate with, its products packed where the kernels are at hand, else only cast.
 
-    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where the processor cannot.
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be.
     """
-    if precision == "int8" and not has_int8():
-        raise HeedError("int8 needs a processor with AVX-512 VNNI and Heed's kernels; take bf16 or fp32.")
+    on_cpu = model.src_embedding.weight.is_cpu
+    if precision == "int8" and not (on_cpu and has_int8()):
+        raise HeedError("int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take bf16 or fp32.")
     result = copy.deepcopy(model).eval().requires_grad_(False)
-    linears = [
-        (module, name, child)
-        for module in result.modules()
-        for name, child in module.named_children()
-        if isinstance(child, nn.Linear)
-    ]
-    if precision == "int8":  # from the weights before they are rounded to bf16
-        for module, name, linear in linears:
-            setattr(module, name, Int8Linear(linear, logits=name == "output"))
-    result.to(torch.float32 if precision == "fp32" else torch.bfloat16)
-    if precision != "int8" and ready(result.src_embedding.weight):
-        for module, name, linear in linears:
-            setattr(module, name, (PanelLinear if precision == "fp32" else PackedLinear)(linear))
-    return result
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    kinds: dict[DecodingPrecision, type[nn.Module]] = {"int8": Int8Linear}
+    if on_cpu and library() is not None:
+        kinds["fp32"] = PanelLinear
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            kinds["bf16"] = PackedLinear
+    if precision in kinds:
+        for module in list(result.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, kinds[precision](child))
+    return result.to(dtype)
 
 
 @runtime_checkable
@@ -214,8 +213,10 @@ class BeamState:
         self._lengths += 1
         self._longest += 1
         output = self._model.output
-        if lazy and isinstance(output, Int8Linear):
-            return Int8Logits(x, output.packed)
+        if isinstance(output, Int8Linear):
+            if lazy:
+                return Int8Logits(x, output.packed)
+            return incremental.int8_product(x, output.packed, logits=True)
         logits: Tensor = output(x)
         return logits
 
