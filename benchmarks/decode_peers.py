@@ -52,7 +52,8 @@ def heed_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engi
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        found = dict(search([ready], numbered, SPECIAL, settings, n_sentences=job["batch"]))
+        results = search([ready], numbered, SPECIAL, settings, n_sentences=job["batch"])
+        found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 
     return run

@@ -263,8 +263,8 @@ def decoding_speed(
                 yield Source(0, draw.integers(3, vocab_size, src_length - 1).tolist())
 
     found = search([model], sources(), SPECIAL, settings, n_sentences=batch)
-    for n_found, (_, (best, *_)) in enumerate(found, start=1):
-        assert len(best.ids) == tgt_length
+    for n_found, result in enumerate(found, start=1):
+        assert result is not None and len(result[1][0].ids) == tgt_length
         if n_found % batch == 0:
             ends.append(time.perf_counter())
     measured = np.diff(ends)[1:]  # the first batch finds memory and warms up

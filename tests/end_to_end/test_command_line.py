@@ -227,10 +227,10 @@ def test_a_line_is_translated_before_the_next_one_comes(trained):
     model = trained / "runs" / "small" / "model"
     command = [sys.executable, "-m", "heed", "translate", str(model)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        for line in ("seven", "twelve"):
+        for line in ("seven", "", "twelve"):
             process.stdin.write(line + "\n")
             process.stdin.flush()
-            assert process.stdout.readline().strip()  # would wait for ever
+            assert bool(process.stdout.readline().strip()) == bool(line)  # would wait for ever
         process.stdin.close()
         assert process.stdout.read() == "" and process.wait() == 0
 

@@ -93,7 +93,8 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """`search` over some sources (ids without eos) at once: the results in their order."""
     numbered = [Source(number, ids) for number, ids in enumerate(sources)]
-    found = dict(search([model], numbered, special, settings, n_best=n_best, n_sentences=max(1, len(sources))))
+    stream = search([model], numbered, special, settings, n_best=n_best, n_sentences=max(1, len(sources)))
+    found = dict(result for result in stream if result is not None)
     return [found[number] for number in range(len(sources))]
 
 
@@ -107,11 +108,12 @@ def search(
     n_best: int = 1,
     n_sentences: int = 64,
     sampling: SamplingSettings | None = None,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
+) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """For each source, when it is done: its number and its `n_best` best hypotheses, best first, or fewer.
 
     At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. A None in the
-    stream says that no other source is at hand yet, so that the search goes on with those that it has. A hypothesis
+    stream says that no other source is at hand yet: the search goes on with those that it has, and gives back a None
+    of its own, a millisecond apart, while it has none. A hypothesis
     ends when eos is among the beam_size best continuations of its sentence; the search goes on with as many unfinished
     ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best, which never changes
     the result, and a beam of 1 stops at its first eos. A hypothesis that reaches the maximum length without eos counts
@@ -134,7 +136,11 @@ def search(
                     state.admit(src, src_mask)
                 live.admit(arriving)
         if len(live) == 0:
-            return
+            if waiting.exhausted:
+                return
+            yield None
+            time.sleep(0.001)
+            continue
         tokens = live.tokens()
         if len(states) == 1:
             logits = states[0].logits(tokens, lazy=sampling is None)
@@ -153,23 +159,19 @@ class _Waiting:
     def __init__(self, sources: Iterable[Source | None], settings: DecodingSettings):
         self._stream, self._settings = iter(sources), settings
         self._next: Source | None = None
-        self._exhausted = False
+        self.exhausted = False
 
     def take(self, n: int, n_tokens: int, *, idle: bool) -> list[Source]:
-        """At most n sources whose targets cannot exceed n_tokens together; one if `idle`, unless none is left."""
+        """At most n of those at hand, whose targets cannot exceed n_tokens together; if `idle`, the first may."""
         taken: list[Source] = []
-        while len(taken) < n and not self._exhausted:
+        while len(taken) < n:
             if self._next is None:
                 try:
                     self._next = next(self._stream)
                 except StopIteration:
-                    self._exhausted = True
-                    break
+                    self.exhausted = True
                 if self._next is None:
-                    if taken or not idle:
-                        break
-                    time.sleep(0.001)
-                continue
+                    break
             limit = _limit(self._next, self._settings)
             if limit > n_tokens and (taken or not idle):
                 break

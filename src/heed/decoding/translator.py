@@ -132,9 +132,10 @@ class Translator:
             self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
             sampling=sampling,
         )  # fmt: skip
-        for number, hypotheses in found:
-            line, place = pieces.pop(number)
-            line.found[place] = hypotheses
+        for result in found:
+            if result is not None:
+                line, place = pieces.pop(result[0])
+                line.found[place] = result[1]
             while lines and lines[0].complete:
                 done = lines.popleft()
                 yield self._translation(done.text, done.found)
