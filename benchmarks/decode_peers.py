@@ -26,7 +26,8 @@ import torch
 from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
 
 from heed.data.batching import SpecialIds
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.search import DecodingSettings, Source
+from heed.decoding.workers import search_by_workers
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
@@ -52,7 +53,7 @@ def heed_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engi
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        results = search([ready], numbered, SPECIAL, settings, n_sentences=job["batch"])
+        results = search_by_workers([ready], numbered, SPECIAL, settings, n_sentences=job["batch"])
         found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 
@@ -135,7 +136,10 @@ def worker(name: str, job: dict[str, Any]) -> None:
     engine = ENGINES[kind](model, job, *how)
     for _ in sys.stdin:
         started = time.perf_counter()
-        found = engine(job["sources"])
+        if job["one_by_one"]:
+            found = [target for source in job["sources"] for target in engine([source])]
+        else:
+            found = engine(job["sources"])
         seconds = time.perf_counter() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak, "targets": found}), flush=True)
@@ -180,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--one-by-one", action="store_true", help="each sentence by itself: latency")
     parser.add_argument("--sentences", type=int, default=128, help="random sources of 25 tokens")
     parser.add_argument("--model", type=Path, help="a trained model's folder, instead of random weights")
     parser.add_argument("--src", type=Path)
@@ -195,6 +200,7 @@ def main() -> None:
         worker(arguments.worker, json.loads(arguments.job.read_text()))
         return
     job = {"beam": arguments.beam, "batch": arguments.batch, "length_penalty": 0.6, "model": None, "forced": 0}
+    job["one_by_one"] = arguments.one_by_one
     references: list[str] = []
     if arguments.model:
         from heed.data.prepare import read_pairs
@@ -215,7 +221,7 @@ def main() -> None:
             "target_tokens_per_second": statistics.median(speeds),
             "least": min(speeds),
             "most": max(speeds),
-            "seconds": statistics.median(result["seconds"]),
+            "milliseconds_per_sentence": statistics.median(result["seconds"]) / len(job["sources"]) * 1e3,
             "peak_memory_bytes": result["peak_memory_bytes"],
         }
         if references:
@@ -229,11 +235,12 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return
-    print(f"{'':22}{'tok/s':>10}{'least':>10}{'most':>10}{'× best peer':>12}{'MiB':>8}{'BLEU':>8}")
+    print(f"{'':22}{'tok/s':>10}{'least':>10}{'most':>10}{'× best peer':>12}{'ms/sentence':>12}{'MiB':>8}{'BLEU':>8}")
     for name, row in rows.items():
         speed, memory = row["target_tokens_per_second"], row["peak_memory_bytes"] / 2**20
         print(
             f"{name:22}{speed:>10,.0f}{row['least']:>10,.0f}{row['most']:>10,.0f}{speed / best:>12.2f}"
+            f"{row['milliseconds_per_sentence']:>12.1f}"
             f"{memory:>8,.0f}{row.get('bleu', float('nan')):>8.2f}"
         )
 

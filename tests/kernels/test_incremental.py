@@ -17,12 +17,12 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, b = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
-    filled = torch.nn.functional.pad(b, (0, -d_out % incremental.PANEL)) if bias else None
-    panels = incremental.panels(weight)
-    y = incremental.panel_product(x, panels, filled, d_out)
+    packed = incremental.Fp32Weight(weight, b if bias else None)
+    y = incremental.fp32_product(x, packed)
     torch.testing.assert_close(y, torch.nn.functional.linear(x, weight, b if bias else None), atol=1e-4, rtol=1e-4)
+    assert torch.equal(incremental.fp32_product(x, packed, relu=True), torch.relu(y))
     for i in range(n):
-        assert torch.equal(incremental.panel_product(x[i : i + 1], panels, filled, d_out)[0], y[i])
+        assert torch.equal(incremental.fp32_product(x[i : i + 1], packed)[0], y[i])
 
 
 @needs_int8
@@ -40,14 +40,14 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     expected = rounded @ ((weight / steps).round() * steps).double().T + bias
     # A number half-way between two steps may be rounded to either.
     slack = float((most / 127).max() * weight.abs().max()) * 1.01 + 1e-4
-    logits = incremental.int8_product(x, packed, logits=True)
-    assert logits.dtype == torch.float32
-    torch.testing.assert_close(logits.double(), expected, atol=slack, rtol=0)
-    assert float((logits - expected).abs().median()) < 1e-4
+    expected = torch.relu(expected) if relu else expected
+    whole = incremental.int8_product(x.float(), packed, relu=relu)
+    torch.testing.assert_close(whole.double(), expected, atol=slack, rtol=0)
+    assert float((whole - expected).abs().median()) < 1e-4
     y = incremental.int8_product(x, packed, relu=relu)
-    torch.testing.assert_close(y, (torch.relu(logits) if relu else logits).to(dtype))
+    torch.testing.assert_close(y, whole.to(dtype))
     for i in range(n):
-        assert torch.equal(incremental.int8_product(x[i : i + 1], packed, logits=True)[0], logits[i])
+        assert torch.equal(incremental.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
 
 
 @needs_int8
@@ -63,7 +63,7 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sente
     never[[0, 1]] = True
     arguments = (log_probs, required, never, torch.rand(n_sentences) < 0.5)
     lazy = incremental.best_continuations(incremental.Int8Logits(x, weight), *arguments, eos=2, k=2 * beam)
-    logits = incremental.int8_product(x, weight, logits=True)
+    logits = incremental.int8_product(x, weight)
     whole = incremental.best_continuations(logits, *arguments, eos=2, k=2 * beam)
     assert torch.equal(lazy[1], whole[1])
     torch.testing.assert_close(lazy[0], whole[0], atol=1e-6, rtol=1e-6)

@@ -127,9 +127,12 @@ def search(
     waiting = _Waiting(sources, settings)
     while True:
         n_free = min(state.n_free for state in states)
-        # Some at a time: a larger encoder batch costs less a sentence than many small ones.
+        # Some at a time: a larger encoder batch costs less a sentence than many small ones. Not all at once: the stream
+        # may be shared.
         if len(live) == 0 or n_free >= max(1, n_sentences // 8):
-            arriving = waiting.take(n_free, MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0)
+            arriving = waiting.take(
+                min(n_free, max(1, n_sentences // 4)), MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0
+            )
             if arriving:
                 src, src_mask = padded_sources([source.ids for source in arriving], special)
                 for state in states:

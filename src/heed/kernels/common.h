@@ -97,6 +97,18 @@ static inline int64_t rows(int64_t i, const float* a, int64_t a_row, int64_t a_c
     return i;
 }
 
+struct Moments {
+    float mean, rstd;  // 1 / deviation
+};
+
+static inline Moments moments(const float* x, int64_t d, float epsilon) {
+    float total = 0, squares = 0;
+    for (int32_t j = 0; j < d; j++) total += x[j];
+    const float mean = total / d;
+    for (int32_t j = 0; j < d; j++) squares += (x[j] - mean) * (x[j] - mean);
+    return {mean, 1.0f / std::sqrt(squares / d + epsilon)};
+}
+
 struct Scratch {  // grows; one a thread
     std::unique_ptr<float[]> memory;
     int64_t size = 0;

@@ -6,41 +6,80 @@
 
 #include "common.h"
 
+#include <type_traits>
 #include <utility>
 #if defined(__AVX512VNNI__)
 #include <immintrin.h>
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------
-// y = x · Wᵀ + bias in float. W lies in panels of 32 outputs each, (panel, d_in, 32), filled up with zeros.
-
 constexpr int64_t PANEL = 2 * W;
+
+// A weight of d_in inputs and d_out outputs in panels of 32 outputs, filled up with zeros, and its bias, filled up too:
+// (panel, d_in, 32) of float, or (panel, d_in / 4, 32, 4) of 8-bit numbers, which count in steps of their output.
+struct Weight {
+    const void* panels;
+    const int32_t* offsets;  // of 8-bit weights: -128 times the sum of an output's numbers
+    const float *steps, *bias;
+    int64_t d_in, d_out;
+    int64_t n_panels() const { return (d_out + PANEL - 1) / PANEL; }
+};
+
+// Rows from `first` to before `last`, and who sees to them: one thread alone, or all threads of a parallel region
+// together, each of which then calls what takes a share.
+struct Share {
+    int64_t first, last;
+    bool alone;
+    template <class Do>
+    void rows(Do run) const {
+        if (alone) {
+            for (int64_t i = first; i < last; i++) run(i);
+        } else {
+#pragma omp for
+            for (int64_t i = first; i < last; i++) run(i);
+        }
+    }
+    // A thread takes some panels in a row, so that it can fetch the next one from memory meanwhile.
+    template <class Do>
+    void panels(const Weight& weight, Do run) const {
+        const int64_t n = weight.n_panels();
+        if (alone) {
+            for (int64_t p = 0; p < n; p++) run(p);
+        } else {
+            const int32_t turn = int32_t(std::max(int64_t(1), n / (4 * omp_get_num_threads())));
+#pragma omp for schedule(dynamic, turn)
+            for (int64_t p = 0; p < n; p++) run(p);
+        }
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// y = x · Wᵀ + bias in float, ReLU behind it if asked for.
 
 template <int ROWS>
 static inline int64_t panel_rows(int64_t i, const float* x, const float* panel, const float* bias, float* y, int64_t n,
-                                 int64_t d_in, int64_t d_out, int64_t width) {
+                                 int64_t d_in, int64_t d_out, int64_t width, bool relu) {
     float tile[ROWS * PANEL];
     for (; i + ROWS <= n; i += ROWS) {
         block<ROWS, 2>(x + i * d_in, d_in, 1, panel, PANEL, tile, PANEL, d_in);
         for (int64_t r = 0; r < ROWS; r++)
-            for (int64_t j = 0; j < width; j++)
-                y[(i + r) * d_out + j] = tile[r * PANEL + j] + (bias ? bias[j] : 0.0f);
+            for (int64_t j = 0; j < width; j++) {
+                const float sum = tile[r * PANEL + j] + bias[j];
+                y[(i + r) * d_out + j] = relu && sum < 0 ? 0 : sum;
+            }
     }
     return i;
 }
 
-static void panel_product(const float* x, const float* panels, const float* bias, float* y, int64_t n, int64_t d_in,
-                          int64_t d_out) {
-    const int64_t n_panels = (d_out + PANEL - 1) / PANEL;
-#pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t p = 0; p < n_panels; p++) {
-        const float *panel = panels + p * d_in * PANEL, *b = bias ? bias + p * PANEL : nullptr;
+static void panel_product(const float* x, const Weight& weight, float* y, Share share, bool relu) {
+    const int64_t d_in = weight.d_in, d_out = weight.d_out, n = share.last;
+    share.panels(weight, [&](int64_t p) {
+        const float *panel = static_cast<const float*>(weight.panels) + p * d_in * PANEL, *b = weight.bias + p * PANEL;
         const int64_t width = std::min(PANEL, d_out - p * PANEL);
-        float* to = y + p * PANEL;
-        int64_t i = panel_rows<12>(0, x, panel, b, to, n, d_in, d_out, width);
-        i = panel_rows<4>(i, x, panel, b, to, n, d_in, d_out, width);
-        panel_rows<1>(i, x, panel, b, to, n, d_in, d_out, width);
-    }
+        float* const to = y + p * PANEL;
+        int64_t i = panel_rows<12>(share.first, x, panel, b, to, n, d_in, d_out, width, relu);
+        i = panel_rows<4>(i, x, panel, b, to, n, d_in, d_out, width, relu);
+        panel_rows<1>(i, x, panel, b, to, n, d_in, d_out, width, relu);
+    });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -164,32 +203,26 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// y = x · Wᵀ + bias in 8-bit integers, ReLU behind it if asked for: each row of x in steps of its largest number / 127,
-// W in steps of its own by outputs. The instruction multiplies unsigned with signed numbers, so x carries 128 too much,
-// which `offsets`, -128 times the sum of an output's weights, takes off. W lies in panels of 32 outputs, (panel,
-// d_in / 4, 32, 4), filled up with zeros.
+// The same in 8-bit integers: each row of x in steps of its largest number / 127, W in steps of its own by outputs. The
+// instruction multiplies unsigned with signed numbers, so x carries 128 too much, which `offsets` takes off.
 
 struct Int8Panel {
-    const int8_t* weights;
+    const int8_t *weights, *next;  // next: of the panel that will probably be wanted after this one
     const int32_t* offsets;
     const float *steps, *bias;
     int64_t d_in, width;
     bool relu;
 };
 
-struct Int8Weight {
-    const int8_t* panels;
-    const int32_t* offsets;
-    const float *steps, *bias;  // filled up like the panels
-    int64_t d_in, d_out;
-    int64_t ld() const { return (d_in + 3) / 4 * 4; }
-    int64_t n_panels() const { return (d_out + PANEL - 1) / PANEL; }
-    Int8Panel panel(int64_t p, bool relu) const {
-        const int64_t first = p * PANEL;
-        return {panels + first * ld(), offsets + first, steps + first, bias + first, ld(),
-                std::min(PANEL, d_out - first), relu};
-    }
-};
+static inline int64_t in_fours(int64_t d_in) { return (d_in + 3) / 4 * 4; }
+
+static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
+    const int64_t d_in = in_fours(weight.d_in), first = p * PANEL;
+    const int8_t* const weights = static_cast<const int8_t*>(weight.panels);
+    return {weights + first * d_in, weights + std::min(next, weight.n_panels() - 1) * PANEL * d_in,
+            weight.offsets + first, weight.steps + first, weight.bias + first, d_in,
+            std::min(PANEL, weight.d_out - first), relu};
+}
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 constexpr bool HAS_INT8 = true;
@@ -222,7 +255,8 @@ static inline void finish(__m512i sum0, __m512i sum1, float step, const Int8Pane
         for (int64_t j = 0; j < w.width; j++) put(to[j], tile[j]);
 }
 
-// As many rows as there are numbers R, which are written out so that every sum has a register of its own.
+// As many rows as there are numbers R, which are written out so that every sum has a register of its own. Each time they
+// fetch their share of the next panel, which would otherwise be waited for: weights are read once a step, from memory.
 template <class U, size_t... R>
 static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
                                 const Int8Panel& w, U* y, int64_t n, int64_t d_out) {
@@ -230,6 +264,9 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     for (; i + rows <= n; i += rows) {
         __m512i a[rows], b[rows];
         ((a[R] = _mm512_loadu_si512(w.offsets), b[R] = _mm512_loadu_si512(w.offsets + W)), ...);
+        const int64_t size = w.d_in * PANEL;
+        for (int64_t at = i * size / n / 64 * 64; at < (i + rows) * size / n; at += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(w.next + at), _MM_HINT_T1);
         const uint8_t* x = q + i * w.d_in;
         const int8_t* weights = w.weights;
         for (int64_t l = 0; l < w.d_in; l += 4, x += 4, weights += 4 * PANEL) {
@@ -271,46 +308,65 @@ static inline void int8_panel(const uint8_t* q, const float* steps, const Int8Pa
     int8_rows(std::make_index_sequence<1>(), i, q, steps, w, y, n, stride);
 }
 
+// Rows of x in 8 bits.
+struct Quantized {
+    std::unique_ptr<uint8_t[]> numbers;
+    std::unique_ptr<float[]> steps;
+    Quantized(int64_t n, int64_t widest) : numbers(new uint8_t[size_t(n * in_fours(widest))]), steps(new float[size_t(n)]) {}
+    template <class T>
+    void take(int64_t i, const T* row, int64_t d_in) {
+        quantize(row, numbers.get() + i * in_fours(d_in), &steps[i], d_in, in_fours(d_in));
+    }
+};
+
+template <class U>
+static void int8_product(const Quantized& x, const Weight& weight, U* y, Share share, bool relu) {
+    share.panels(weight, [&](int64_t p) {
+        int8_panel(x.numbers.get() + share.first * in_fours(weight.d_in), x.steps.get() + share.first,
+                   int8_panel_of(weight, p, p + 1, relu), y + share.first * weight.d_out + p * PANEL,
+                   share.last - share.first, weight.d_out);
+    });
+}
+
 template <class T, class U>
-static void int8_product(const T* x, const Int8Weight& weight, U* y, int64_t n, bool relu) {
-    std::unique_ptr<uint8_t[]> q(new uint8_t[size_t(n * weight.ld())]);
-    std::unique_ptr<float[]> steps(new float[size_t(n)]);
+static void quantized_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
+    Quantized rows(n, weight.d_in);
+    const Share all{0, n, false};
 #pragma omp parallel
     {
-#pragma omp for
-        for (int64_t i = 0; i < n; i++)
-            quantize(x + i * weight.d_in, q.get() + i * weight.ld(), &steps[i], weight.d_in, weight.ld());
-#pragma omp for schedule(dynamic, 2)
-        for (int64_t p = 0; p < weight.n_panels(); p++)
-            int8_panel(q.get(), steps.get(), weight.panel(p, relu), y + p * PANEL, n, weight.d_out);
+        all.rows([&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
+        int8_product(rows, weight, y, all, relu);
     }
 }
 
 // The best continuations by the logits x · Wᵀ: some rows' logits of 512 ids at a time exist, in a thread's cache.
 template <class T>
-static void int8_best_continuations(const T* x, const Int8Weight& weight, Continuations& wanted, double* values,
+static void int8_best_continuations(const T* x, const Weight& weight, Continuations& wanted, double* values,
                                     int64_t* indices) {
     constexpr int64_t ROWS = 12, PANELS = 16;
     const int64_t n = wanted.n_sentences * wanted.beam, n_pieces = (weight.n_panels() + PANELS - 1) / PANELS;
-    std::unique_ptr<uint8_t[]> q(new uint8_t[size_t(n * weight.ld())]);
-    std::unique_ptr<float[]> steps(new float[size_t(n)]);
+    Quantized rows(n, weight.d_in);
     wanted.begin(n_pieces);
 #pragma omp parallel
     {
         Scratch scratch;
         float* const z = scratch.take(ROWS * PANELS * PANEL);
+        const int64_t ahead = omp_get_num_threads() * PANELS;
 #pragma omp for
-        for (int64_t i = 0; i < n; i++)
-            quantize(x + i * weight.d_in, q.get() + i * weight.ld(), &steps[i], weight.d_in, weight.ld());
+        for (int64_t i = 0; i < n; i++) rows.take(i, x + i * weight.d_in, weight.d_in);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t piece = 0; piece < n_pieces; piece++) {
             const int64_t first = piece * PANELS, end = std::min(first + PANELS, weight.n_panels());
             const int64_t count = std::min(end * PANEL, weight.d_out) - first * PANEL;
             for (int64_t i = 0; i < n; i += ROWS) {
                 const int64_t some = std::min(ROWS, n - i);
-                for (int64_t p = first; p < end; p++)
-                    int8_panel(q.get() + i * weight.ld(), steps.get() + i, weight.panel(p, false),
-                               z + (p - first) * PANEL, some, PANELS * PANEL);
+                for (int64_t p = first; p < end; p++) {
+                    // Every block of rows fetches some panels of the piece that this thread will probably take next.
+                    const bool fetch = (p - first) * n / PANELS / ROWS * ROWS == i;
+                    int8_panel(rows.numbers.get() + i * in_fours(weight.d_in), rows.steps.get() + i,
+                               int8_panel_of(weight, p, fetch ? p + ahead : p, false), z + (p - first) * PANEL, some,
+                               PANELS * PANEL);
+                }
                 for (int64_t r = 0; r < some; r++) wanted.take(i + r, piece, z + r * PANELS * PANEL, first * PANEL, count);
             }
         }
@@ -320,10 +376,17 @@ static void int8_best_continuations(const T* x, const Int8Weight& weight, Contin
 #else
 constexpr bool HAS_INT8 = false;
 
+struct Quantized {
+    Quantized(int64_t, int64_t) {}
+    template <class T>
+    void take(int64_t, const T*, int64_t) {}
+};
+template <class U>
+static void int8_product(const Quantized&, const Weight&, U*, Share, bool) {}
 template <class T, class U>
-static void int8_product(const T*, const Int8Weight&, U*, int64_t, bool) {}
+static void quantized_product(const T*, const Weight&, U*, int64_t, bool) {}
 template <class T>
-static void int8_best_continuations(const T*, const Int8Weight&, Continuations&, double*, int64_t*) {}
+static void int8_best_continuations(const T*, const Weight&, Continuations&, double*, int64_t*) {}
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -339,14 +402,14 @@ struct Heads {
 
 // softmax(q · keys / √d_k) · values in every head; at(t) is the address of all heads' K | V of position t, which are read
 // once, from first to last. D: d_k and d_v where they are equal and known beforehand, else 0.
-template <int D, class T, class At>
-static inline void attend_row(const T* q, At at, int64_t length, const Heads& heads, float* scratch, T* out) {
+template <int D, class Q, class At>
+static inline void attend_row(const Q* q, At at, int64_t length, const Heads& heads, float* scratch, Q* out) {
     const int32_t d_k = D ? D : int32_t(heads.d_k), d_v = D ? D : int32_t(heads.d_v);
     float *query = scratch, *sum = query + heads.keys(), *p = sum + heads.values();
     const float scale = 1.0f / std::sqrt(float(d_k));
     for (int32_t j = 0; j < heads.keys(); j++) query[j] = to_float(q[j]);
     for (int64_t t = 0; t < length; t++) {
-        const T* const keys = at(t);
+        const auto keys = at(t);
         for (int64_t h = 0; h < heads.n; h++) {
             float dot = 0;
             for (int32_t j = 0; j < d_k; j++) dot += query[h * d_k + j] * to_float(keys[h * d_k + j]);
@@ -366,7 +429,7 @@ static inline void attend_row(const T* q, At at, int64_t length, const Heads& he
     }
     for (int32_t j = 0; j < heads.values(); j++) sum[j] = 0;
     for (int64_t t = 0; t < length; t++) {
-        const T* const values = at(t) + heads.keys();
+        const auto values = at(t) + heads.keys();
         for (int64_t h = 0; h < heads.n; h++) {
             const float weight = p[h * length + t];
             for (int32_t j = 0; j < d_v; j++) sum[h * d_v + j] += weight * to_float(values[h * d_v + j]);
@@ -375,58 +438,188 @@ static inline void attend_row(const T* q, At at, int64_t length, const Heads& he
     for (int32_t j = 0; j < heads.values(); j++) put(out[j], sum[j]);
 }
 
-// Self-attention. qkv: (row, Q | K | V of all heads). The new keys and values go to cache[slot, length], where the cache
-// is (slot, position, K | V); ancestors[slot, position] is the slot in which a row's ancestor wrote at that position, so
-// that reordering a beam moves no key.
-template <int D, class T>
-static void attend_to_past(const T* qkv, T* cache, int32_t* ancestors, const int64_t* slots, const int64_t* lengths,
-                           T* out, int64_t n, int64_t capacity, Heads heads) {
+// One function for every width of a head that the compiler shall know beforehand.
+template <class Do>
+static inline void with_width(const Heads& heads, Do run) {
+    const int64_t d = heads.d_k == heads.d_v ? heads.d_k : 0;
+    if (d == 64) run(std::integral_constant<int, 64>());
+    else if (d == 32) run(std::integral_constant<int, 32>());
+    else run(std::integral_constant<int, 0>());
+}
+
+// What a search keeps: of each slot, in which slot its ancestors wrote at each position, so that reordering a beam moves
+// no key; of each row, its slot and its new position; of each sentence, its source's length.
+struct Beams {
+    int32_t* ancestors;  // (slot, position)
+    const int64_t *slots, *lengths, *src_lengths;
+    int64_t n_rows, beam, capacity;
+    Heads heads;
+};
+
+// Self-attention. qkv: Q | K | V of all heads. The new keys and values enter the cache, (slot, position, K | V).
+template <int D, class Q, class T>
+static inline void attend_to_past(const Beams& of, int64_t i, const Q* qkv, T* cache, Scratch& scratch, Q* out) {
+    const Heads& heads = of.heads;
+    const int64_t length = of.lengths[i], kv = heads.kv();
+    int32_t* const mine = of.ancestors + of.slots[i] * of.capacity;
+    const auto at = [&](int64_t t) { return cache + (mine[t] * of.capacity + t) * kv; };
+    mine[length] = int32_t(of.slots[i]);
+    T* const to = at(length);
+    for (int32_t j = 0; j < kv; j++) put(to[j], to_float(qkv[heads.keys() + j]));
+    attend_row<D>(qkv, at, length + 1, heads, scratch.take(heads.scratch(length + 1)), out);
+}
+
+// Attention to the source. memories: of each sentence the address of its (src, K | V of all heads).
+template <int D, class Q, class T>
+static inline void attend_to_source(const Beams& of, int64_t i, const Q* q, const T* const* memories, Scratch& scratch,
+                                    Q* out) {
+    const int64_t length = of.src_lengths[i / of.beam], kv = of.heads.kv();
+    const T* const memory = memories[i / of.beam];
+    attend_row<D>(
+        q, [&](int64_t t) { return memory + t * kv; }, length, of.heads, scratch.take(of.heads.scratch(length)), out);
+}
+
+template <class Do>
+static void for_rows(int64_t n, Do run) {
 #pragma omp parallel
     {
         Scratch scratch;
 #pragma omp for
-        for (int64_t i = 0; i < n; i++) {
-            const T* const q = qkv + i * (heads.keys() + heads.kv());
-            int32_t* const mine = ancestors + slots[i] * capacity;
-            const auto at = [&](int64_t t) { return cache + (mine[t] * capacity + t) * heads.kv(); };
-            mine[lengths[i]] = int32_t(slots[i]);
-            memcpy(at(lengths[i]), q + heads.keys(), size_t(heads.kv()) * sizeof(T));
-            attend_row<D>(q, at, lengths[i] + 1, heads, scratch.take(heads.scratch(lengths[i] + 1)),
-                          out + i * heads.values());
-        }
+        for (int64_t i = 0; i < n; i++) run(i, scratch);
     }
 }
 
-// Attention to the source. memories[s]: the address of sentence s's (src, K | V of all heads).
-template <int D, class T>
-static void attend_to_source(const T* q, const int64_t* memories, const int64_t* src_lengths, T* out, int64_t n,
-                             int64_t beam, Heads heads) {
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for
-        for (int64_t i = 0; i < n; i++) {
-            const T* const memory = reinterpret_cast<const T*>(memories[i / beam]);
-            const int64_t length = src_lengths[i / beam];
-            attend_row<D>(
-                q + i * heads.keys(), [&](int64_t t) { return memory + t * heads.kv(); }, length, heads,
-                scratch.take(heads.scratch(length)), out + i * heads.values());
-        }
+// ---------------------------------------------------------------------------------------------------------------------
+// One more position of every row through all of the decoder's layers, in one parallel region. Products are in float with
+// weights, keys and values in float, or in 8 bits with the rest of those in bf16; between them all is float.
+
+struct Fp32Products {
+    using Kept = float;
+    Fp32Products(int64_t, int64_t) {}
+    void take(int64_t, const float*, int64_t) {}
+    void product(const float* x, const Weight& weight, float* y, Share share, bool relu) const {
+        panel_product(x, weight, y, share, relu);
     }
+};
+
+struct Int8Products {
+    using Kept = bf16;
+    Quantized x;
+    Int8Products(int64_t n, int64_t widest) : x(n, widest) {}
+    void take(int64_t i, const float* row, int64_t d_in) { x.take(i, row, d_in); }
+    void product(const float*, const Weight& weight, float* y, Share share, bool relu) const {
+        int8_product(x, weight, y, share, relu);
+    }
+};
+
+template <class T>
+struct DecoderLayer {
+    Weight qkv, self_out, query, cross_out, inner, outer;
+    const T *self_gain, *self_bias, *cross_gain, *cross_bias, *feed_forward_gain, *feed_forward_bias;
+    T* cache;
+    const T* const* memories;
+};
+
+constexpr int64_t ROWS_OF_A_THREAD = 16;
+
+template <class T>
+struct Step {
+    const DecoderLayer<T>* layers;
+    int64_t n_layers, d_model, d_ff;
+    Beams beams;
+    const int64_t* tokens;
+    const T *embedding, *positions;
+    float scale, epsilon;  // of the embedding; of the norms
+};
+
+template <class Products>
+static void decoder_step(const Step<typename Products::Kept>& step, float* x) {
+    using T = typename Products::Kept;
+    const Beams& beams = step.beams;
+    const Heads& heads = beams.heads;
+    const int64_t n = beams.n_rows, d = step.d_model, qkv_width = heads.keys() + heads.kv();
+    const int64_t widest = std::max(step.d_ff, qkv_width);
+    std::unique_ptr<float[]> memory(new float[size_t(n * (widest + heads.values() + d))]);
+    float *const inner = memory.get(), *const attended = inner + n * widest, *const branch = attended + n * heads.values();
+    Products products(n, std::max({d, step.d_ff, heads.values()}));
+
+    const auto layers = [&](auto width, const Share share) {
+        constexpr int D = decltype(width)::value;
+        Scratch scratch;
+        const auto attend = [&](auto run) {
+            share.rows([&](int64_t i) {
+                float* const out = attended + i * heads.values();
+                run(i, out);
+                products.take(i, out, heads.values());
+            });
+        };
+        const auto add_norm = [&](const T* gain, const T* bias) {
+            share.rows([&](int64_t i) {
+                float* const row = x + i * d;
+                for (int32_t j = 0; j < d; j++) row[j] += branch[i * d + j];
+                const Moments of = moments(row, d, step.epsilon);
+                for (int32_t j = 0; j < d; j++)
+                    row[j] = (row[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]);
+                products.take(i, row, d);
+            });
+        };
+        share.rows([&](int64_t i) {
+            const T *word = step.embedding + step.tokens[i] * d, *position = step.positions + beams.lengths[i] * d;
+            for (int32_t j = 0; j < d; j++) x[i * d + j] = to_float(word[j]) * step.scale + to_float(position[j]);
+            products.take(i, x + i * d, d);
+        });
+        for (int64_t l = 0; l < step.n_layers; l++) {
+            const DecoderLayer<T>& layer = step.layers[l];
+            products.product(x, layer.qkv, inner, share, false);
+            attend([&](int64_t i, float* out) {
+                attend_to_past<D>(beams, i, inner + i * qkv_width, layer.cache, scratch, out);
+            });
+            products.product(attended, layer.self_out, branch, share, false);
+            add_norm(layer.self_gain, layer.self_bias);
+            products.product(x, layer.query, inner, share, false);
+            attend([&](int64_t i, float* out) {
+                attend_to_source<D>(beams, i, inner + i * heads.keys(), layer.memories, scratch, out);
+            });
+            products.product(attended, layer.cross_out, branch, share, false);
+            add_norm(layer.cross_gain, layer.cross_bias);
+            products.product(x, layer.inner, inner, share, true);
+            share.rows([&](int64_t i) { products.take(i, inner + i * step.d_ff, step.d_ff); });
+            products.product(inner, layer.outer, branch, share, false);
+            add_norm(layer.feed_forward_gain, layer.feed_forward_bias);
+        }
+    };
+    with_width(heads, [&](auto width) {
+#pragma omp parallel
+        {
+            // Where each thread has rows enough, it takes them through all layers without waiting for the others.
+            const int64_t n_threads = omp_get_num_threads(), mine = omp_get_thread_num();
+            if (n >= ROWS_OF_A_THREAD * n_threads)
+                layers(width, Share{n * mine / n_threads, n * (mine + 1) / n_threads, true});
+            else
+                layers(width, Share{0, n, false});
+        }
+    });
 }
 
 #define EXPORT(T)                                                                                                      \
-    void attend_to_past_##T(const T* qkv, T* cache, int32_t* ancestors, const int64_t* slots, const int64_t* lengths,  \
-                            T* out, int64_t n, int64_t capacity, int64_t n_heads, int64_t d_k, int64_t d_v) {          \
-        const auto attend = d_k == 64 && d_v == 64 ? attend_to_past<64, T>                                             \
-                            : d_k == 32 && d_v == 32 ? attend_to_past<32, T> : attend_to_past<0, T>;                   \
-        attend(qkv, cache, ancestors, slots, lengths, out, n, capacity, {n_heads, d_k, d_v});                          \
+    void attend_to_past_##T(const T* qkv, T* cache, const Beams* beams, T* out) {                                      \
+        const Heads& heads = beams->heads;                                                                             \
+        const int64_t wide = heads.keys() + heads.kv();                                                                \
+        with_width(heads, [&](auto width) {                                                                            \
+            for_rows(beams->n_rows, [&](int64_t i, Scratch& scratch) {                                                 \
+                attend_to_past<decltype(width)::value>(*beams, i, qkv + i * wide, cache, scratch,                      \
+                                                       out + i * heads.values());                                      \
+            });                                                                                                        \
+        });                                                                                                            \
     }                                                                                                                  \
-    void attend_to_source_##T(const T* q, const int64_t* memories, const int64_t* src_lengths, T* out, int64_t n,      \
-                              int64_t beam, int64_t n_heads, int64_t d_k, int64_t d_v) {                               \
-        const auto attend = d_k == 64 && d_v == 64 ? attend_to_source<64, T>                                           \
-                            : d_k == 32 && d_v == 32 ? attend_to_source<32, T> : attend_to_source<0, T>;               \
-        attend(q, memories, src_lengths, out, n, beam, {n_heads, d_k, d_v});                                           \
+    void attend_to_source_##T(const T* q, const T* const* memories, const Beams* beams, T* out) {                      \
+        const Heads& heads = beams->heads;                                                                             \
+        with_width(heads, [&](auto width) {                                                                            \
+            for_rows(beams->n_rows, [&](int64_t i, Scratch& scratch) {                                                 \
+                attend_to_source<decltype(width)::value>(*beams, i, q + i * heads.keys(), memories, scratch,           \
+                                                         out + i * heads.values());                                    \
+            });                                                                                                        \
+        });                                                                                                            \
     }                                                                                                                  \
     void best_continuations_##T(const T* logits, const double* log_probs, const int64_t* required,                     \
                                 const uint8_t* never, const uint8_t* may_end, double* values, int64_t* indices,        \
@@ -434,26 +627,25 @@ static void attend_to_source(const T* q, const int64_t* memories, const int64_t*
         Continuations wanted{log_probs, required, never, may_end, n_sentences, beam, vocab, eos, k};                   \
         best_continuations(logits, wanted, values, indices);                                                           \
     }                                                                                                                  \
-    void int8_best_continuations_##T(const T* x, const Int8Weight* weight, const double* log_probs,                    \
-                                     const int64_t* required, const uint8_t* never, const uint8_t* may_end,            \
-                                     double* values, int64_t* indices, int64_t n_sentences, int64_t beam,              \
-                                     int64_t eos, int64_t k) {                                                         \
-        Continuations wanted{log_probs, required, never, may_end, n_sentences, beam, weight->d_out, eos, k};           \
-        int8_best_continuations(x, *weight, wanted, values, indices);                                                  \
-    }                                                                                                                  \
-    void int8_product_##T(const T* x, const Int8Weight* weight, T* y, int64_t n, int32_t relu) {                       \
-        int8_product(x, *weight, y, n, relu);                                                                          \
-    }                                                                                                                  \
-    void int8_logits_##T(const T* x, const Int8Weight* weight, float* y, int64_t n) {                                  \
-        int8_product(x, *weight, y, n, false);                                                                         \
+    void int8_product_##T(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
+        quantized_product(x, *weight, y, n, relu);                                                                     \
     }
 
 extern "C" {
 EXPORT(float)
 EXPORT(bf16)
-void panel_product_float(const float* x, const float* panels, const float* bias, float* y, int64_t n, int64_t d_in,
-                         int64_t d_out) {
-    panel_product(x, panels, bias, y, n, d_in, d_out);
+void panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
+#pragma omp parallel
+    panel_product(x, *weight, y, Share{0, n, false}, relu);
 }
+void int8_best_continuations_float(const float* x, const Weight* weight, const double* log_probs,
+                                   const int64_t* required, const uint8_t* never, const uint8_t* may_end,
+                                   double* values, int64_t* indices, int64_t n_sentences, int64_t beam, int64_t eos,
+                                   int64_t k) {
+    Continuations wanted{log_probs, required, never, may_end, n_sentences, beam, weight->d_out, eos, k};
+    int8_best_continuations(x, *weight, wanted, values, indices);
+}
+void decoder_step_float(const Step<float>* step, float* x) { decoder_step<Fp32Products>(*step, x); }
+void decoder_step_bf16(const Step<bf16>* step, float* x) { decoder_step<Int8Products>(*step, x); }
 int32_t has_int8() { return HAS_INT8; }
 }

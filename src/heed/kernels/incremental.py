@@ -1,6 +1,8 @@
 """The kernels of a search's step, on a CPU, without gradients. Rows are hypotheses, `beam` in a row a sentence."""
 
 import ctypes
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,105 +15,184 @@ from heed.kernels.library import kernel
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of decoding.cpp
 
 
-def panels(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "panel d_in PANEL"]:
-    """An fp32 weight as `panel_product` reads it."""
-    d_out, d_in = weight.shape
-    filled = F.pad(weight, (0, 0, 0, -d_out % PANEL))
-    return filled.view(-1, PANEL, d_in).transpose(1, 2).contiguous()
+def _structure(name: str, fields: Sequence[tuple[str, type]]) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
 
 
-def panel_product(
-    x: Float[Tensor, "*row d_in"], weight_panels: Tensor, bias: Tensor | None, d_out: int
-) -> Float[Tensor, "*row d_out"]:
-    """x · Wᵀ + bias in fp32: a row's result has the same bits whatever rows lie beside it. `bias` fills its panels."""
-    x = x.contiguous()
-    d_in = x.shape[-1]
-    y = x.new_empty(*x.shape[:-1], d_out)
-    tensors = (x.data_ptr(), weight_panels.data_ptr(), _address(bias), y.data_ptr())
-    kernel("panel_product", x)(*tensors, x.numel() // d_in, d_in, d_out)
-    return y
+P, N, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_WEIGHT = (*((name, P) for name in ("panels", "offsets", "steps", "bias")), ("d_in", N), ("d_out", N))
+_Weight = _structure("_Weight", _WEIGHT)
+_Beams = _structure(
+    "_Beams",
+    (
+        *((name, P) for name in ("ancestors", "slots", "lengths", "src_lengths")),
+        *((name, N) for name in ("n_rows", "beam", "capacity", "n_heads", "d_k", "d_v")),
+    ),
+)
+_DecoderLayer = _structure(
+    "_DecoderLayer",
+    (
+        *((name, _Weight) for name in ("qkv", "self_out", "query", "cross_out", "inner", "outer")),
+        *((f"{norm}_{part}", P) for norm in ("self", "cross", "feed_forward") for part in ("gain", "bias")),
+        ("cache", P),
+        ("memories", P),
+    ),
+)
+_Step = _structure(
+    "_Step",
+    (
+        ("layers", P),
+        *((name, N) for name in ("n_layers", "d_model", "d_ff")),
+        ("beams", _Beams),
+        *((name, P) for name in ("tokens", "embedding", "positions")),
+        *((name, F32) for name in ("scale", "epsilon")),
+    ),
+)
 
 
-class _Int8Weight(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("panels", "offsets", "steps", "bias")),
-        *((name, ctypes.c_int64) for name in ("d_in", "d_out")),
-    )
+class PackedWeight:
+    """A weight and bias as the products read them."""
 
-
-class Int8Weight:
-    """A weight and bias as `int8_product` reads them; each output's numbers are whole multiples of its step."""
-
-    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
-        """The nearest to an fp32 weight, in steps of an output's largest number / 127."""
-        self.d_out, self.d_in = weight.shape
-        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
-        filled = F.pad((weight / steps[:, None]).round().to(torch.int8), (0, -self.d_in % 4, 0, -self.d_out % PANEL))
-        bias = torch.zeros(self.d_out) if bias is None else bias
-        self._tensors = (
-            filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous(),
-            -128 * filled.sum(dim=1, dtype=torch.int32),
-            F.pad(steps, (0, -self.d_out % PANEL)),
-            F.pad(bias, (0, -self.d_out % PANEL)),
+    def __init__(self, d_in: int, d_out: int, panels: Tensor, bias: Tensor | None, *quantized: Tensor):
+        self.d_in, self.d_out = d_in, d_out
+        bias = torch.zeros(d_out) if bias is None else bias.float()
+        self._tensors = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
+        offsets, steps = quantized or (None, None)
+        self.structure = _Weight(
+            panels.data_ptr(), _address(offsets), _address(steps), self._tensors[-1].data_ptr(), d_in, d_out
         )
 
-    def __deepcopy__(self, memo: object) -> "Int8Weight":
+    def __deepcopy__(self, memo: object) -> "PackedWeight":
         return self  # it never changes
 
-    def structure(self) -> _Int8Weight:
-        """As the kernels take it."""
-        return _Int8Weight(*(tensor.data_ptr() for tensor in self._tensors), self.d_in, self.d_out)
+
+class Fp32Weight(PackedWeight):
+    """In float."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        d_out, d_in = weight.shape
+        filled = F.pad(weight.float(), (0, 0, 0, -d_out % PANEL))
+        super().__init__(d_in, d_out, filled.view(-1, PANEL, d_in).transpose(1, 2).contiguous(), bias)
+
+
+class Int8Weight(PackedWeight):
+    """In whole multiples of an output's step, which is its largest number / 127."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        d_out, d_in = weight.shape
+        weight = weight.float()
+        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
+        filled = F.pad((weight / steps[:, None]).round().to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
+        panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
+        offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
+        super().__init__(d_in, d_out, panels, bias, offsets, F.pad(steps, (0, -d_out % PANEL)))
+
+
+def fp32_product(
+    x: Float[Tensor, "*row d_in"], weight: Fp32Weight, *, relu: bool = False
+) -> Float[Tensor, "*row d_out"]:
+    """x · Wᵀ + bias: a row's result has the same bits whatever rows lie beside it."""
+    return _product("panel_product", x, weight, relu)
 
 
 def int8_product(
-    x: Float[Tensor, "*row d_in"], weight: Int8Weight, *, relu: bool = False, logits: bool = False
+    x: Float[Tensor, "*row d_in"], weight: Int8Weight, *, relu: bool = False
 ) -> Float[Tensor, "*row d_out"]:
-    """x · Wᵀ + bias, x in 8 bits by rows; the sums are whole numbers, so they are exact. `logits`: results in fp32."""
+    """x · Wᵀ + bias, x in 8 bits by rows; the sums are whole numbers, so they are exact."""
+    return _product("int8_product", x, weight, relu)
+
+
+def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
     x = x.contiguous()
-    y = torch.empty(*x.shape[:-1], weight.d_out, dtype=torch.float32 if logits else x.dtype)
-    n, structure = x.numel() // weight.d_in, weight.structure()
-    if logits:
-        kernel("int8_logits", x)(x.data_ptr(), ctypes.addressof(structure), y.data_ptr(), n)
-    else:
-        kernel("int8_product", x)(x.data_ptr(), ctypes.addressof(structure), y.data_ptr(), n, relu)
+    y = x.new_empty(*x.shape[:-1], weight.d_out)
+    structure = ctypes.addressof(weight.structure)
+    kernel(name, x)(x.data_ptr(), structure, y.data_ptr(), x.numel() // weight.d_in, relu)
     return y
 
 
+@dataclass
+class Beams:
+    """Where the rows of a search have their past; `beam` rows in a row are a sentence's.
+
+    ancestors[slot, position]: the slot that holds what the row in `slot` has at `position`; its own position is entered
+    by `attend_to_past`. lengths: the new position of each row. widths: of one head's key and value.
+    """
+
+    ancestors: Int[Tensor, "slot position"]
+    slots: Int[Tensor, " row"]
+    lengths: Int[Tensor, " row"]
+    src_lengths: Int[Tensor, " sentence"]
+    beam: int
+    n_heads: int
+    widths: tuple[int, int]
+
+    def structure(self) -> ctypes.Structure:
+        """As the kernels take it."""
+        tensors = (self.ancestors, self.slots, self.lengths, self.src_lengths)
+        sizes = (len(self.slots), self.beam, self.ancestors.shape[1], self.n_heads, *self.widths)
+        return _Beams(*(tensor.data_ptr() for tensor in tensors), *sizes)
+
+
 def attend_to_past(
-    qkv: Float[Tensor, "row qkv"],
-    cache: Float[Tensor, "slot position kv"],
-    ancestors: Int[Tensor, "slot position"],
-    slots: Int[Tensor, " row"],
-    lengths: Int[Tensor, " row"],
-    *,
-    n_heads: int,
-    widths: tuple[int, int],
+    qkv: Float[Tensor, "row qkv"], cache: Float[Tensor, "slot position kv"], beams: Beams
 ) -> Float[Tensor, "row value"]:
     """Every row's attention to the positions before it and to itself, whose keys and values enter the cache.
 
-    qkv: all heads' Q, K and V, widths: of one head's key and value. ancestors[slot, position]: the slot that holds what
-    the row in `slot` has at `position`; its own position is entered. lengths: the new position of each row.
+    qkv: all heads' Q, K and V.
     """
-    out = qkv.new_empty(len(qkv), n_heads * widths[1])
-    tensors = (qkv, cache, ancestors, slots, lengths, out)
-    kernel("attend_to_past", qkv)(*(t.data_ptr() for t in tensors), len(qkv), cache.shape[1], n_heads, *widths)
+    out = qkv.new_empty(len(qkv), beams.n_heads * beams.widths[1])
+    structure = beams.structure()
+    kernel("attend_to_past", qkv)(qkv.data_ptr(), cache.data_ptr(), ctypes.addressof(structure), out.data_ptr())
     return out
 
 
 def attend_to_source(
-    q: Float[Tensor, "row query"],
-    memories: Int[Tensor, " sentence"],
-    src_lengths: Int[Tensor, " sentence"],
-    *,
-    beam: int,
-    n_heads: int,
-    widths: tuple[int, int],
+    q: Float[Tensor, "row query"], memories: Int[Tensor, " sentence"], beams: Beams
 ) -> Float[Tensor, "row value"]:
     """Every row's attention to its sentence's source; memories: addresses of (src, all heads' K and V)."""
-    out = q.new_empty(len(q), n_heads * widths[1])
-    tensors = (q, memories, src_lengths, out)
-    kernel("attend_to_source", q)(*(t.data_ptr() for t in tensors), len(q), beam, n_heads, *widths)
+    out = q.new_empty(len(q), beams.n_heads * beams.widths[1])
+    structure = beams.structure()
+    kernel("attend_to_source", q)(q.data_ptr(), memories.data_ptr(), ctypes.addressof(structure), out.data_ptr())
     return out
+
+
+class DecoderLayers:
+    """A decoder's layers for `step`: of each layer six packed weights and three norms' gains and biases.
+
+    Weights in float with everything in float, or in 8 bits with norms, keys and values in bf16.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]], *, epsilon: float):
+        self._kept, self._epsilon = layers, epsilon
+        self._array = (_DecoderLayer * len(layers))()
+        for layer, (weights, norms) in zip(self._array, layers, strict=True):
+            pointers = (norm.data_ptr() for norm in norms)
+            values = (*(weight.structure for weight in weights), *pointers)
+            for (name, _), value in zip(_DecoderLayer._fields_, values, strict=False):  # type: ignore[misc]
+                setattr(layer, name, value)
+
+    def step(
+        self,
+        tokens: Int[Tensor, " row"],
+        embedding: Float[Tensor, "vocab d_model"],
+        positions: Float[Tensor, "place d_model"],
+        caches: Sequence[Float[Tensor, "slot position kv"]],
+        memories: Int[Tensor, "layer sentence"],
+        beams: Beams,
+    ) -> Float[Tensor, "row d_model"]:
+        """What the last layer makes of every row's next token, in float; the rest as `attend_to_…` take it."""
+        for layer, cache, addresses in zip(self._array, caches, memories, strict=True):
+            layer.cache, layer.memories = cache.data_ptr(), addresses.data_ptr()
+        d_model, d_ff = embedding.shape[1], self._array[0].inner.d_out
+        x = torch.empty(len(tokens), d_model)
+        step = _Step(
+            ctypes.addressof(self._array),
+            *(len(self._array), d_model, d_ff, beams.structure()),
+            *(tensor.data_ptr() for tensor in (tokens, embedding, positions)),
+            *(math.sqrt(d_model), self._epsilon),
+        )
+        kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
+        return x
 
 
 @dataclass(frozen=True)
@@ -141,10 +222,9 @@ def best_continuations(
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
     pointers = [t.data_ptr() for t in (log_probs, required, never, may_end, values, indices)]
     if isinstance(logits, Int8Logits):
-        structure = logits.weight.structure()
-        kernel("int8_best_continuations", logits.x)(
-            logits.x.data_ptr(), ctypes.addressof(structure), *pointers, n_sentences, beam, eos, k
-        )
+        structure = ctypes.addressof(logits.weight.structure)
+        run = kernel("int8_best_continuations", logits.x)
+        run(logits.x.data_ptr(), structure, *pointers, n_sentences, beam, eos, k)
     else:
         kernel("best_continuations", logits)(logits.data_ptr(), *pointers, n_sentences, beam, logits.shape[1], eos, k)
     return values, indices

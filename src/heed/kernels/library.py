@@ -43,14 +43,16 @@ SIGNATURES = {
     "smoothed_loss": [P, P, P, P, N, N, F],
     "attend": [P, P, P, P, P, P],
     "attend_backward": [P, P, P, P, P, P, P, P, P, P],
-    "attend_to_past": [P, P, P, P, P, P, N, N, N, N, N],
-    "attend_to_source": [P, P, P, P, N, N, N, N, N],
+    "attend_to_past": [P, P, P, P],
+    "attend_to_source": [P, P, P, P],
     "best_continuations": [P, P, P, P, P, P, P, N, N, N, N, N],
-    "int8_best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N],
     "int8_product": [P, P, P, N, ctypes.c_int32],
-    "int8_logits": [P, P, P, N],
+    "decoder_step": [P, P],
 }
-FP32_SIGNATURES = {"panel_product": [P, P, P, P, N, N, N]}  # for float alone
+FP32_SIGNATURES = {  # for float alone
+    "panel_product": [P, P, P, N, ctypes.c_int32],
+    "int8_best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N],
+}
 
 
 _KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}

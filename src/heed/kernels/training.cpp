@@ -59,24 +59,19 @@ static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, 
             const T *xi = x + i * d, *bi = branch + i * d;
             T *si = sum + i * d, *yi = y + i * d;
             float* const sp = s.get();
-            float total = 0;
             if (rate > 0) {
                 for (int32_t j = 0; j < d; j++)
                     sp[j] = to_float(xi[j]) + to_float(bi[j]) * dropout.factor(uint32_t(i * d), j);
             } else {
                 for (int32_t j = 0; j < d; j++) sp[j] = to_float(xi[j]) + to_float(bi[j]);
             }
-            for (int32_t j = 0; j < d; j++) total += sp[j];
-            const float m = total / d;
-            float squares = 0;
-            for (int32_t j = 0; j < d; j++) squares += (sp[j] - m) * (sp[j] - m);
-            const float r = 1.0f / std::sqrt(squares / d + epsilon);
+            const Moments of = moments(sp, d, epsilon);
             for (int32_t j = 0; j < d; j++) {
                 put(si[j], sp[j]);
-                put(yi[j], (sp[j] - m) * r * to_float(gain[j]) + to_float(bias[j]));
+                put(yi[j], (sp[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]));
             }
-            mean[i] = m;
-            rstd[i] = r;
+            mean[i] = of.mean;
+            rstd[i] = of.rstd;
         }
     }
 }

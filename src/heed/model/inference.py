@@ -17,25 +17,21 @@ from torch import Tensor, nn
 from heed.config import HeedError
 from heed.kernels import fused, incremental
 from heed.kernels.fused import Spans
-from heed.kernels.incremental import Int8Logits
+from heed.kernels.incremental import Beams, DecoderLayers, Fp32Weight, Int8Logits, Int8Weight, PackedWeight
 from heed.kernels.library import has_int8, library, ready
 from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
 from heed.runtime import DecodingPrecision
 
 
-class PanelLinear(nn.Module):
+class Fp32Linear(nn.Module):
     """An nn.Linear in fp32 by Heed's own product."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        self.d_out = linear.out_features
-        self.panels = incremental.panels(linear.weight.detach().float())
-        self.bias = None
-        if linear.bias is not None:
-            self.bias = nn.functional.pad(linear.bias.detach().float(), (0, -self.d_out % incremental.PANEL))
+        self.packed = Fp32Weight(linear.weight.detach(), linear.bias)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        return incremental.panel_product(x, self.panels, self.bias, self.d_out)
+        return incremental.fp32_product(x, self.packed)
 
 
 class PackedLinear(nn.Module):
@@ -56,8 +52,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        bias = None if linear.bias is None else linear.bias.detach().float()
-        self.packed = incremental.Int8Weight(linear.weight.detach().float(), bias)
+        self.packed = Int8Weight(linear.weight.detach(), linear.bias)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         return incremental.int8_product(x, self.packed)
@@ -75,7 +70,7 @@ def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"int8": Int8Linear}
     if on_cpu and library() is not None:
-        kinds["fp32"] = PanelLinear
+        kinds["fp32"] = Fp32Linear
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             kinds["bf16"] = PackedLinear
     if precision in kinds:
@@ -104,9 +99,14 @@ class SearchState(Protocol):
         """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
 
 
+def kernels_search(model: Transformer) -> bool:
+    """Whether a search of this model is one of `BeamState`."""
+    return model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
+
+
 def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchState:
     """The state of a search over at most so many sentences at a time."""
-    if model.arch.positions == "sinusoid" and ready(model.src_embedding.weight):
+    if kernels_search(model):
         return BeamState(model, n_sentences=n_sentences, beam=beam)
     return PlainState(model, n_sentences=n_sentences, beam=beam)
 
@@ -163,6 +163,7 @@ class BeamState:
         self._memories = torch.empty(len(self._caches), 0, dtype=torch.int64)  # addresses (layer, live sentence)
         self._src_lengths = torch.empty(0, dtype=torch.int64)
         self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
+        self._packed_layers = _packed_layers(model)
 
     def _empty_cache(self, n_slots: int, capacity: int) -> Tensor:
         return self._model.src_embedding.weight.new_empty(n_slots, capacity, self._kv_width)
@@ -191,34 +192,31 @@ class BeamState:
     def logits(self, tokens: Tensor, *, lazy: bool = False) -> Tensor | Int8Logits:
         if self._longest == self._ancestors.shape[1]:
             self._grow()
-        n_heads = self._arch.n_heads
-        x = self._embed(self._model.tgt_embedding, tokens, self._lengths)
-        for i, layer in enumerate(self._layers()):
-            own, source = layer.self_attention, layer.cross_attention
-            attended = incremental.attend_to_past(
-                own.qkv(x),
-                self._caches[i],
-                self._ancestors,
-                self._slots,
-                self._lengths,
-                n_heads=n_heads,
-                widths=self._widths,
-            )
-            x = layer.self_attention_norm(x, own.out(attended))
-            attended = incremental.attend_to_source(
-                source.q(x), self._memories[i], self._src_lengths, beam=self._beam, n_heads=n_heads, widths=self._widths
-            )
-            x = layer.cross_attention_norm(x, source.out(attended))
-            x = layer.feed_forward_norm(x, layer.feed_forward(x))
+        x = self._step(tokens)
         self._lengths += 1
         self._longest += 1
         output = self._model.output
-        if isinstance(output, Int8Linear):
-            if lazy:
-                return Int8Logits(x, output.packed)
-            return incremental.int8_product(x, output.packed, logits=True)
+        if lazy and isinstance(output, Int8Linear):
+            return Int8Logits(x, output.packed)
         logits: Tensor = output(x)
         return logits
+
+    def _step(self, tokens: Tensor) -> Tensor:
+        beams = Beams(
+            *(self._ancestors, self._slots, self._lengths, self._src_lengths),
+            *(self._beam, self._arch.n_heads, self._widths),
+        )
+        if self._packed_layers is not None:
+            positions = self._model.sinusoid_rows(self._longest + 1)
+            embedding = self._model.tgt_embedding.weight
+            return self._packed_layers.step(tokens, embedding, positions, self._caches, self._memories, beams)
+        x = self._embed(self._model.tgt_embedding, tokens, self._lengths)
+        for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
+            own, source = layer.self_attention, layer.cross_attention
+            x = layer.self_attention_norm(x, own.out(incremental.attend_to_past(own.qkv(x), cache, beams)))
+            x = layer.cross_attention_norm(x, source.out(incremental.attend_to_source(source.q(x), memories, beams)))
+            x = layer.feed_forward_norm(x, layer.feed_forward(x))
+        return x
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
         parents, lengths = self._slots[rows], self._lengths[rows]
@@ -253,3 +251,18 @@ class BeamState:
         for i, cache in enumerate(self._caches):
             self._caches[i] = self._empty_cache(n_slots, 2 * capacity)
             self._caches[i][:, :capacity] = cache
+
+
+def _packed_layers(model: Transformer) -> DecoderLayers | None:
+    """The decoder's layers for one kernel call a step, if all their products are Heed's own."""
+    layers: list[tuple[list[PackedWeight], list[Tensor]]] = []
+    for layer in cast(list[DecoderLayer], list(model.decoder)):
+        own, source, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
+        weights: list[PackedWeight] = []
+        for product in (own.qkv, own.out, source.q, source.out, feed_forward.inner, feed_forward.outer):
+            if not isinstance(product, (Fp32Linear, Int8Linear)):
+                return None
+            weights.append(product.packed)
+        norms = (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)
+        layers.append((weights, [part for norm in norms for part in (norm.weight, norm.bias)]))
+    return DecoderLayers(layers, epsilon=norms[0].eps)
