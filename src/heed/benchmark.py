@@ -18,6 +18,7 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.workers import search_by_workers
 from heed.model.cost import matrix_products, n_parameters, training_flops
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
@@ -212,7 +213,7 @@ def _peak_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class DecodingSpeed:
-    """What `heed bench decode` prints. Tokens are those of the best hypotheses; a latency is that of a whole batch."""
+    """What `heed bench decode` prints. Tokens are those of the best hypotheses; latency is from read to found."""
 
     target_tokens_per_second: float
     sentences_per_second: float
@@ -255,29 +256,38 @@ def decoding_speed(
     )
     draw = np.random.default_rng(1)
     started = time.perf_counter()
-    ends = [started]
+    read: dict[int, float] = {}
+    ends, latencies = [started], []
 
     def sources() -> Iterator[Source]:
-        while len(ends) < 5 or time.perf_counter() - started < seconds:
-            for _ in range(batch):
-                yield Source(0, draw.integers(3, vocab_size, src_length - 1).tolist())
+        for number in itertools.count():
+            if len(ends) >= 5 and time.perf_counter() - started > seconds:
+                return
+            read[number] = time.perf_counter()
+            yield Source(number, draw.integers(3, vocab_size, src_length - 1).tolist())
 
-    found = search([model], sources(), SPECIAL, settings, n_sentences=batch)
-    for n_found, result in enumerate(found, start=1):
-        assert result is not None and len(result[1][0].ids) == tgt_length
-        if n_found % batch == 0:
+    # One sentence at a time has all threads; of many each thread has its own.
+    run = search if batch == 1 else search_by_workers
+    for result in run([model], sources(), SPECIAL, settings, n_sentences=batch):
+        if result is None:
+            continue
+        number, (best, *_) = result
+        assert len(best.ids) == tgt_length
+        latencies.append(time.perf_counter() - read.pop(number))
+        if len(latencies) % batch == 0:
             ends.append(time.perf_counter())
-    measured = np.diff(ends)[1:]  # the first batch finds memory and warms up
-    middle = float(np.median(measured))
+    warm = len(latencies) // 5  # the first ones find memory and fill the batch
+    windows = [batch * tgt_length / took for took in np.diff(ends)[len(ends) // 5 :]]
+    middle = float(np.median(windows))
     return DecodingSpeed(
-        target_tokens_per_second=batch * tgt_length / middle,
-        sentences_per_second=batch / middle,
-        latency_ms_p50=middle * 1e3,
-        latency_ms_p95=float(np.quantile(measured, 0.95)) * 1e3,
+        target_tokens_per_second=middle,
+        sentences_per_second=middle / tgt_length,
+        latency_ms_p50=float(np.quantile(latencies[warm:], 0.5)) * 1e3,
+        latency_ms_p95=float(np.quantile(latencies[warm:], 0.95)) * 1e3,
         dtype=precision,
         device=str(machine.device),
         beam=beam,
         batch=batch,
         peak_memory_bytes=_peak_memory(machine.device),
-        windows=[batch * tgt_length / latency for latency in measured],
+        windows=windows,
     )

@@ -398,7 +398,7 @@ def bench_decode(
     print(f"{preset}, {speed.dtype} on {speed.device}, beam {beam}, {batch} sentences at a time")
     print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f})")
     print(f"{speed.sentences_per_second:,.1f} sentences/s")
-    print(f"{speed.latency_ms_p50:,.0f} ms a batch, 95 % within {speed.latency_ms_p95:,.0f} ms")
+    print(f"{speed.latency_ms_p50:,.0f} ms a sentence, 95 % within {speed.latency_ms_p95:,.0f} ms")
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
 
 

@@ -10,6 +10,7 @@ from tests.conftest import SPECIAL
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.decoding.workers import search_by_workers
 from heed.kernels.library import library
+from heed.model.inference import packed
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 SETTINGS = DecodingSettings(max_extra_tokens=6)
@@ -23,33 +24,38 @@ def three_threads():
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def model(small_model):
+    return packed(small_model, "fp32")
+
+
 def source(number: int) -> Source:
     draw = torch.Generator().manual_seed(number)
     return Source(number, torch.randint(3, 50, (1 + number % 11,), generator=draw).tolist())
 
 
-def test_the_workers_find_what_one_search_finds(small_model):
+def test_the_workers_find_what_one_search_finds(model):
     sources = [source(number) for number in range(300)]
-    expected = dict(search([small_model], sources, SPECIAL, SETTINGS, n_best=2))
+    expected = dict(search([model], sources, SPECIAL, SETTINGS, n_best=2))
     options = {"n_best": 2, "n_sentences": 8}
-    found = search_by_workers([small_model], iter(sources), SPECIAL, SETTINGS, **options)
+    found = search_by_workers([model], iter(sources), SPECIAL, SETTINGS, **options)
     assert dict(result for result in found if result) == expected
 
 
-def test_a_stream_that_pauses_and_is_left_stops_all_workers(small_model):
+def test_a_stream_that_pauses_and_is_left_stops_all_workers(model):
     endless = (source(number) if number % 3 else None for number in itertools.count())
-    found = search_by_workers([small_model], endless, SPECIAL, SETTINGS, n_sentences=8)
+    found = search_by_workers([model], endless, SPECIAL, SETTINGS, n_sentences=8)
     assert len(list(itertools.islice(filter(None, found), 100))) == 100
     found.close()
 
 
-def test_what_was_read_before_a_fault_is_found_then_the_fault_is_raised(small_model):
+def test_what_was_read_before_a_fault_is_found_then_the_fault_is_raised(model):
     def faulty():
         yield from map(source, range(50))
         raise ValueError("line 51")
 
     found = []
     with pytest.raises(ValueError, match="line 51"):
-        for result in search_by_workers([small_model], faulty(), SPECIAL, SETTINGS, n_sentences=4):
+        for result in search_by_workers([model], faulty(), SPECIAL, SETTINGS, n_sentences=4):
             found += [result[0]] if result else []
     assert sorted(found) == list(range(50))

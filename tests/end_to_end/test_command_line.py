@@ -119,7 +119,6 @@ def test_bench_decode_tells_speed_latency_and_memory(heed):
     told = json.loads(done.stdout)
     assert (told["dtype"], told["device"], told["beam"], told["batch"]) == ("fp32", "cpu", 2, 3)
     assert told["target_tokens_per_second"] == pytest.approx(7 * told["sentences_per_second"])
-    assert told["sentences_per_second"] == pytest.approx(3000 / told["latency_ms_p50"])
     assert 0 < told["latency_ms_p50"] <= told["latency_ms_p95"] and told["peak_memory_bytes"] > 50e6
     assert_one_clear_line(heed("bench", "decode", "--precision", "int4"), "int4")
 

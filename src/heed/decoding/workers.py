@@ -8,7 +8,7 @@ import torch
 
 from heed.data.batching import SpecialIds
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
-from heed.model.inference import kernels_search
+from heed.model.inference import batch_invariant
 from heed.model.transformer import Transformer
 from heed.runtime import n_threads
 
@@ -23,12 +23,13 @@ def search_by_workers(
     n_sentences: int = 64,
     sampling: SamplingSettings | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-    """`search`, by a worker a processor on a CPU with the kernels; each has up to `n_sentences`.
+    """`search` by as many workers as there are threads, each with up to `n_sentences`, which finds the same.
 
-    Workers never wait for each other, which threads that share the rows of one search do several times a step. What
-    is found is the same. Where the stream fails, all that came before is found first.
+    Workers never wait for each other, as threads that share the rows of one search do several times a step. Which of
+    them takes a source is a matter of time, so models whose results depend on the batch are searched by one. Where the
+    stream fails, all that came before is found first.
     """
-    if n_threads() == 1 or not all(map(kernels_search, models)):
+    if n_threads() == 1 or not all(map(batch_invariant, models)):
         yield from search(
             models, sources, special, settings, n_best=n_best, n_sentences=n_sentences, sampling=sampling
         )  # fmt: skip

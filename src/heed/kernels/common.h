@@ -35,7 +35,7 @@ static inline void put(bf16& to, float x) {  // rounds to the nearest, ties to e
 }
 
 // e^x within 2e-7 of its value, 0 below -87: 2^n · 2^f with n integer, |f| <= 1/2 and the Taylor series of 2^f.
-static inline float exponential(float x) {
+[[gnu::always_inline]] static inline float exponential(float x) {
     x = x < -87.0f ? -87.0f : x;
     const int32_t power = int32_t(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
     const float n = float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2, ln 2 in two parts
@@ -52,20 +52,32 @@ static inline float exponential(float x) {
     return p * scale;
 }
 
+static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
 // The largest of n numbers. The compiler would take them one by one, for the sake of NaN, which the caller finds in
 // the sum.
 static inline float largest(const float* x, int64_t n) {
     float top = x[0];
     int64_t j = 0;
-    if (n >= W) {
-        Vec tops;
-        memcpy(&tops, x, sizeof(Vec));
-        for (j = W; j + W <= n; j += W) {
-            Vec next;
-            memcpy(&next, x + j, sizeof(Vec));
-            tops = next > tops ? next : tops;
+    if (n >= 4 * W) {
+        const auto at = [&](int64_t i) {
+            Vec v;
+            memcpy(&v, x + i, sizeof(Vec));
+            return v;
+        };
+        Vec a = at(0), b = at(W), c = at(2 * W), d = at(3 * W);
+        for (j = 4 * W; j + 4 * W <= n; j += 4 * W) {
+            a = larger(a, at(j));
+            b = larger(b, at(j + W));
+            c = larger(c, at(j + 2 * W));
+            d = larger(d, at(j + 3 * W));
         }
-        for (int v = 0; v < W; v++) top = tops[v] > top ? tops[v] : top;
+        a = larger(larger(a, b), larger(c, d));
+        typedef int32_t Places __attribute__((vector_size(64)));
+        a = larger(a, __builtin_shuffle(a, Places{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
+        a = larger(a, __builtin_shuffle(a, Places{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
+        a = larger(a, __builtin_shuffle(a, Places{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
+        top = a[0] > a[1] ? a[0] : a[1];
     }
     for (; j < n; j++) top = x[j] > top ? x[j] : top;
     return top;

@@ -130,9 +130,12 @@ struct Continuations {
         sizes.reset(new int64_t[lists]());
     }
 
-    // The logits z of `count` ids from `first` on; a thread takes pieces in their order.
-    void take(int64_t row, int64_t piece, const float* z, int64_t first, int64_t count) {
-        const float top = largest(z, count);
+    // The logits z of `count` ids from `first` on; a thread takes pieces in their order. tops: room for each BLOCK.
+    static constexpr int64_t BLOCK = 64;
+    void take(int64_t row, int64_t piece, const float* z, int64_t first, int64_t count, float* tops) {
+        const int64_t n_blocks = (count + BLOCK - 1) / BLOCK;
+        for (int64_t b = 0; b < n_blocks; b++) tops[b] = largest(z + b * BLOCK, std::min(BLOCK, count - b * BLOCK));
+        const float top = largest(tops, n_blocks);
         float total = 0;
         for (int32_t j = 0; j < count; j++) total += exponential(z[j] - top);
         sums[row * n_pieces + piece] = {top, total};
@@ -145,12 +148,14 @@ struct Continuations {
             from = std::max(int64_t(0), only - first);
             to = std::min(count, only - first + 1);
         }
-        for (int64_t start = from; start < to; start += 64) {
-            const int64_t stop = std::min(start + 64, to);
-            if (size == k && !(largest(z + start, stop - start) > mine[k - 1].value)) continue;
-            for (int64_t j = start; j < stop; j++) {
+        float bar = size == k ? float(mine[k - 1].value) : -INFINITY;  // to be cleared where there are k already
+        for (int64_t b = from / BLOCK; b * BLOCK < to; b++) {
+            if (size == k && !(tops[b] > bar)) continue;
+            for (int64_t j = std::max(from, b * BLOCK); j < std::min(to, (b + 1) * BLOCK); j++) {
                 const int64_t id = first + j;
-                if (!never[id] && (id != eos || ends)) size = insert(mine, size, k, {z[j], row % beam * vocab + id});
+                if ((size == k && !(z[j] > bar)) || never[id] || (id == eos && !ends)) continue;
+                size = insert(mine, size, k, {z[j], row % beam * vocab + id});
+                if (size == k) bar = float(mine[k - 1].value);
             }
         }
         sizes[list] = size;
@@ -192,11 +197,11 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
 #pragma omp parallel
     {
         Scratch scratch;
-        float* const z = scratch.take(vocab);
+        float* const z = scratch.take(vocab + vocab / Continuations::BLOCK + 1);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < n; i++) {
             for (int32_t j = 0; j < vocab; j++) z[j] = to_float(logits[i * vocab + j]);
-            wanted.take(i, 0, z, 0, vocab);
+            wanted.take(i, 0, z, 0, vocab, z + vocab);
         }
     }
     wanted.finish(values, indices);
@@ -207,7 +212,7 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
 // instruction multiplies unsigned with signed numbers, so x carries 128 too much, which `offsets` takes off.
 
 struct Int8Panel {
-    const int8_t *weights, *next;  // next: of the panel that will probably be wanted after this one
+    const int8_t *weights, *next;  // next: of the panel that will probably be wanted after this one, or none
     const int32_t* offsets;
     const float *steps, *bias;
     int64_t d_in, width;
@@ -219,7 +224,7 @@ static inline int64_t in_fours(int64_t d_in) { return (d_in + 3) / 4 * 4; }
 static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
     const int64_t d_in = in_fours(weight.d_in), first = p * PANEL;
     const int8_t* const weights = static_cast<const int8_t*>(weight.panels);
-    return {weights + first * d_in, weights + std::min(next, weight.n_panels() - 1) * PANEL * d_in,
+    return {weights + first * d_in, next < weight.n_panels() ? weights + next * PANEL * d_in : nullptr,
             weight.offsets + first, weight.steps + first, weight.bias + first, d_in,
             std::min(PANEL, weight.d_out - first), relu};
 }
@@ -241,18 +246,20 @@ static inline void add_products(__m512i& sum, __m512i x, __m512i w) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
 }
 
+static inline void store(float* to, __m512 x, __mmask16 which) { _mm512_mask_storeu_ps(to, which, x); }
+static inline void store(bf16* to, __m512 x, __mmask16 which) {  // as `put` rounds
+    const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    _mm256_mask_storeu_epi16(to, which, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+
 template <class U>
-static inline void finish(__m512i sum0, __m512i sum1, float step, const Int8Panel& w, U* to) {
-    float tile[PANEL];
-    _mm512_storeu_ps(tile, _mm512_cvtepi32_ps(sum0));
-    _mm512_storeu_ps(tile + W, _mm512_cvtepi32_ps(sum1));
-    for (int32_t j = 0; j < PANEL; j++) tile[j] = tile[j] * (step * w.steps[j]) + w.bias[j];
-    if (w.relu)
-        for (int32_t j = 0; j < PANEL; j++) tile[j] = tile[j] < 0 ? 0 : tile[j];
-    if (w.width == PANEL)
-        for (int32_t j = 0; j < PANEL; j++) put(to[j], tile[j]);
-    else
-        for (int64_t j = 0; j < w.width; j++) put(to[j], tile[j]);
+static inline void finish(__m512i sum, float step, const Int8Panel& w, int64_t from, U* to) {
+    const __m512 steps = _mm512_mul_ps(_mm512_set1_ps(step), _mm512_loadu_ps(w.steps + from));
+    __m512 y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), steps, _mm512_loadu_ps(w.bias + from));
+    if (w.relu) y = _mm512_max_ps(y, _mm512_setzero_ps());
+    store(to + from, y, first_of(std::max(int64_t(0), w.width - from)));
 }
 
 // As many rows as there are numbers R, which are written out so that every sum has a register of its own. Each time they
@@ -264,9 +271,10 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     for (; i + rows <= n; i += rows) {
         __m512i a[rows], b[rows];
         ((a[R] = _mm512_loadu_si512(w.offsets), b[R] = _mm512_loadu_si512(w.offsets + W)), ...);
-        const int64_t size = w.d_in * PANEL;
-        for (int64_t at = i * size / n / 64 * 64; at < (i + rows) * size / n; at += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(w.next + at), _MM_HINT_T1);
+        const int64_t share = (w.d_in * PANEL * rows + n - 1) / n;
+        if (w.next)
+            for (int64_t at = 0; at < share; at += 64)
+                _mm_prefetch(reinterpret_cast<const char*>(w.next + i * share / rows + at), _MM_HINT_T1);
         const uint8_t* x = q + i * w.d_in;
         const int8_t* weights = w.weights;
         for (int64_t l = 0; l < w.d_in; l += 4, x += 4, weights += 4 * PANEL) {
@@ -280,7 +288,8 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
             };
             (add(a[R], b[R], x + R * w.d_in), ...);
         }
-        (finish(a[R], b[R], steps[i + R], w, y + (i + R) * d_out), ...);
+        (finish(a[R], steps[i + R], w, 0, y + (i + R) * d_out), ...);
+        (finish(b[R], steps[i + R], w, W, y + (i + R) * d_out), ...);
     }
     return i;
 }
@@ -350,7 +359,7 @@ static void int8_best_continuations(const T* x, const Weight& weight, Continuati
 #pragma omp parallel
     {
         Scratch scratch;
-        float* const z = scratch.take(ROWS * PANELS * PANEL);
+        float *const z = scratch.take((ROWS + 1) * PANELS * PANEL), *const tops = z + ROWS * PANELS * PANEL;
         const int64_t ahead = omp_get_num_threads() * PANELS;
 #pragma omp for
         for (int64_t i = 0; i < n; i++) rows.take(i, x + i * weight.d_in, weight.d_in);
@@ -364,10 +373,10 @@ static void int8_best_continuations(const T* x, const Weight& weight, Continuati
                     // Every block of rows fetches some panels of the piece that this thread will probably take next.
                     const bool fetch = (p - first) * n / PANELS / ROWS * ROWS == i;
                     int8_panel(rows.numbers.get() + i * in_fours(weight.d_in), rows.steps.get() + i,
-                               int8_panel_of(weight, p, fetch ? p + ahead : p, false), z + (p - first) * PANEL, some,
+                               int8_panel_of(weight, p, fetch ? p + ahead : weight.n_panels(), false), z + (p - first) * PANEL, some,
                                PANELS * PANEL);
                 }
-                for (int64_t r = 0; r < some; r++) wanted.take(i + r, piece, z + r * PANELS * PANEL, first * PANEL, count);
+                for (int64_t r = 0; r < some; r++) wanted.take(i + r, piece, z + r * PANELS * PANEL, first * PANEL, count, tops);
             }
         }
     }

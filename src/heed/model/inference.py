@@ -99,16 +99,19 @@ class SearchState(Protocol):
         """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
 
 
-def kernels_search(model: Transformer) -> bool:
-    """Whether a search of this model is one of `BeamState`."""
-    return model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
+def batch_invariant(model: Transformer) -> bool:
+    """Whether a sentence's translation has the same bits whatever is searched beside it."""
+    return _kernels_search(model) and _packed_layers(model) is not None
 
 
 def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchState:
     """The state of a search over at most so many sentences at a time."""
-    if kernels_search(model):
-        return BeamState(model, n_sentences=n_sentences, beam=beam)
-    return PlainState(model, n_sentences=n_sentences, beam=beam)
+    kind = BeamState if _kernels_search(model) else PlainState
+    return kind(model, n_sentences=n_sentences, beam=beam)
+
+
+def _kernels_search(model: Transformer) -> bool:
+    return model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
 
 
 class PlainState:
