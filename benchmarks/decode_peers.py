@@ -203,7 +203,7 @@ def main() -> None:
     job["one_by_one"] = arguments.one_by_one
     references: list[str] = []
     if arguments.model:
-        from heed.data.prepare import read_pairs
+        from heed.data.lines import read_pairs
 
         tokenizer = load_model(arguments.model).tokenizer
         sources, references = map(list, zip(*read_pairs((arguments.src, arguments.ref)), strict=True))

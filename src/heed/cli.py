@@ -4,11 +4,9 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Annotated, Any
 
 import typer
@@ -184,7 +182,7 @@ def translate(
 ) -> None:
     """Translate standard input to standard output, line by line, in order, as it comes. An empty line stays empty."""
     from heed.config import validated
-    from heed.data.prepare import decoded_lines
+    from heed.data.lines import UntilError, as_they_come, decoded_lines
     from heed.decoding.search import SamplingSettings
 
     sampling = None
@@ -209,8 +207,8 @@ def translate(
     beam_size = translator.settings.beam_size
     if n_best > beam_size:
         raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
-    lines = _UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
-    arriving = _as_they_come(_counted(lines))
+    lines = UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
+    arriving = as_they_come(_counted(lines))
     for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
         if as_json:
             fields = ("text", "score", "log_prob", "ended")
@@ -235,7 +233,7 @@ def score(
     device: Device = None,
 ) -> None:
     """Print for each pair of lines log P(target | source), natural, eos included, and its length-penalised score."""
-    from heed.data.prepare import read_pairs
+    from heed.data.lines import read_pairs
     from heed.decoding.search import length_penalty as penalty
 
     translator = _translator(
@@ -272,7 +270,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """BLEU and chrF with signatures of a model on --src, with its perplexity, or of finished translations --hyp."""
-    from heed.data.prepare import read_pairs
+    from heed.data.lines import read_pairs
     from heed.evaluation.bleu import bleu, checked_tokenization, chrf
 
     tokenization = checked_tokenization(tokenize)
@@ -408,50 +406,6 @@ class Interrupted(BaseException):
 
 def _interrupt(*_: object) -> None:
     raise Interrupted
-
-
-class _UntilError:
-    """Lines up to a faulty one, so that those before it are still translated; then `raise_error`."""
-
-    def __init__(self, lines: Iterable[str]):
-        self._lines = lines
-        self._error: HeedError | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            yield from self._lines
-        except HeedError as error:
-            self._error = error
-
-    def raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-def _as_they_come(lines: Iterable[str]) -> Iterator[str | None]:
-    """The lines, read ahead by a thread; None while no other has come. What the reading raises is raised here."""
-    queue: Queue[str | BaseException | None] = Queue(maxsize=4096)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                queue.put(line)
-            queue.put(None)
-        except BaseException as error:
-            queue.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            item = queue.get_nowait()
-        except Empty:
-            yield None
-            continue
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            return
-        yield item
 
 
 def _counted(lines: Iterable[str]) -> Iterator[str]:

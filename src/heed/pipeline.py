@@ -11,7 +11,8 @@ import torch
 from heed.config import HeedError, read_toml, toml_text, validated, whole_file
 from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
-from heed.data.prepare import TextFiles, prepare, read_pairs
+from heed.data.lines import read_pairs
+from heed.data.prepare import TextFiles, prepare
 from heed.data.sources import Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator

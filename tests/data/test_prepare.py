@@ -8,7 +8,8 @@ import pytest
 
 from heed.config import HeedError
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.data.prepare import DataSettings, TextFiles, prepare, read_lines, read_pairs
+from heed.data.lines import read_lines, read_pairs
+from heed.data.prepare import DataSettings, TextFiles, prepare
 from heed.text.tokenizer import TokenizerSettings
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from heed.config import HeedError
-from heed.data.prepare import read_pairs
+from heed.data.lines import read_pairs
 from heed.data.sources import Member, Remote, Store, catalogue, fetch, sgm_lines
 
 TEXT = "".join(f"line {i}\n" for i in range(5000)).encode()

@@ -1,10 +1,8 @@
 """Text files → a tokenizer and memory-mapped ids, with a report of what was left out and why."""
 
-import gzip
 import json
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,9 +12,9 @@ from pydantic import Field, model_validator
 
 from heed.config import HeedError, Settings, whole_file
 from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.lines import FilePair, read_pairs
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
-FilePair = tuple[Path, Path]
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 
 
@@ -61,54 +59,6 @@ class Prepared:
     tokenizer: Tokenizer
     train: ParallelCorpus
     dev: ParallelCorpus
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a plain or gzipped UTF-8 file, as `decoded_lines` gives them. HeedError names the file."""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from decoded_lines(file, name=str(path))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise HeedError(f"{path}: damaged gzip file ({error}).") from None
-    except OSError as error:
-        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-def decoded_lines(file: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """Lines of UTF-8, without their ends (Unix or Windows) and without a byte order mark.
-
-    HeedError names the line that is not UTF-8.
-    """
-    for number, line in enumerate(file, start=1):
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise HeedError(
-                f"{name}, line {number}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; "
-                "convert the text, with iconv for example."
-            ) from None
-
-
-def read_pairs(files: FilePair) -> Iterator[tuple[str, str]]:
-    """Lines of both files side by side. HeedError if one is longer, or if there is no line at all."""
-    src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
-    n_pairs = 0
-    while True:
-        src, tgt = next(src_lines, None), next(tgt_lines, None)
-        if src is None or tgt is None:
-            break
-        n_pairs += 1
-        yield src, tgt
-    if src is not None or tgt is not None:
-        rest = 1 + sum(1 for _ in (tgt_lines if src is None else src_lines))
-        n_src, n_tgt = n_pairs + rest * (src is not None), n_pairs + rest * (tgt is not None)
-        raise HeedError(
-            f"{files[0]} has {n_src:,} lines, {files[1]} {n_tgt:,}: both sides of a corpus must have the same number."
-        )
-    if n_pairs == 0:
-        raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
 def prepare(
