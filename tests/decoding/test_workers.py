@@ -9,10 +9,11 @@ from tests.conftest import SPECIAL
 
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.decoding.workers import search_by_workers
-from heed.kernels.library import library
+from heed.kernels.library import has_int8, library
 from heed.model.inference import packed
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 SETTINGS = DecodingSettings(max_extra_tokens=6)
 
 
@@ -59,3 +60,14 @@ def test_what_was_read_before_a_fault_is_found_then_the_fault_is_raised(model):
         for result in search_by_workers([model], faulty(), SPECIAL, SETTINGS, n_sentences=4):
             found += [result[0]] if result else []
     assert sorted(found) == list(range(50))
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
+def test_threads_that_share_one_search_find_what_one_finds(small_model, precision):
+    model = packed(small_model, precision)
+    sources = [source(number) for number in range(200)]
+    together = [dict(search([model], sources, SPECIAL, SETTINGS, n_sentences=n)) for n in (2, 64)]
+    torch.set_num_threads(1)
+    alone = dict(search([model], sources, SPECIAL, SETTINGS))
+    torch.set_num_threads(3)
+    assert together == [alone, alone]

@@ -1,15 +1,26 @@
 """The kernels of a search's step against PyTorch's operations."""
 
+import platform
+import subprocess
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.kernels import incremental
-from heed.kernels.library import has_int8, library
+from heed.kernels.library import FLAGS, SOURCES, has_int8, library
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64's kinds of processor")
+@pytest.mark.parametrize("processor", ["x86-64-v3", "icelake-server"])
+def test_the_kernels_compile_for_processors_that_have_less(processor):
+    flags = [flag for flag in FLAGS if not flag.startswith("-march")]
+    for source in SOURCES:
+        subprocess.run(["c++", *flags, f"-march={processor}", "-fsyntax-only", str(source)], check=True)
 
 
 @given(n=st.integers(1, 40), d_in=st.integers(1, 70), d_out=st.integers(1, 100), bias=st.booleans())
@@ -61,7 +72,9 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sente
     required = torch.where(torch.rand(n_sentences, beam) < 0.1, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
     never = torch.zeros(vocab_size, dtype=torch.bool)
     never[[0, 1]] = True
-    arguments = (log_probs, required, never, torch.rand(n_sentences) < 0.5)
+    active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
+    x = x[active]
+    arguments = (active, log_probs, required, never, torch.rand(n_sentences) < 0.5)
     lazy = incremental.best_continuations(incremental.Int8Logits(x, weight), *arguments, eos=2, k=2 * beam)
     logits = incremental.int8_product(x, weight)
     whole = incremental.best_continuations(logits, *arguments, eos=2, k=2 * beam)
@@ -87,7 +100,12 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     may_end = torch.rand(n_sentences) < 0.5
     required = torch.where(torch.rand(n_sentences, beam) < 0.2, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
     k = 2 * beam
-    values, index = incremental.best_continuations(logits, log_probs, required, never, may_end, eos=2, k=k)
+    active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
+    arguments = (active, log_probs.clone(), required, never, may_end)
+    values, index = incremental.best_continuations(logits[active], *arguments, eos=2, k=k)
+    left_out = torch.ones(n_sentences * beam, dtype=torch.bool)
+    left_out[active] = False
+    log_probs.view(-1)[left_out] = -torch.inf
     allowed = torch.log_softmax(logits.double(), -1).masked_fill(never, -torch.inf).view(n_sentences, beam, -1)
     allowed[~may_end, :, 2] = -torch.inf
     ids = torch.arange(vocab_size)

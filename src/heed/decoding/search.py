@@ -15,7 +15,6 @@ from heed.config import Settings
 from heed.data.batching import SpecialIds, padded_sources
 from heed.kernels import incremental
 from heed.kernels.incremental import Int8Logits
-from heed.kernels.library import ready
 from heed.model.inference import search_state
 from heed.model.transformer import Transformer
 
@@ -145,12 +144,13 @@ def search(
             time.sleep(0.001)
             continue
         tokens = live.tokens()
+        active = live.active() if all(state.leaves_out for state in states) else None
         if len(states) == 1:
-            logits = states[0].logits(tokens, lazy=sampling is None)
+            logits = states[0].logits(tokens, active, lazy=sampling is None)
         else:
-            parts = [torch.log_softmax(cast(Tensor, state.logits(tokens)).float(), dim=-1) for state in states]
+            parts = [torch.log_softmax(cast(Tensor, state.logits(tokens, active)).float(), dim=-1) for state in states]
             logits = torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
-        rows, kept = live.step(logits)
+        rows, kept = live.step(logits, active)
         yield from live.take_done()
         for state in states:
             state.select(rows, kept)
@@ -199,7 +199,7 @@ class _Live:
     """
 
     BY_SENTENCE = (
-        *("numbers", "lengths", "limits", "history", "prefixes", "log_probs"),
+        *("numbers", "lengths", "limits", "limit_penalties", "history", "prefixes", "log_probs"),
         *("best_scores", "best_log_probs", "best_lengths", "best_ids"),
     )
 
@@ -220,6 +220,7 @@ class _Live:
         self.numbers = torch.empty(0, **whole)
         self.lengths = torch.empty(0, **whole)  # ids written so far
         self.limits = torch.empty(0, **whole)  # the most that may be
+        self.limit_penalties = torch.empty(0, dtype=torch.float64, device=device)  # of a target so long: the mildest
         self.history = torch.empty(0, self.beam, 0, **whole)
         self.prefixes = torch.empty(0, 0, **whole)  # -1 where nothing is required
         self.log_probs = torch.empty(0, self.beam, dtype=torch.float64, device=device)
@@ -249,6 +250,7 @@ class _Live:
         self.numbers = behind(self.numbers, torch.tensor([source.number for source in sources]))
         self.lengths = behind(self.lengths, torch.zeros(n))
         self.limits = behind(self.limits, torch.tensor(limits))
+        self.limit_penalties = behind(self.limit_penalties, self._penalties(torch.tensor(limits)))
         self.history = behind(self.history, torch.full((n, self.beam, width), special.bos))
         self.prefixes = behind(
             torch.nn.functional.pad(self.prefixes, (0, prefix_width - self.prefixes.shape[1]), value=-1),
@@ -265,12 +267,25 @@ class _Live:
         last = (self.lengths - 1).clamp(min=0)[:, None, None].expand(-1, self.beam, 1)
         return self.history.gather(2, last).flatten()
 
+    def _penalties(self, lengths: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return _penalties(lengths, self.settings.length_penalty, self.settings.length_penalty_form)
+
+    def bounds(self, log_probs: Float[Tensor, "sentence *beam"]) -> Float[Tensor, "sentence *beam"]:
+        """The best scores that unfinished hypotheses can reach: log-probabilities only fall."""
+        return log_probs / self.limit_penalties.view(-1, *[1] * (log_probs.dim() - 1))
+
+    def active(self) -> Int[Tensor, " active"]:
+        """The rows that can still come to anything; what a row displaces by its continuations is behind it."""
+        if self.sampling is not None:
+            return torch.arange(self.log_probs.numel(), device=self.device)
+        return (self.bounds(self.log_probs) > self.best_scores[:, -1:]).flatten().nonzero()[:, 0]
+
     def step(
-        self, logits: Float[Tensor, "row vocab"] | Int8Logits
+        self, logits: Float[Tensor, "active vocab"] | Int8Logits, active: Int[Tensor, " active"] | None
     ) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
-        values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits)
+        values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits, active)
         is_eos = ids == eos
         ending = is_eos[:, :beam] & values[:, :beam].isfinite()
         self.lengths = self.lengths + 1
@@ -291,10 +306,7 @@ class _Live:
         if self.sampling:
             done = at_limit | (values == -torch.inf).all(dim=1)
         else:
-            # Log-probabilities only fall, so this is the best score that any unfinished hypothesis can reach.
-            alpha, form = self.settings.length_penalty, self.settings.length_penalty_form
-            bounds = values[:, 0].cpu() / _penalties(self.limits.cpu(), alpha, form)
-            done = at_limit | (bounds.to(self.device) <= worst)
+            done = at_limit | (self.bounds(values[:, 0]) <= worst)
             if beam == 1:
                 done |= ending[:, 0]
         cut = at_limit[:, None] & values.isfinite()
@@ -305,18 +317,19 @@ class _Live:
             self._collect(cut, values, rows, ended=False)
         return self._keep(parents, done)
 
-    def _best(self, logits: Tensor | Int8Logits) -> tuple[Tensor, Tensor, Tensor]:
+    def _best(self, logits: Tensor | Int8Logits, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """(log-probability, row in the sentence, id) of the best continuations of each sentence, best first.
 
         Twice the beam: even if half of them end, `beam` unfinished ones remain.
         """
         k = min(2 * self.beam, self.beam * self.vocab_size)
         may_end, required = self.lengths >= self.settings.min_tokens, self._required()
-        if isinstance(logits, Int8Logits) or ready(logits):
+        if active is not None:
             values, index = incremental.best_continuations(
-                logits, self.log_probs.contiguous(), required, self.never, may_end, eos=self.special.eos, k=k
+                logits, active, self.log_probs.contiguous(), required, self.never, may_end, eos=self.special.eos, k=k
             )
         else:
+            assert isinstance(logits, Tensor)
             total = self.log_probs.reshape(-1, 1) + self._allowed(torch.log_softmax(logits.float(), dim=-1))
             values, index = total.view(len(self), -1).topk(k, dim=1)
         return values, index // self.vocab_size, index % self.vocab_size
@@ -369,8 +382,7 @@ class _Live:
         """Puts these rows' hypotheses among the best of their sentences; the earlier of two equals stays first."""
         places = which.any(dim=1).nonzero()[:, 0]
         which, values, rows, lengths = which[places], values[places], rows[places], self.lengths[places]
-        penalty = _penalties(lengths.cpu(), self.settings.length_penalty, self.settings.length_penalty_form)
-        scores = (values / penalty.to(self.device)[:, None]).masked_fill(~which, -torch.inf)
+        scores = (values / self._penalties(lengths)[:, None]).masked_fill(~which, -torch.inf)
         history = self.history[places]
         ids = history.gather(1, rows[:, :, None].expand_as(history))
         n_ids = (lengths - int(ended))[:, None].expand_as(values)

@@ -59,19 +59,20 @@ static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 static inline float largest(const float* x, int64_t n) {
     float top = x[0];
     int64_t j = 0;
-    if (n >= 4 * W) {
+    if (n >= W) {
         const auto at = [&](int64_t i) {
             Vec v;
             memcpy(&v, x + i, sizeof(Vec));
             return v;
         };
-        Vec a = at(0), b = at(W), c = at(2 * W), d = at(3 * W);
-        for (j = 4 * W; j + 4 * W <= n; j += 4 * W) {
+        Vec a = at(0), b = a, c = a, d = a;  // apart, since each waits for itself
+        for (; j + 4 * W <= n; j += 4 * W) {
             a = larger(a, at(j));
             b = larger(b, at(j + W));
             c = larger(c, at(j + 2 * W));
             d = larger(d, at(j + 3 * W));
         }
+        for (; j + W <= n; j += W) a = larger(a, at(j));
         a = larger(larger(a, b), larger(c, d));
         typedef int32_t Places __attribute__((vector_size(64)));
         a = larger(a, __builtin_shuffle(a, Places{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
@@ -113,7 +114,7 @@ struct Moments {
     float mean, rstd;  // 1 / deviation
 };
 
-static inline Moments moments(const float* x, int64_t d, float epsilon) {
+[[gnu::always_inline]] static inline Moments moments(const float* x, int64_t d, float epsilon) {
     float total = 0, squares = 0;
     for (int32_t j = 0; j < d; j++) total += x[j];
     const float mean = total / d;

@@ -25,7 +25,7 @@ _Weight = _structure("_Weight", _WEIGHT)
 _Beams = _structure(
     "_Beams",
     (
-        *((name, P) for name in ("ancestors", "slots", "lengths", "src_lengths")),
+        *((name, P) for name in ("ancestors", "rows", "slots", "lengths", "src_lengths")),
         *((name, N) for name in ("n_rows", "beam", "capacity", "n_heads", "d_k", "d_v")),
     ),
 )
@@ -112,13 +112,14 @@ def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
 
 @dataclass
 class Beams:
-    """Where the rows of a search have their past; `beam` rows in a row are a sentence's.
+    """Where the rows of a search have their past; `beam` rows in a row are a sentence's. Of all, `active` are computed.
 
     ancestors[slot, position]: the slot that holds what the row in `slot` has at `position`; its own position is entered
     by `attend_to_past`. lengths: the new position of each row. widths: of one head's key and value.
     """
 
     ancestors: Int[Tensor, "slot position"]
+    active: Int[Tensor, " active"]
     slots: Int[Tensor, " row"]
     lengths: Int[Tensor, " row"]
     src_lengths: Int[Tensor, " sentence"]
@@ -128,15 +129,15 @@ class Beams:
 
     def structure(self) -> ctypes.Structure:
         """As the kernels take it."""
-        tensors = (self.ancestors, self.slots, self.lengths, self.src_lengths)
-        sizes = (len(self.slots), self.beam, self.ancestors.shape[1], self.n_heads, *self.widths)
+        tensors = (self.ancestors, self.active, self.slots, self.lengths, self.src_lengths)
+        sizes = (len(self.active), self.beam, self.ancestors.shape[1], self.n_heads, *self.widths)
         return _Beams(*(tensor.data_ptr() for tensor in tensors), *sizes)
 
 
 def attend_to_past(
-    qkv: Float[Tensor, "row qkv"], cache: Float[Tensor, "slot position kv"], beams: Beams
-) -> Float[Tensor, "row value"]:
-    """Every row's attention to the positions before it and to itself, whose keys and values enter the cache.
+    qkv: Float[Tensor, "active qkv"], cache: Float[Tensor, "slot position kv"], beams: Beams
+) -> Float[Tensor, "active value"]:
+    """Every active row's attention to the positions before it and to itself, whose keys and values enter the cache.
 
     qkv: all heads' Q, K and V.
     """
@@ -147,9 +148,9 @@ def attend_to_past(
 
 
 def attend_to_source(
-    q: Float[Tensor, "row query"], memories: Int[Tensor, " sentence"], beams: Beams
-) -> Float[Tensor, "row value"]:
-    """Every row's attention to its sentence's source; memories: addresses of (src, all heads' K and V)."""
+    q: Float[Tensor, "active query"], memories: Int[Tensor, " sentence"], beams: Beams
+) -> Float[Tensor, "active value"]:
+    """Every active row's attention to its sentence's source; memories: addresses of (src, all heads' K and V)."""
     out = q.new_empty(len(q), beams.n_heads * beams.widths[1])
     structure = beams.structure()
     kernel("attend_to_source", q)(q.data_ptr(), memories.data_ptr(), ctypes.addressof(structure), out.data_ptr())
@@ -179,12 +180,12 @@ class DecoderLayers:
         caches: Sequence[Float[Tensor, "slot position kv"]],
         memories: Int[Tensor, "layer sentence"],
         beams: Beams,
-    ) -> Float[Tensor, "row d_model"]:
-        """What the last layer makes of every row's next token, in float; the rest as `attend_to_…` take it."""
+    ) -> Float[Tensor, "active d_model"]:
+        """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it."""
         for layer, cache, addresses in zip(self._array, caches, memories, strict=True):
             layer.cache, layer.memories = cache.data_ptr(), addresses.data_ptr()
         d_model, d_ff = embedding.shape[1], self._array[0].inner.d_out
-        x = torch.empty(len(tokens), d_model)
+        x = torch.empty(len(beams.active), d_model)
         step = _Step(
             ctypes.addressof(self._array),
             *(len(self._array), d_model, d_ff, beams.structure()),
@@ -199,12 +200,13 @@ class DecoderLayers:
 class Int8Logits:
     """Logits that are not worked out: x · Wᵀ. `best_continuations` never holds all of them."""
 
-    x: Float[Tensor, "row d_model"]
+    x: Float[Tensor, "active d_model"]
     weight: Int8Weight
 
 
 def best_continuations(
-    logits: Float[Tensor, "row vocab"] | Int8Logits,
+    logits: Float[Tensor, "active vocab"] | Int8Logits,
+    active: Int[Tensor, " active"],
     log_probs: Float[Tensor, "sentence beam"],
     required: Int[Tensor, "sentence beam"],
     never: Bool[Tensor, " vocab"],
@@ -215,18 +217,19 @@ def best_continuations(
 ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
     """In fp64 the k largest sums of a row's log-probability and its next id's: (values, row of the beam · vocab + id).
 
-    required: the only id that a row may take, or -1. Of equals the first; where fewer than k exist, -∞.
+    active: the rows that have logits; the others have no continuation. required: the only id that a row may take, or
+    -1. Of equals the first; where fewer than k exist, -∞.
     """
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
-    pointers = [t.data_ptr() for t in (log_probs, required, never, may_end, values, indices)]
+    pointers = [t.data_ptr() for t in (active, log_probs, required, never, may_end, values, indices)]
+    sizes = (len(active), n_sentences, beam)
     if isinstance(logits, Int8Logits):
         structure = ctypes.addressof(logits.weight.structure)
-        run = kernel("int8_best_continuations", logits.x)
-        run(logits.x.data_ptr(), structure, *pointers, n_sentences, beam, eos, k)
+        kernel("int8_best_continuations", logits.x)(logits.x.data_ptr(), structure, *pointers, *sizes, eos, k)
     else:
-        kernel("best_continuations", logits)(logits.data_ptr(), *pointers, n_sentences, beam, logits.shape[1], eos, k)
+        kernel("best_continuations", logits)(logits.data_ptr(), *pointers, *sizes, logits.shape[1], eos, k)
     return values, indices
 
 

@@ -45,13 +45,13 @@ SIGNATURES = {
     "attend_backward": [P, P, P, P, P, P, P, P, P, P],
     "attend_to_past": [P, P, P, P],
     "attend_to_source": [P, P, P, P],
-    "best_continuations": [P, P, P, P, P, P, P, N, N, N, N, N],
+    "best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N, N, N],
     "int8_product": [P, P, P, N, ctypes.c_int32],
     "decoder_step": [P, P],
 }
 FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
-    "int8_best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N],
+    "int8_best_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
 }
 
 

@@ -92,8 +92,17 @@ class SearchState(Protocol):
     def admit(self, src: Int[Tensor, "sentence src"], src_mask: Bool[Tensor, "sentence src"]) -> None:
         """Takes in sources (with eos), behind those that live."""
 
-    def logits(self, tokens: Int[Tensor, " row"], *, lazy: bool = False) -> Float[Tensor, "row vocab"] | Int8Logits:
-        """The logits behind `tokens`, which become part of every row; if `lazy`, perhaps not worked out."""
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it can compute some rows only."""
+
+    def logits(
+        self, tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None = None, *, lazy: bool = False
+    ) -> Float[Tensor, "active vocab"] | Int8Logits:
+        """The logits behind `tokens`, which become part of every row; if `lazy`, perhaps not worked out.
+
+        active: the rows that matter, where it can leave out the others.
+        """
 
     def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
         """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
@@ -130,7 +139,9 @@ class PlainState:
         src, src_mask = src.to(self._device), src_mask.to(self._device)
         self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
 
-    def logits(self, tokens: Tensor, *, lazy: bool = False) -> Tensor:
+    leaves_out = False
+
+    def logits(self, tokens: Tensor, active: Tensor | None = None, *, lazy: bool = False) -> Tensor:
         assert self._state is not None
         return self._model.decode(tokens[:, None], self._state)[:, 0]
 
@@ -192,10 +203,14 @@ class BeamState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def logits(self, tokens: Tensor, *, lazy: bool = False) -> Tensor | Int8Logits:
+    leaves_out = True
+
+    def logits(self, tokens: Tensor, active: Tensor | None = None, *, lazy: bool = False) -> Tensor | Int8Logits:
+        if active is None:
+            active = torch.arange(len(tokens))
         if self._longest == self._ancestors.shape[1]:
             self._grow()
-        x = self._step(tokens)
+        x = self._step(tokens, active)
         self._lengths += 1
         self._longest += 1
         output = self._model.output
@@ -204,16 +219,16 @@ class BeamState:
         logits: Tensor = output(x)
         return logits
 
-    def _step(self, tokens: Tensor) -> Tensor:
+    def _step(self, tokens: Tensor, active: Tensor) -> Tensor:
         beams = Beams(
-            *(self._ancestors, self._slots, self._lengths, self._src_lengths),
+            *(self._ancestors, active, self._slots, self._lengths, self._src_lengths),
             *(self._beam, self._arch.n_heads, self._widths),
         )
         if self._packed_layers is not None:
             positions = self._model.sinusoid_rows(self._longest + 1)
             embedding = self._model.tgt_embedding.weight
             return self._packed_layers.step(tokens, embedding, positions, self._caches, self._memories, beams)
-        x = self._embed(self._model.tgt_embedding, tokens, self._lengths)
+        x = self._embed(self._model.tgt_embedding, tokens[active], self._lengths[active])
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
             own, source = layer.self_attention, layer.cross_attention
             x = layer.self_attention_norm(x, own.out(incremental.attend_to_past(own.qkv(x), cache, beams)))
