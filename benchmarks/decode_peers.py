@@ -26,15 +26,14 @@ import torch
 from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
 
 from heed.data.batching import SpecialIds
-from heed.decoding.search import DecodingSettings, Source
-from heed.decoding.workers import search_by_workers
+from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
 from heed.runtime import keep_freed_memory
 
 SPECIAL = SpecialIds(PAD, BOS, EOS)
-HEED = ["heed-fp32", "heed-bf16", "heed-int8"]
+HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
 PEERS = [*CTRANSLATE2, *(f"{name}-avx512" for name in CTRANSLATE2 if "int8" in name), "hf-fp32", "hf-bf16"]
 # Each translates all sources: ids without eos → ids.
@@ -46,14 +45,14 @@ def random_model() -> Transformer:
     return Transformer(Architecture(), 37_000).eval()
 
 
-def heed_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engine:
+def heed_engine(model: Transformer, job: dict[str, Any], precision: str, two: str = "") -> Engine:
     keep_freed_memory()
     ready = packed(model, precision)  # type: ignore[arg-type]
     settings = DecodingSettings(**settings_of(job))
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        results = search_by_workers([ready], numbered, SPECIAL, settings, n_sentences=job["batch"])
+        results = search([ready], numbered, SPECIAL, settings, n_sentences=job["batch"] * (2 if two else 1))
         found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 

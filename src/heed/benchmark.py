@@ -18,7 +18,6 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.decoding.workers import search_by_workers
 from heed.model.cost import matrix_products, n_parameters, training_flops
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
@@ -266,9 +265,7 @@ def decoding_speed(
             read[number] = time.perf_counter()
             yield Source(number, draw.integers(3, vocab_size, src_length - 1).tolist())
 
-    # One sentence at a time has all threads; of many each thread has its own.
-    run = search if batch == 1 else search_by_workers
-    for result in run([model], sources(), SPECIAL, settings, n_sentences=batch):
+    for result in search([model], sources(), SPECIAL, settings, n_sentences=batch):
         if result is None:
             continue
         number, (best, *_) = result

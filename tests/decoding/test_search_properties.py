@@ -66,6 +66,21 @@ def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
         assert found == alone[place]  # ids, scores and all: equal, not close
 
 
+@needs_kernels
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
+def test_threads_that_share_a_search_find_what_one_finds(precision):
+    draw = torch.Generator().manual_seed(3)
+    sources = [torch.randint(3, VOCAB_SIZE, (1 + n % 11,), generator=draw).tolist() for n in range(200)]
+    options = DecodingSettings(max_extra_tokens=6)
+    alone = hypotheses_of(READY[precision], sources, options, n_best=2)
+    torch.set_num_threads(3)
+    try:
+        for n_sentences in (2, 64):  # too few for each thread to take its own, and enough
+            assert hypotheses_of(READY[precision], sources, options, n_best=2, n_sentences=n_sentences) == alone
+    finally:
+        torch.set_num_threads(1)
+
+
 PRECISIONS = ("fp32", "bf16", "int8") if has_int8() else ("fp32", "bf16")
 READY = {precision: packed(MODEL, precision) for precision in PRECISIONS} if library() else {}
 

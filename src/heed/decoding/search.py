@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -22,6 +23,9 @@ from heed.model.transformer import Transformer
 MAX_LIVE_TOKENS = 8192
 
 LengthPenalty = Literal["paper", "average", "none"]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.integer[Any]]
+Bools: TypeAlias = NDArray[np.bool_]
 
 
 class DecodingSettings(Settings):
@@ -71,13 +75,13 @@ def length_penalty(length: int, alpha: float, form: LengthPenalty = "paper") -> 
     paper: ((5 + length) / 6) ** alpha, Wu et al. 2016, equation 14; section 6.1 uses alpha 0.6. average: length **
     alpha, with alpha 1 the mean log-probability. none: 1.
     """
-    return float(_penalties(torch.tensor([length]), alpha, form))
+    return float(_penalties(np.array([length]), alpha, form)[0])
 
 
-def _penalties(lengths: Int[Tensor, "*n"], alpha: float, form: LengthPenalty) -> Float[Tensor, "*n"]:
+def _penalties(lengths: Ints, alpha: float, form: LengthPenalty) -> Floats:
     if form == "none":
-        return torch.ones(lengths.shape, dtype=torch.float64)
-    base = (5 + lengths.double()) / 6 if form == "paper" else lengths.double()
+        return np.ones(lengths.shape)
+    base = (5 + lengths) / 6 if form == "paper" else lengths.astype(np.float64)
     return base**alpha
 
 
@@ -126,9 +130,8 @@ def search(
     waiting = _Waiting(sources, settings)
     while True:
         n_free = min(state.n_free for state in states)
-        # Some at a time: a larger encoder batch costs less a sentence than many small ones. Not all at once: the stream
-        # may be shared.
-        if len(live) == 0 or n_free >= max(1, n_sentences // 8):
+        # Some at a time: a larger encoder batch costs less a sentence than many small ones.
+        if len(live) == 0 or n_free >= max(1, n_sentences // 4):
             arriving = waiting.take(
                 min(n_free, max(1, n_sentences // 4)), MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0
             )
@@ -195,11 +198,12 @@ def _limit(source: Source, settings: DecodingSettings) -> int:
 class _Live:
     """The sentences that are being searched: one step for all of them, none by itself.
 
-    Axes: sentence, beam, rank (of the n_best), tgt (positions behind bos).
+    Kept on the CPU in numpy, whose small operations take a fraction of a tensor's time. Axes: sentence, beam, rank (of
+    the n_best), tgt (positions behind bos).
     """
 
     BY_SENTENCE = (
-        *("numbers", "lengths", "limits", "limit_penalties", "history", "prefixes", "log_probs"),
+        *("numbers", "lengths", "limits", "limit_penalties", "last", "history", "prefixes", "log_probs"),
         *("best_scores", "best_log_probs", "best_lengths", "best_ids"),
     )
 
@@ -216,18 +220,19 @@ class _Live:
         self.beam, self.n_best, self.device = settings.beam_size, min(n_best, settings.beam_size), device
         self.never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.never[[special.pad, special.bos]] = True
-        whole: dict[str, Any] = {"dtype": torch.int64, "device": device}
-        self.numbers = torch.empty(0, **whole)
-        self.lengths = torch.empty(0, **whole)  # ids written so far
-        self.limits = torch.empty(0, **whole)  # the most that may be
-        self.limit_penalties = torch.empty(0, dtype=torch.float64, device=device)  # of a target so long: the mildest
-        self.history = torch.empty(0, self.beam, 0, **whole)
-        self.prefixes = torch.empty(0, 0, **whole)  # -1 where nothing is required
-        self.log_probs = torch.empty(0, self.beam, dtype=torch.float64, device=device)
-        self.best_scores = torch.empty(0, self.n_best, dtype=torch.float64, device=device)  # -∞: none yet
-        self.best_log_probs = torch.empty(0, self.n_best, dtype=torch.float64, device=device)
-        self.best_lengths = torch.empty(0, self.n_best, **whole)  # eos not counted
-        self.best_ids = torch.empty(0, self.n_best, 0, **whole)
+        self.numbers = np.empty(0, np.int64)
+        self.lengths = np.empty(0, np.int64)  # ids written so far
+        self.limits = np.empty(0, np.int64)  # the most that may be
+        self.limit_penalties = np.empty(0)  # of a target so long: the mildest
+        self.last: Ints = np.empty((0, self.beam), np.int64)  # each row's last id
+        self.history = np.empty((0, self.beam, 0), np.int32)
+        self.prefixes = np.empty((0, 0), np.int64)  # -1 where nothing is required
+        self.log_probs = np.empty((0, self.beam))
+        self.best_scores = np.empty((0, self.n_best))  # -∞: none yet
+        self.best_log_probs = np.empty((0, self.n_best))
+        self.best_lengths = np.empty((0, self.n_best), np.int64)  # eos not counted; below zero: no eos ended it
+        self.best_ids = np.empty((0, self.n_best, 0), np.int32)
+        self.places = np.arange(0)[:, None]
         self.done: list[tuple[int, list[Hypothesis]]] = []
 
     def __len__(self) -> int:
@@ -236,49 +241,44 @@ class _Live:
     def admit(self, sources: list[Source]) -> None:
         """New sentences, behind the others; only the first row of each counts at first."""
         n, special = len(sources), self.special
-        limits = [_limit(source, self.settings) for source in sources]
-        width = max(limits) if len(self) == 0 else max(self.history.shape[2], *limits)
-        self.history, self.best_ids = _widened(self.history, width), _widened(self.best_ids, width)
+        limits = np.array([_limit(source, self.settings) for source in sources])
+        width = int(limits.max()) if len(self) == 0 else max(self.history.shape[2], int(limits.max()))
         prefix_width = max(self.prefixes.shape[1], max(len(source.prefix) for source in sources))
-        prefixes = [[*source.prefix] + [-1] * (prefix_width - len(source.prefix)) for source in sources]
-        log_probs = torch.full((n, self.beam), -torch.inf)
+        prefixes = np.full((n, prefix_width), -1)
+        for row, source in zip(prefixes, sources, strict=True):
+            row[: len(source.prefix)] = source.prefix
+        log_probs = np.full((n, self.beam), -np.inf)
         log_probs[:, 0 if self.sampling is None else slice(None)] = 0
-
-        def behind(old: Tensor, new: Tensor) -> Tensor:
-            return torch.cat([old, new.to(old)])
-
-        self.numbers = behind(self.numbers, torch.tensor([source.number for source in sources]))
-        self.lengths = behind(self.lengths, torch.zeros(n))
-        self.limits = behind(self.limits, torch.tensor(limits))
-        self.limit_penalties = behind(self.limit_penalties, self._penalties(torch.tensor(limits)))
-        self.history = behind(self.history, torch.full((n, self.beam, width), special.bos))
-        self.prefixes = behind(
-            torch.nn.functional.pad(self.prefixes, (0, prefix_width - self.prefixes.shape[1]), value=-1),
-            torch.tensor(prefixes, dtype=torch.int64).view(n, prefix_width),
-        )
-        self.log_probs = behind(self.log_probs, log_probs)
-        self.best_scores = behind(self.best_scores, torch.full((n, self.n_best), -torch.inf))
-        self.best_log_probs = behind(self.best_log_probs, torch.zeros(n, self.n_best))
-        self.best_lengths = behind(self.best_lengths, torch.zeros(n, self.n_best))
-        self.best_ids = behind(self.best_ids, torch.zeros(n, self.n_best, width))
+        new: dict[str, Any] = {
+            "numbers": np.array([source.number for source in sources]),
+            "lengths": np.zeros(n, np.int64),
+            "limits": limits,
+            "limit_penalties": self._penalties(limits),
+            "last": np.full((n, self.beam), special.bos),
+            "history": np.full((n, self.beam, width), special.bos, np.int32),
+            "prefixes": prefixes,
+            "log_probs": log_probs,
+            "best_scores": np.full((n, self.n_best), -np.inf),
+            "best_log_probs": np.zeros((n, self.n_best)),
+            "best_lengths": np.zeros((n, self.n_best), np.int64),
+            "best_ids": np.zeros((n, self.n_best, width), np.int32),
+        }
+        self.history, self.best_ids = _widened(self.history, width, 0), _widened(self.best_ids, width, 0)
+        self.prefixes = _widened(self.prefixes, prefix_width, -1)
+        for name in self.BY_SENTENCE:
+            setattr(self, name, np.concatenate([getattr(self, name), new[name]]))
+        self.places = np.arange(len(self))[:, None]
 
     def tokens(self) -> Int[Tensor, " row"]:
         """Every row's last id."""
-        last = (self.lengths - 1).clamp(min=0)[:, None, None].expand(-1, self.beam, 1)
-        return self.history.gather(2, last).flatten()
-
-    def _penalties(self, lengths: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return _penalties(lengths, self.settings.length_penalty, self.settings.length_penalty_form)
-
-    def bounds(self, log_probs: Float[Tensor, "sentence *beam"]) -> Float[Tensor, "sentence *beam"]:
-        """The best scores that unfinished hypotheses can reach: log-probabilities only fall."""
-        return log_probs / self.limit_penalties.view(-1, *[1] * (log_probs.dim() - 1))
+        return torch.from_numpy(self.last.ravel())
 
     def active(self) -> Int[Tensor, " active"]:
         """The rows that can still come to anything; what a row displaces by its continuations is behind it."""
         if self.sampling is not None:
-            return torch.arange(self.log_probs.numel(), device=self.device)
-        return (self.bounds(self.log_probs) > self.best_scores[:, -1:]).flatten().nonzero()[:, 0]
+            return torch.arange(self.log_probs.size)
+        can_win = self.log_probs / self.limit_penalties[:, None] > self.best_scores[:, -1:]
+        return torch.from_numpy(np.flatnonzero(can_win))
 
     def step(
         self, logits: Float[Tensor, "active vocab"] | Int8Logits, active: Int[Tensor, " active"] | None
@@ -286,58 +286,61 @@ class _Live:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
         values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits, active)
-        is_eos = ids == eos
-        ending = is_eos[:, :beam] & values[:, :beam].isfinite()
         self.lengths = self.lengths + 1
-        if bool(ending.any()):
+        is_eos = ids == eos
+        ending = is_eos[:, :beam] & (values[:, :beam] > -np.inf)
+        if ending.any():
             self._collect(ending, values[:, :beam], parents[:, :beam], ended=True)
-
-        values = values.masked_fill(is_eos, -torch.inf)
-        if not self.sampling:  # the unfinished ones, in their order
-            values, order = values.sort(dim=1, descending=True, stable=True)
-            order = order[:, :beam]
-            values, parents, ids = values[:, :beam], parents.gather(1, order), ids.gather(1, order)
-        self.log_probs = values
-        self.history = self.history.gather(1, parents[:, :, None].expand_as(self.history))
-        self.history.scatter_(2, (self.lengths - 1)[:, None, None].expand(-1, beam, 1), ids[:, :, None])
+        if is_eos.any():
+            values = np.where(is_eos, -np.inf, values)
+            if not self.sampling:  # the unfinished ones first, in their order
+                order = is_eos.argsort(axis=1, kind="stable")[:, :beam]
+                values, parents, ids = (array[self.places, order] for array in (values, parents, ids))
+        values, parents, ids = values[:, :beam], parents[:, :beam], ids[:, :beam]
+        self.log_probs, self.last = values, ids
+        self.history = self.history[self.places, parents]
+        self.history[self.places[:, 0], :, self.lengths - 1] = ids
 
         at_limit = self.limits <= self.lengths
-        worst = self.best_scores[:, -1]
         if self.sampling:
-            done = at_limit | (values == -torch.inf).all(dim=1)
+            done = at_limit | (values == -np.inf).all(axis=1)
         else:
-            done = at_limit | (self.bounds(values[:, 0]) <= worst)
+            # Log-probabilities only fall, so this is the best score that any unfinished hypothesis can reach.
+            done = at_limit | (values[:, 0] / self.limit_penalties <= self.best_scores[:, -1])
             if beam == 1:
                 done |= ending[:, 0]
-        cut = at_limit[:, None] & values.isfinite()
-        if not self.sampling:
-            cut &= self.best_scores[:, :1] == -torch.inf
-        if bool(cut.any()):
-            rows = torch.arange(beam, device=self.device).expand_as(values)
-            self._collect(cut, values, rows, ended=False)
+        if at_limit.any():
+            cut = at_limit[:, None] & (values > -np.inf)
+            if not self.sampling:
+                cut &= self.best_scores[:, :1] == -np.inf
+            if cut.any():
+                self._collect(cut, values, np.broadcast_to(np.arange(beam), values.shape), ended=False)
         return self._keep(parents, done)
 
-    def _best(self, logits: Tensor | Int8Logits, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _best(self, logits: Tensor | Int8Logits, active: Tensor | None) -> tuple[Floats, Ints, Ints]:
         """(log-probability, row in the sentence, id) of the best continuations of each sentence, best first.
 
         Twice the beam: even if half of them end, `beam` unfinished ones remain.
         """
         k = min(2 * self.beam, self.beam * self.vocab_size)
-        may_end, required = self.lengths >= self.settings.min_tokens, self._required()
+        log_probs = torch.from_numpy(np.ascontiguousarray(self.log_probs)).to(self.device)
         if active is not None:
+            may_end = torch.from_numpy(self.lengths >= self.settings.min_tokens)
             values, index = incremental.best_continuations(
-                logits, active, self.log_probs.contiguous(), required, self.never, may_end, eos=self.special.eos, k=k
+                logits, active, log_probs, self._required(), self.never, may_end, eos=self.special.eos, k=k
             )
         else:
             assert isinstance(logits, Tensor)
-            total = self.log_probs.reshape(-1, 1) + self._allowed(torch.log_softmax(logits.float(), dim=-1))
+            total = log_probs.view(-1, 1) + self._allowed(torch.log_softmax(logits.float(), dim=-1))
             values, index = total.view(len(self), -1).topk(k, dim=1)
-        return values, index // self.vocab_size, index % self.vocab_size
+        found = index.cpu().numpy()
+        parents = found // self.vocab_size
+        return values.cpu().numpy(), parents, found - parents * self.vocab_size
 
-    def _sampled(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _sampled(self, logits: Tensor) -> tuple[Floats, Ints, Ints]:
         """As `_best`, each row's own continuation, drawn by inverting its distribution at a number of its own."""
         assert self.sampling is not None
-        log_probs = self._allowed(torch.log_softmax(logits.float(), dim=-1))
+        log_probs = self._allowed(torch.log_softmax(logits.detach().float(), dim=-1))
         sharpened = torch.log_softmax(log_probs / self.sampling.temperature, dim=-1)
         probs, ids = sharpened.double().exp().sort(dim=-1, descending=True, stable=True)
         before = probs.cumsum(dim=-1) - probs
@@ -347,76 +350,82 @@ class _Live:
         cumulated = probs.masked_fill(out, 0).cumsum(dim=-1)
         drawn = torch.searchsorted(cumulated, self._draws() * cumulated[:, -1:], right=True)
         chosen = ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
-        values = self.log_probs + log_probs.gather(1, chosen).view_as(self.log_probs)
-        rows = torch.arange(self.beam, device=self.device).expand_as(values)
-        return values, rows, chosen.view_as(values)
+        values = self.log_probs + log_probs.gather(1, chosen).double().cpu().numpy().reshape(self.log_probs.shape)
+        rows = np.broadcast_to(np.arange(self.beam), values.shape)
+        return values, rows, chosen.cpu().numpy().reshape(values.shape)
 
     def _draws(self) -> Float[Tensor, "row 1"]:
         """A number in [0, 1) for each row, from the seed, the source's number, the row and the position."""
         assert self.sampling is not None
-        numbers, lengths = self.numbers.cpu().numpy(), self.lengths.cpu().numpy()
         drawn = [
             np.random.default_rng((self.sampling.seed, int(number), int(length))).random(self.beam)
-            for number, length in zip(numbers, lengths, strict=True)
+            for number, length in zip(self.numbers, self.lengths, strict=True)
         ]
         return torch.from_numpy(np.concatenate(drawn)).to(self.device)[:, None]
 
     def _required(self) -> Int[Tensor, "sentence beam"]:
         """The id that each row must take, or -1."""
-        if self.prefixes.shape[1] == 0:
-            return torch.full((len(self), self.beam), -1, device=self.device)
-        padded = torch.nn.functional.pad(self.prefixes, (0, 1), value=-1)
-        at = self.lengths.clamp(max=self.prefixes.shape[1])[:, None]
-        return padded.gather(1, at).expand(-1, self.beam).contiguous()
+        width = self.prefixes.shape[1]
+        if width == 0:
+            return torch.full((len(self), self.beam), -1)
+        wanted = np.where(self.lengths < width, self.prefixes[self.places[:, 0], self.lengths.clip(max=width - 1)], -1)
+        return torch.from_numpy(np.repeat(wanted[:, None], self.beam, axis=1))
 
     def _allowed(self, log_probs: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
         """-∞ for what may not be chosen."""
         log_probs = log_probs.masked_fill(self.never, -torch.inf)
-        too_early = (self.lengths < self.settings.min_tokens).repeat_interleave(self.beam)
-        log_probs[too_early, self.special.eos] = -torch.inf
-        required = self._required().flatten()[:, None]
+        too_early = np.repeat(self.lengths < self.settings.min_tokens, self.beam)
+        if too_early.any():
+            log_probs[torch.from_numpy(too_early).to(self.device), self.special.eos] = -torch.inf
+        if self.prefixes.shape[1] == 0:
+            return log_probs
+        required = self._required().to(self.device).view(-1, 1)
         others = torch.arange(self.vocab_size, device=self.device) != required
         return log_probs.masked_fill((required >= 0) & others, -torch.inf)
 
-    def _collect(self, which: Bool[Tensor, "sentence beam"], values: Tensor, rows: Tensor, *, ended: bool) -> None:
-        """Puts these rows' hypotheses among the best of their sentences; the earlier of two equals stays first."""
-        places = which.any(dim=1).nonzero()[:, 0]
-        which, values, rows, lengths = which[places], values[places], rows[places], self.lengths[places]
-        scores = (values / self._penalties(lengths)[:, None]).masked_fill(~which, -torch.inf)
-        history = self.history[places]
-        ids = history.gather(1, rows[:, :, None].expand_as(history))
-        n_ids = (lengths - int(ended))[:, None].expand_as(values)
-        scores, order = torch.cat([self.best_scores[places], scores], 1).sort(dim=1, descending=True, stable=True)
-        order = order[:, : self.n_best]
-        self.best_scores[places] = scores[:, : self.n_best]
-        self.best_log_probs[places] = torch.cat([self.best_log_probs[places], values], 1).gather(1, order)
-        # A length below zero marks a target that no eos ended.
-        signed = n_ids if ended else -n_ids
-        self.best_lengths[places] = torch.cat([self.best_lengths[places], signed], 1).gather(1, order)
-        whole = torch.cat([self.best_ids[places], ids], 1)
-        self.best_ids[places] = whole.gather(1, order[:, :, None].expand(-1, -1, whole.shape[2]))
+    def _penalties(self, lengths: Ints) -> Floats:
+        return _penalties(lengths, self.settings.length_penalty, self.settings.length_penalty_form)
 
-    def _keep(self, parents: Tensor, done: Bool[Tensor, " sentence"]) -> tuple[Tensor, Tensor]:
-        rows = torch.arange(len(self), device=self.device)[:, None] * self.beam + parents
-        if not bool(done.any()):
-            return rows.flatten(), torch.arange(len(self), device=self.device)
-        for place in done.nonzero()[:, 0].tolist():
+    def _collect(self, which: Bools, values: Floats, rows: Ints, *, ended: bool) -> None:
+        """Puts these rows' hypotheses among the best of their sentences; the earlier of two equals stays first."""
+        places = np.flatnonzero(which.any(axis=1))
+        lengths, beside = self.lengths[places], np.arange(len(places))[:, None]
+        scores = np.where(which[places], values[places] / self._penalties(lengths)[:, None], -np.inf)
+        scores = np.concatenate([self.best_scores[places], scores], axis=1)
+        order = (-scores).argsort(axis=1, kind="stable")[:, : self.n_best]
+        signed = lengths - 1 if ended else -lengths
+
+        def best(old: Any, new: Any) -> Any:
+            return np.concatenate([old[places], new], axis=1)[beside, order]
+
+        self.best_scores[places] = scores[beside, order]
+        self.best_log_probs[places] = best(self.best_log_probs, values[places])
+        self.best_lengths[places] = best(self.best_lengths, np.repeat(signed[:, None], which.shape[1], axis=1))
+        self.best_ids[places] = best(self.best_ids, self.history[places[:, None], rows[places]])
+
+    def _keep(self, parents: Ints, done: Bools) -> tuple[Tensor, Tensor]:
+        rows = self.places * self.beam + parents
+        if not done.any():
+            return torch.from_numpy(rows.ravel()), torch.from_numpy(self.places[:, 0])
+        for place in np.flatnonzero(done).tolist():
             self.done.append((int(self.numbers[place]), self._hypotheses(place)))
-        kept = (~done).nonzero()[:, 0]
+        kept = np.flatnonzero(~done)
         for name in self.BY_SENTENCE:
             setattr(self, name, getattr(self, name)[kept])
         if len(kept):  # a long sentence that has gone is no burden to the short ones that go on
             width = int(self.limits.max())
             self.history, self.best_ids = self.history[:, :, :width], self.best_ids[:, :, :width]
-        return rows[kept].flatten(), kept
+        self.places = np.arange(len(kept))[:, None]
+        return torch.from_numpy(rows[kept].ravel()), torch.from_numpy(kept)
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:
         """What was found for the sentence at this place, best first."""
         found = []
-        columns = (self.best_scores, self.best_log_probs, self.best_lengths, self.best_ids)
-        for score, log_prob, length, ids in zip(*(column[place].tolist() for column in columns), strict=True):
-            if score > -torch.inf:
-                found.append(Hypothesis(tuple(ids[: abs(length)]), log_prob, score, length >= 0))
+        columns = (self.best_scores, self.best_log_probs, self.best_lengths)
+        for rank, (score, log_prob, length) in enumerate(zip(*(c[place].tolist() for c in columns), strict=True)):
+            if score > -np.inf:
+                ids = self.best_ids[place, rank, : abs(length)].tolist()
+                found.append(Hypothesis(tuple(ids), log_prob, score, length >= 0))
         return found
 
     def take_done(self) -> list[tuple[int, list[Hypothesis]]]:
@@ -425,5 +434,7 @@ class _Live:
         return done
 
 
-def _widened(x: Int[Tensor, "sentence rank tgt"], width: int) -> Tensor:
-    return torch.nn.functional.pad(x, (0, width - x.shape[2]))
+def _widened(x: Any, width: int, filling: int) -> Any:
+    """`x` with a last axis so long."""
+    x = x[..., :width]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])], constant_values=filling)

@@ -12,8 +12,7 @@ import torch
 from heed.config import HeedError, validated
 from heed.data.batching import SpecialIds, make_batch
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source
-from heed.decoding.workers import search_by_workers
+from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
@@ -129,7 +128,7 @@ class Translator:
         lines: deque[_Line] = deque()  # read, not given out yet
         pieces: dict[int, tuple[_Line, int]] = {}
         sources = self._sources(iter(texts), lines, pieces, self.tokenizer.encode(prefix) if prefix else [])
-        found = search_by_workers(
+        found = search(
             self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
             sampling=sampling,
         )  # fmt: skip

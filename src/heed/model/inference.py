@@ -108,19 +108,11 @@ class SearchState(Protocol):
         """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
 
 
-def batch_invariant(model: Transformer) -> bool:
-    """Whether a sentence's translation has the same bits whatever is searched beside it."""
-    return _kernels_search(model) and _packed_layers(model) is not None
-
-
 def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchState:
     """The state of a search over at most so many sentences at a time."""
-    kind = BeamState if _kernels_search(model) else PlainState
+    kernels = model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
+    kind = BeamState if kernels else PlainState
     return kind(model, n_sentences=n_sentences, beam=beam)
-
-
-def _kernels_search(model: Transformer) -> bool:
-    return model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
 
 
 class PlainState:
@@ -143,7 +135,7 @@ class PlainState:
 
     def logits(self, tokens: Tensor, active: Tensor | None = None, *, lazy: bool = False) -> Tensor:
         assert self._state is not None
-        return self._model.decode(tokens[:, None], self._state)[:, 0]
+        return self._model.decode(tokens.to(self._device)[:, None], self._state)[:, 0]
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
         assert self._state is not None
@@ -151,7 +143,7 @@ class PlainState:
             self._state = None
             return
         all_stay = len(sentences) == len(self._state.src_mask)
-        self._state.select(rows, None if all_stay else sentences)
+        self._state.select(rows.to(self._device), None if all_stay else sentences.to(self._device))
 
 
 class BeamState:
