@@ -62,7 +62,7 @@ def training_speed(
 ) -> TrainingSpeed:
     """Whole steps on random sentences of 5 to 60 tokens, 25 in the mean; the median of 5 windows after a warm-up.
 
-    `batch_tokens` a side and step, padding counted, default: the preset's. The ceiling is the rate of the model's own
+    `batch_tokens` a side and step, padding counted, default: the preset's, on a CPU one pass of it. The ceiling is the rate of the model's own
     matrix products, forward and both backward ones, run by themselves in the same shapes and precision.
     """
     keep_freed_memory()
@@ -72,6 +72,8 @@ def training_speed(
     vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
     machine = choose_machine(precision, device=device)
     tokens = batch_tokens or settings.batch_tgt_tokens
+    if batch_tokens is None and machine.device.type == "cpu":  # more passes a step would only take longer
+        tokens = min(tokens, micro_batch_tokens(machine.device))
     torch.manual_seed(settings.seed)
     weights = Weights(Transformer(arch, vocab_size), machine)
     optimizer = make_optimizer(weights.masters, settings)

@@ -338,7 +338,10 @@ def bench_train(
     preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
     vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=64, help="Tokens a side and step, padding counted. Default: the preset's.")
+        int | None,
+        typer.Option(
+            min=64, help="Tokens a side and step, padding counted. Default: the preset's; on a CPU 4,096 at most."
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     device: Device = None,
