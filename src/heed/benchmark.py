@@ -62,8 +62,9 @@ def training_speed(
 ) -> TrainingSpeed:
     """Whole steps on random sentences of 5 to 60 tokens, 25 in the mean; the median of 5 windows after a warm-up.
 
-    `batch_tokens` a side and step, padding counted, default: the preset's, on a CPU one pass of it. The ceiling is the rate of the model's own
-    matrix products, forward and both backward ones, run by themselves in the same shapes and precision.
+    `batch_tokens` a side and step, padding counted, default: the preset's, on a CPU one pass of it. The ceiling is the
+    rate of the model's own matrix products, forward and both backward ones, run by themselves in the same shapes and
+    precision.
     """
     keep_freed_memory()
     tables = read_preset(preset, where="--preset")
