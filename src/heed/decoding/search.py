@@ -116,12 +116,12 @@ def search(
 
     At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. A None in the
     stream says that no other source is at hand yet: the search goes on with those that it has, and gives back a None
-    of its own, a millisecond apart, while it has none. A hypothesis
-    ends when eos is among the beam_size best continuations of its sentence; the search goes on with as many unfinished
-    ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best, which never changes
-    the result, and a beam of 1 stops at its first eos. A hypothesis that reaches the maximum length without eos counts
-    only where none has ended. Several models decide together, by the mean of their probabilities. With `sampling` each
-    of the beam_size hypotheses is drawn by itself.
+    of its own, a millisecond apart, while it has none. A hypothesis ends when eos is among the beam_size best
+    continuations of its sentence; the search goes on with as many unfinished ones. It stops for a sentence as soon as
+    no unfinished hypothesis can still enter the n_best, which never changes the result, and a beam of 1 stops at its
+    first eos. A hypothesis that reaches the maximum length without eos counts only where none has ended. Several models
+    decide together, by the mean of their probabilities. With `sampling` each of the beam_size hypotheses is drawn by
+    itself.
     """
     beam = settings.beam_size
     states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]
@@ -132,9 +132,7 @@ def search(
         n_free = min(state.n_free for state in states)
         # Some at a time: a larger encoder batch costs less a sentence than many small ones.
         if len(live) == 0 or n_free >= max(1, n_sentences // 4):
-            arriving = waiting.take(
-                min(n_free, max(1, n_sentences // 4)), MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0
-            )
+            arriving = waiting.take(n_free, MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0)
             if arriving:
                 src, src_mask = padded_sources([source.ids for source in arriving], special)
                 for state in states:

@@ -118,6 +118,8 @@ def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchSt
 class PlainState:
     """On PyTorch's operations, on any device."""
 
+    leaves_out = False
+
     def __init__(self, model: Transformer, *, n_sentences: int, beam: int):
         self._model, self._n_sentences, self._beam = model, n_sentences, beam
         self._device = model.src_embedding.weight.device
@@ -130,8 +132,6 @@ class PlainState:
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
         src, src_mask = src.to(self._device), src_mask.to(self._device)
         self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
-
-    leaves_out = False
 
     def logits(self, tokens: Tensor, active: Tensor | None = None, *, lazy: bool = False) -> Tensor:
         assert self._state is not None
@@ -152,6 +152,8 @@ class BeamState:
     A row's past lies in the slots of its ancestors, which `_ancestors` names by position; so a beam's reordering
     rewrites some integers. The source's keys and values stay where the admission put them.
     """
+
+    leaves_out = True
 
     def __init__(self, model: Transformer, *, n_sentences: int, beam: int):
         self._model, self._beam, self._arch = model, beam, model.arch
@@ -194,8 +196,6 @@ class BeamState:
         self._src_lengths = torch.cat([self._src_lengths, src_mask.sum(1)])
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
-
-    leaves_out = True
 
     def logits(self, tokens: Tensor, active: Tensor | None = None, *, lazy: bool = False) -> Tensor | Int8Logits:
         if active is None:
