@@ -117,7 +117,7 @@ def _made(compiler: str) -> ctypes.CDLL:
 def _compiled(compiler: str) -> Path:
     """The shared library for this source, compiler and processor; another process may be making it too."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    sources = [path.read_bytes() for path in (FOLDER / "common.h", *SOURCES)]
+    sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     key = hashlib.sha256(b"\0".join([*sources, " ".join(FLAGS).encode(), version, _processor()]))
     folder = cache_folder()
     target = folder / f"kernels-{key.hexdigest()[:16]}.so"
