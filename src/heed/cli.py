@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heed.config import HeedError
+from heed.config import HeedError, Stopped
 
 app = typer.Typer(
     name="heed",
@@ -135,6 +135,8 @@ def train(
     results = pipeline.train_recipe(
         read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
     )
+    if not results:  # a worker, and not the first
+        return
     if as_json:
         _print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
         return
@@ -404,11 +406,15 @@ def bench_decode(
 
 
 class Interrupted(BaseException):
-    """Ctrl-C; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
+    """A signal; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.signal = number
 
 
-def _interrupt(*_: object) -> None:
-    raise Interrupted
+def _interrupt(number: int, _: object) -> None:
+    raise Interrupted(number)
 
 
 def _counted(lines: Iterable[str]) -> Iterator[str]:
@@ -451,7 +457,8 @@ def main() -> None:
     """The command `heed`. What a user can mend is one line on standard error and exit status 1."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
-    signal.signal(signal.SIGINT, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         app()
     except HeedError as error:
@@ -461,9 +468,10 @@ def main() -> None:
         # The reader has had enough, as `head` does; nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Interrupted:
-        say("heed: interrupted; a training run resumes by the same command.")
-        sys.exit(130)
+    except (Interrupted, Stopped) as stop:
+        if isinstance(stop, Interrupted):
+            say("heed: interrupted; a training run resumes by the same command.")
+        sys.exit(128 + stop.signal)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise

@@ -1,12 +1,8 @@
 """Settings ↔ TOML, with errors that say where and what to do. Knows no field of any setting."""
 
 import difflib
-import os
-import shutil
-import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 class HeedError(Exception):
     """What a user can mend: the message says what was found, where, and what to do. Printed as one line."""
+
+
+class Stopped(Exception):
+    """A signal asked a run to stop, and its state is saved. `signal`: its number."""
+
+    def __init__(self, signal: int):
+        super().__init__(signal)
+        self.signal = signal
 
 
 class Settings(BaseModel):
@@ -106,47 +110,3 @@ def _known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:
 def _siblings(known: list[str], name: str) -> list[str]:
     parent = name.rpartition(".")[0]
     return [other for other in known if other.rpartition(".")[0] == parent]
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it when the block ends well: the file appears whole or not at all.
-
-    A full or read-only disk becomes a HeedError.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _disk_error(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which replaces it when the block ends well: all of it appears or nothing."""
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-        temporary.chmod(0o755)
-        yield temporary
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            os.replace(path, old / path.name)
-            os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(temporary, path)
-    except OSError as error:
-        raise _disk_error(path, error) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _disk_error(path: Path, error: OSError) -> HeedError:
-    return HeedError(f"{path}: cannot be written ({error.strerror or error}); nothing was left half-written.")

@@ -1,21 +1,27 @@
-"""The one thing users own: config.json, tokenizer.json, model.safetensors and README.md. Nothing in it can run code."""
+"""The one thing users own: config.json, tokenizer.json, model.safetensors, their manifest.json, README.md.
 
-import json
+Nothing in it can run code. What is read is first compared with the manifest, and nothing of the model's size is taken
+before the shapes in config.json agree with those in the file.
+"""
+
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from heed.config import HeedError, validated, whole_file, whole_folder
+from heed.config import HeedError, validated
+from heed.files import check, read_json, seal, whole_folder, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture, Transformer
 from heed.text.tokenizer import Tokenizer
 
 FORMAT = 1
+MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,23 @@ def shared_weights(model: Transformer) -> dict[str, Tensor]:
 
 def load_weights(model: Transformer, weights: dict[str, Tensor], *, where: Path) -> None:
     """Fills the model. HeedError names a weight that is missing, left over, or of another shape."""
-    expected = shared_weights(model)
-    for name in sorted(expected.keys() ^ weights.keys()):
+    _compare_shapes(model, {name: tuple(tensor.shape) for name, tensor in weights.items()}, where=where)
+    model.load_state_dict(weights, strict=False)
+
+
+def _compare_shapes(model: Transformer, found: dict[str, tuple[int, ...]], *, where: Path) -> None:
+    expected: dict[str, tuple[int, ...]] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            expected[name] = tuple(tensor.shape)
+    for name in sorted(expected.keys() ^ found.keys()):
         state = "missing" if name in expected else "not part of the architecture in config.json"
         raise HeedError(f"{where}: weight {name} is {state}.")
-    for name, tensor in weights.items():
-        if tensor.shape != expected[name].shape:
-            found, wanted = tuple(tensor.shape), tuple(expected[name].shape)
-            raise HeedError(f"{where}: weight {name} has shape {found}; config.json asks for {wanted}.")
-    model.load_state_dict(weights, strict=False)
+    for name, shape in found.items():
+        if shape != expected[name]:
+            raise HeedError(f"{where}: weight {name} has shape {shape}; config.json asks for {expected[name]}.")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -86,10 +100,11 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: Mod
     """Writes the folder, whole or not at all."""
     with whole_folder(folder) as temporary:
         write_model(temporary, model, tokenizer, card)
+        seal(temporary)
 
 
 def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
-    """Writes the files into an existing folder: checkpoints add theirs beside them."""
+    """Writes the files into an existing folder, to be sealed: checkpoints add theirs first."""
     _write_card(folder, model.arch, model.vocab_size, card)
     tokenizer.save(folder / "tokenizer.json")
     write_weights(folder / "model.safetensors", shared_weights(model))
@@ -98,7 +113,11 @@ def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: Mo
 def replace_card(folder: Path, card: ModelCard) -> None:
     """Writes another card into a model folder."""
     arch, vocab_size, _ = read_config(folder)
-    _write_card(folder, arch, vocab_size, card)
+    with whole_folder(folder) as temporary:
+        for name in MODEL_FILES[1:]:
+            shutil.copyfile(folder / name, temporary / name)
+        _write_card(temporary, arch, vocab_size, card)
+        seal(temporary)
 
 
 def _write_card(folder: Path, arch: Architecture, vocab_size: int, card: ModelCard) -> None:
@@ -108,12 +127,8 @@ def _write_card(folder: Path, arch: Architecture, vocab_size: int, card: ModelCa
         "vocab_size": vocab_size,
         "card": vars(card),
     }
-    for name, text in (
-        ("config.json", json.dumps(config, indent=1, ensure_ascii=False) + "\n"),
-        ("README.md", _readme(arch, vocab_size, card)),
-    ):
-        with whole_file(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    write_json(folder / "config.json", config)
+    (folder / "README.md").write_text(_readme(arch, vocab_size, card), encoding="utf-8")
 
 
 def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
@@ -125,11 +140,12 @@ def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
         inner = folder / "model" / "config.json"
         hint = f"did you mean {inner.parent}?" if inner.is_file() else "it has no config.json."
         raise HeedError(f"{folder}: not a model folder; {hint}")
+    check(folder, ["config.json"])
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
         version = config["format"]
         architecture, vocab_size, card = config["architecture"], int(config["vocab_size"]), ModelCard(**config["card"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise HeedError(f"{path}: not a Heed model's configuration ({error}).") from None
     if version != FORMAT:
         raise HeedError(f"{path}: format {version}; this Heed reads format {FORMAT}. Install the Heed that wrote it.")
@@ -137,14 +153,30 @@ def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
 
 
 def load_model(folder: Path) -> ModelFolder:
-    """The folder's model, tokenizer and card."""
+    """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
     arch, vocab_size, card = read_config(folder)
+    check(folder, MODEL_FILES)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     if len(tokenizer) != vocab_size:
         raise HeedError(f"{folder}: tokenizer.json has {len(tokenizer):,} ids, config.json says {vocab_size:,}.")
+    path = folder / "model.safetensors"
+    n_weights = n_parameters(arch, vocab_size)
+    if n_weights > path.stat().st_size:
+        raise HeedError(f"{path}: smaller than the {n_weights:,} weights that config.json asks for.")
+    with torch.device("meta"):
+        _compare_shapes(Transformer(arch, vocab_size), _shapes(path), where=path)
     model = Transformer(arch, vocab_size)
-    load_weights(model, read_weights(folder / "model.safetensors"), where=folder / "model.safetensors")
+    load_weights(model, read_weights(path), where=path)
     return ModelFolder(model.eval(), tokenizer, card)
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Of the tensors in a safetensors file, none of which is read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  # no dict
+    except (OSError, SafetensorError) as error:
+        raise HeedError(f"{path}: damaged or not a safetensors file ({error}).") from None
 
 
 def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:

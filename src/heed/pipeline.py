@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heed.config import HeedError, read_toml, toml_text, validated, whole_file
+from heed.config import HeedError, read_toml, toml_text, validated
 from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.lines import read_pairs
@@ -17,12 +18,13 @@ from heed.data.sources import Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
+from heed.files import locked, remove_unfinished, whole_file
 from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, load_weights, read_config, replace_card, save_model
 from heed.recipe import Recipe, read_preset, read_recipe
-from heed.runtime import Machine, choose_machine, keep_freed_memory, micro_batch_tokens, n_threads
+from heed.runtime import Machine, choose_machine, join_workers, keep_freed_memory, micro_batch_tokens, n_threads
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
@@ -91,19 +93,38 @@ def train_recipe(
 
     The same call again resumes. Returns the scores on the test sets, of the average and of the last checkpoint.
     """
-    _keep_config(recipe, run, report)
-    files = corpus_files(recipe, directory=directory, mirror=mirror, report=report, progress=progress)
-    return train_files(recipe, files, run, report=report)
+    machine = _training_machine(recipe)
+    if not machine.workers.first:
+        report, progress = _silent, None
+    with locked(run) if machine.workers.first else nullcontext():
+        if machine.workers.first:
+            _keep_config(recipe, run, report)
+            corpus_files(recipe, directory=directory, mirror=mirror, report=report, progress=progress)
+        machine.workers.told(None)  # until the first one has fetched all
+        files = corpus_files(recipe, directory=directory, mirror=mirror, report=_silent, progress=None)
+        return train_files(recipe, files, run, machine, report=report)
 
 
-def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) -> list[Evaluation]:
-    """As `train_recipe`, on these files."""
+def _training_machine(recipe: Recipe) -> Machine:
+    machine = choose_machine(recipe.training.precision)
+    return replace(machine, workers=join_workers(machine.device))
+
+
+def _silent(line: str) -> None:
+    """Says nothing: what one of many workers says is enough."""
+
+
+def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *, report: Report) -> list[Evaluation]:
+    """As `train_recipe`, on these files. Workers but the first one return no scores."""
     keep_freed_memory()
-    settings = recipe.training
-    machine = choose_machine(settings.precision)
+    settings, workers = recipe.training, machine.workers
     on_cpu = f" with {n_threads()} threads, {kernels_state()}" if machine.device.type == "cpu" else ""
-    report(f"Computing on {machine}{on_cpu}.")
-    prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
+    together = f", {workers.n} workers" if workers.n > 1 else ""
+    report(f"Computing on {machine}{on_cpu}{together}.")
+    for turn in (True, False):  # the first worker prepares, the others then find all there
+        if workers.first == turn:
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
+        workers.told(None)
     tokenizer = prepared.tokenizer
     torch.manual_seed(settings.seed)
     model = Transformer(recipe.model, len(tokenizer))
@@ -120,7 +141,17 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) 
             "sha256 of its ids": prepared.train.fingerprint,
         },
     )
-    checkpoints = Checkpoints(run / "checkpoints", keep=settings.keep_checkpoints, tokenizer=tokenizer, card=card)
+    if workers.first:
+        remove_unfinished(run / "checkpoints")
+        remove_unfinished(run)
+    checkpoints = Checkpoints(
+        run / "checkpoints",
+        keep=settings.keep_checkpoints,
+        tokenizer=tokenizer,
+        card=card,
+        report=report,
+        workers=workers,
+    )
     dev = _batches(recipe, prepared.dev, tokenizer, machine)
     dev_pairs = list(read_pairs(files.dev))
     # During training greedy search will do: it ranks checkpoints alike at a fraction of the time.
@@ -137,6 +168,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, *, report: Report) 
     progress = train(
         model, batches, settings, machine, run=run, checkpoints=checkpoints, validate=validate, report=report
     )
+    if not workers.first:
+        return []
     flops = training_flops(
         recipe.model, len(tokenizer), n_src_tokens=progress.n_src_tokens, n_tgt_tokens=progress.n_tgt_tokens
     )
@@ -238,9 +271,10 @@ def demo(run: Path, *, report: Report) -> Demo:
         "tests": {"test": [str(path) for path in pairs["test"]]},
     }
     recipe = validated(Recipe, values, where="heed demo")
-    _keep_config(recipe, run, report)
-    files = TextFiles((pairs["train"],), pairs["dev"])
-    train_files(recipe, files, run, report=report)
+    with locked(run):
+        _keep_config(recipe, run, report)
+        files = TextFiles((pairs["train"],), pairs["dev"])
+        train_files(recipe, files, run, choose_machine(recipe.training.precision), report=report)
     translator = Translator.load(run / "model")
     sources = [english(number) for number in splits.test]
     references = [german(number) for number in splits.test]

@@ -1,18 +1,115 @@
-"""What the machine decides: device, precision, threads, memory allocator. The only reader of environment variables."""
+"""What the machine decides: device, precision, threads, memory allocator, workers, signals.
+
+The only reader of environment variables.
+"""
 
 import ctypes
 import os
+import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed
 
 from heed.config import HeedError
 
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that train together, of which this is number `rank`; alone unless torchrun started it."""
+
+    rank: int = 0
+    n: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes and reports for all."""
+        return self.rank == 0
+
+    def shares(self, micro_batches: Sequence[NDArray]) -> list[NDArray]:
+        """This worker's rows of each micro-batch: every n-th, so that all have some of each length."""
+        mine = (rows[self.rank :: self.n] for rows in micro_batches)
+        return [rows for rows in mine if len(rows)]
+
+    def add_up(self, sums: Tensor) -> None:
+        """Replaces every worker's numbers by the sum of all workers'. HeedError if one of them has ended."""
+        if self.n > 1:
+            with _others_at_work():
+                distributed.all_reduce(sums)
+
+    def told(self, value: T) -> T:
+        """The first worker's value, which all wait for."""
+        if self.n == 1:
+            return value
+        box = [value]
+        with _others_at_work():
+            distributed.broadcast_object_list(box)
+        return box[0]
+
+
+@contextmanager
+def _others_at_work() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise HeedError(f"another worker has ended; its own message says why ({str(error).splitlines()[0]}).") from None
+
+
+def join_workers(device: torch.device) -> Workers:
+    """The processes that torchrun has started, joined; their connections are gloo's on CPUs, NCCL's on GPUs.
+
+    Who waits a day for another gives up: the first one may prepare for hours, and torchrun ends all when one fails.
+    """
+    n = int(os.environ.get("WORLD_SIZE", "1"))
+    if n > 1 and not distributed.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(days=1))
+    return Workers(int(os.environ.get("RANK", "0")), n)
+
+
+@dataclass
+class StopSignals:
+    """The number of the signal that asked to stop, or 0."""
+
+    signal: int = 0
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Within the block the first SIGINT or SIGTERM only asks; the next one acts as it would outside."""
+    asked = StopSignals()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, _: object) -> None:
+        asked.signal = number
+        restore()
+
+    try:
+        for number in before:
+            signal.signal(number, ask)
+    except ValueError:  # not the main thread: signals are another's business
+        before = {}
+    try:
+        yield asked
+    finally:
+        restore()
 
 
 @dataclass(frozen=True)
@@ -22,6 +119,7 @@ class Machine:
     device: torch.device
     dtype: torch.dtype
     why: str
+    workers: Workers = field(default_factory=Workers)
 
     def __str__(self) -> str:
         return f"{self.device.type}, {self.precision} ({self.why})"
@@ -35,6 +133,8 @@ class Machine:
 def choose_machine(precision: Precision = "auto", *, device: str | None = None) -> Machine:
     """The fastest device at hand, or `device`, and the precision it is fast at. HeedError if it does not exist."""
     kind = device or os.environ.get("HEED_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cuda":  # torchrun numbers the workers of a machine: each has a GPU of its own
+        kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         chosen = torch.device(kind)
         torch.empty(1, device=chosen)
@@ -78,6 +178,30 @@ def micro_batch_tokens(device: torch.device) -> int:
     if device.type != "cuda":
         return 4096
     return max(1024, torch.cuda.get_device_properties(device).total_memory // 2**21)
+
+
+def used_memory() -> int:
+    """Bytes of memory that this process has; 0 where the system does not say (it is Linux that does)."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take, of the machine's or of its control group's; ∞ where nobody says."""
+    free = float("inf")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable"))
+        group = Path("/sys/fs/cgroup")
+        most, taken, kinds = ((group / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+        # Pages of files count as taken there, and are given back when somebody needs them.
+        of_files = next(int(line.split()[1]) for line in kinds.splitlines() if line.startswith("file "))
+        free = min(free, float(int(most) - int(taken) + of_files))
+    except (OSError, ValueError, StopIteration):
+        pass
+    return free
 
 
 def keep_freed_memory() -> None:

@@ -1,19 +1,25 @@
 """The loop: it learns, it sums micro-batches rightly, it resumes bit for bit, it averages."""
 
 import json
+import math
+import shutil
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
 from heed.config import HeedError, validated
 from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
 from heed.decoding.search import DecodingSettings, beam_search
+from heed.files import seal
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
 from heed.runtime import Machine
-from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
+from heed.training import trainer
+from heed.training.checkpoint import STATE_FILES, Checkpoints, Progress, averaged_weights, checkpoint_steps
 from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train, update
 
 FP32 = Machine(torch.device("cpu"), torch.float32, "test")
@@ -29,7 +35,9 @@ def copy_corpus(folder, vocab_size, n_pairs=600):
     return write_corpus(folder, [(row, row) for row in rows], vocab_size=vocab_size)
 
 
-def run_training(tmp_path, tokenizer, name, *, machine=FP32, arch=None, stop_after=None, **changes):
+def run_training(
+    tmp_path, tokenizer, name, *, machine=FP32, arch=None, stop_after=None, report=lambda line: None, **changes
+):
     """Trains on copying; `stop_after` steps it is cut off by an exception, as a killed process would be."""
     torch.manual_seed(1)
     model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
@@ -54,7 +62,11 @@ def run_training(tmp_path, tokenizer, name, *, machine=FP32, arch=None, stop_aft
         seed=settings.seed,
     )
     checkpoints = Checkpoints(
-        tmp_path / name / "checkpoints", keep=settings.keep_checkpoints, tokenizer=tokenizer, card=ModelCard("en", "de")
+        tmp_path / name / "checkpoints",
+        keep=settings.keep_checkpoints,
+        tokenizer=tokenizer,
+        card=ModelCard("en", "de"),
+        report=report,
     )
     calls = 0
 
@@ -73,7 +85,7 @@ def run_training(tmp_path, tokenizer, name, *, machine=FP32, arch=None, stop_aft
         run=tmp_path / name,
         checkpoints=checkpoints,
         validate=validate,
-        report=lambda line: None,
+        report=report,
     )
     return model, progress
 
@@ -143,7 +155,13 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
     weights = Weights(
         Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, attention_dropout=0.1), 50), machine
     )
-    optimizer = torch.optim.Adam(weights.masters.parameters())  # the fused one does not know of meta
+
+    class Plain(torch.optim.Adam):  # the fused one does not know of meta, and this one not of found_inf
+        def step(self):
+            self.found_inf = None
+            super().step()
+
+    optimizer = Plain(weights.masters.parameters())
     settings = TrainingSettings()
     update(weights, optimizer, [batches.collate(rows)], settings, machine, rate=1e-3)
 
@@ -189,11 +207,71 @@ def test_only_the_last_checkpoints_are_kept_and_patience_stops(tmp_path, number_
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(tmp_path, number_tokenizer):
-    with pytest.raises(HeedError, match="loss is nan"):
+    with pytest.raises(HeedError, match="not finite 3 steps in a row"):
         run_training(tmp_path, number_tokenizer, "nan", learning_rate_factor=1e30, warmup_steps=1)
     for step in checkpoint_steps(tmp_path / "nan" / "checkpoints"):
         weights = read_weights(tmp_path / "nan" / "checkpoints" / str(step) / "model.safetensors")
         assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+def test_a_step_without_a_finite_gradient_is_left_out_and_its_lines_are_named(tmp_path, number_tokenizer, machine):
+    real, calls, told = trainer.micro_batch_loss, 0, []
+
+    def faulty(model, batch, **options):
+        nonlocal calls
+        calls += 1
+        loss, nll = real(model, batch, **options)
+        return (loss * torch.nan, nll) if calls == 9 else (loss, nll)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "micro_batch_loss", faulty)
+        model, progress = run_training(tmp_path, number_tokenizer, "fault", machine=machine, report=told.append)
+    assert progress.step == 30 and progress.detours == 0
+    assert all(torch.isfinite(tensor).all() for tensor in shared_weights(model).values())
+    (line,) = [line for line in told if "not finite" in line]
+    entries = [json.loads(line) for line in (tmp_path / "fault" / "metrics.jsonl").read_text().splitlines()]
+    (fault,) = [entry for entry in entries if entry["kind"] == "fault"]
+    numbers = [int(number) for number in fault["lines"].split()]
+    assert f"lines {numbers[0]}" in line and len(set(numbers)) == len(numbers) and max(numbers) <= 600
+    assert all(math.isfinite(entry["loss"]) for entry in entries if entry["kind"] == "train")
+
+
+def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_path, number_tokenizer):
+    real, calls, told = trainer.update, 0, []
+
+    def poisoned(weights, *arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == 14:
+            with torch.no_grad():
+                next(weights.masters.parameters()).fill_(torch.nan)
+        return real(weights, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "update", poisoned)
+        model, progress = run_training(tmp_path, number_tokenizer, "poison", report=told.append)
+    assert progress.step == 30 and progress.detours == 1
+    assert any("Going back to step 10" in line for line in told)
+    assert all(torch.isfinite(tensor).all() for tensor in shared_weights(model).values())
+
+
+def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_tokenizer):
+    real, told = trainer.micro_batch_loss, []
+
+    def tight(model, batch, **options):
+        if batch.tgt_in.numel() > 200:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return real(model, batch, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "micro_batch_loss", tight)
+        _, progress = run_training(tmp_path, number_tokenizer, "tight", report=told.append)
+        assert progress.step == 30 and progress.micro_tokens == 150
+        assert any("Memory holds 150 tokens a pass, not 600" in line for line in told)
+        with pytest.raises(HeedError, match="not even one pair of"):
+            patch.setattr(trainer, "micro_batch_loss", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+            run_training(tmp_path, number_tokenizer, "none")
 
 
 def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tokenizer, small_arch):
@@ -220,6 +298,7 @@ def test_a_model_folder_loads_as_it_was_saved_and_names_what_is_wrong(tmp_path, 
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
         "config.json",
+        "manifest.json",
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -232,7 +311,55 @@ def test_a_model_folder_loads_as_it_was_saved_and_names_what_is_wrong(tmp_path, 
     config = json.loads((folder / "config.json").read_text())
     config["architecture"]["d_model"] = 64
     (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HeedError, match="config.json: damaged: not what manifest.json says"):
+        load_model(folder)
+    seal(folder)
     with pytest.raises(HeedError, match=r"weight .* has shape .*; config.json asks for"):
         load_model(folder)
+    for shapes in ({"d_model": 2**40, "n_heads": 1}, {"n_layers": 10**9}):  # more than any memory holds
+        config["architecture"] |= shapes
+        (folder / "config.json").write_text(json.dumps(config))
+        seal(folder)
+        with pytest.raises(HeedError, match="weights that config.json asks for"):
+            load_model(folder)
     with pytest.raises(HeedError, match="no such folder"):
         load_model(tmp_path / "nowhere")
+
+
+@given(
+    name=st.sampled_from([*STATE_FILES, "manifest.json"]),
+    how=st.sampled_from(["cut", "flip", "empty", "remove", "swap"]),
+    place=st.floats(0, 1, exclude_max=True),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, number_tokenizer, name, how, place):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
+    checkpoints = Checkpoints(folder, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+    states = {}
+    for step in (1, 2):
+        torch.manual_seed(step)
+        model = Transformer(arch, len(number_tokenizer))
+        optimizer = torch.optim.Adam(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        checkpoints.save(model, optimizer, Progress(step=step))
+        states[step] = [[parameter.detach(), *optimizer.state[parameter].values()] for parameter in model.parameters()]
+    path, content = folder / "2" / name, bytearray((folder / "2" / name).read_bytes())
+    at = int(place * len(content))
+    if how == "remove":
+        path.unlink()
+    elif how == "swap":
+        path.write_bytes((folder / "1" / name).read_bytes())
+    else:
+        content[at] ^= 1
+        path.write_bytes({"cut": content[:at], "flip": content, "empty": b""}[how])
+    model = Transformer(arch, len(number_tokenizer))
+    optimizer = torch.optim.Adam(model.parameters())
+    progress = checkpoints.restore(model, optimizer)
+    assert progress.step in (1, 2)
+    for parameter, tensors in zip(model.parameters(), states[progress.step], strict=True):
+        for found, expected in zip([parameter.detach(), *optimizer.state[parameter].values()], tensors, strict=True):
+            assert torch.equal(found, expected)
+    shutil.rmtree(folder)

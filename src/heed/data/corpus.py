@@ -1,37 +1,44 @@
 """A corpus of id pairs on disk, memory-mapped: memory does not grow with it."""
 
 import hashlib
-import json
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import HeedError, whole_folder
+from heed.config import HeedError
+from heed.files import check, manifest, read_json, seal, whole_folder, write_json
 
 SIDES = ("src", "tgt")
+ID_FILES = tuple(f"{side}.{kind}" for side in SIDES for kind in ("bin", "offsets.npy"))
+STORE_FILES = ("corpus.json", "lines.npy", *ID_FILES)
+CHUNK_PAIRS = 4096  # written at a time
 
 
 class ParallelCorpus:
-    """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of it all."""
+    """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids."""
 
     def __init__(self, folder: Path):
+        self.folder = folder
         try:
-            facts = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-            self.fingerprint: str = facts["fingerprint"]
+            self._stamps = self._stamped()
+            check(folder, STORE_FILES)
+            facts = read_json(folder / "corpus.json")
+            hashes = "".join(manifest(folder)[name]["sha256"] for name in ID_FILES)
+            self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
             for side in SIDES:
                 n_ids = facts[f"n_{side}_tokens"]
                 path = folder / f"{side}.bin"
-                if path.stat().st_size != n_ids * np.dtype(facts["dtype"]).itemsize:
-                    raise HeedError(f"{path}: {path.stat().st_size} bytes do not fit corpus.json; delete {folder}.")
                 # An empty file cannot be mapped.
                 self._ids[side] = np.memmap(path, dtype=facts["dtype"], mode="r") if n_ids else np.zeros(0, np.uint16)
                 self._offsets[side] = np.load(folder / f"{side}.offsets.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise HeedError(f"{folder}: not a prepared corpus ({error}); delete it to prepare it again.") from None
+            self._lines: NDArray[np.unsignedinteger] = np.load(folder / "lines.npy", mmap_mode="r", allow_pickle=False)
+        except (HeedError, OSError, ValueError, KeyError, TypeError) as error:
+            raise HeedError(f"{folder}: not a prepared corpus ({error}) Delete it to prepare it again.") from None
 
     def __len__(self) -> int:
         return len(self._offsets["src"]) - 1
@@ -40,6 +47,24 @@ class ParallelCorpus:
         src, tgt = (self._ids[s][self._offsets[s][row] : self._offsets[s][row + 1]] for s in SIDES)
         return src, tgt
 
+    def _stamped(self) -> list[tuple[int, int]]:
+        states = [(self.folder / name).stat() for name in STORE_FILES]
+        return [(state.st_size, state.st_mtime_ns) for state in states]
+
+    def check_unchanged(self) -> None:
+        """HeedError if somebody has written to the files since they were opened; takes microseconds."""
+        try:
+            changed = self._stamped() != self._stamps
+        except OSError:
+            return  # the folder has gone, but what is mapped stays
+        if changed:
+            raise HeedError(f"{self.folder}: was changed while it was in use; delete it to prepare it again.")
+
+    @property
+    def lines(self) -> NDArray[np.unsignedinteger]:
+        """The line of each pair in its text files, counted from 1 through all of them."""
+        return self._lines
+
     @property
     def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Number of ids of each source and of each target."""
@@ -47,24 +72,29 @@ class ParallelCorpus:
         return src, tgt
 
 
-def write_corpus(folder: Path, pairs: Iterable[tuple[list[int], list[int]]], *, vocab_size: int) -> ParallelCorpus:
-    """Writes pairs of ids as they come; the folder appears whole or not at all."""
+def write_corpus(
+    folder: Path, pairs: Iterable[tuple[list[int], list[int]]], *, vocab_size: int, lines: Sequence[int] | None = None
+) -> ParallelCorpus:
+    """Writes pairs of ids as they come; the folder appears whole or not at all.
+
+    lines: where each pair stood, complete when the pairs have come to an end; else they are counted.
+    """
     dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
-    digest = hashlib.sha256()
     with whole_folder(folder) as temporary:
         lengths = {side: array("i") for side in SIDES}  # 4 bytes a sentence: all that grows with the corpus
         with (temporary / "src.bin").open("wb") as src_file, (temporary / "tgt.bin").open("wb") as tgt_file:
-            for pair in pairs:
-                for side, file, ids in zip(SIDES, (src_file, tgt_file), pair, strict=True):
-                    data = np.asarray(ids, dtype=dtype).tobytes()
-                    file.write(data)
-                    digest.update(len(ids).to_bytes(4, "little") + data)
-                    lengths[side].append(len(ids))
-        facts = {"dtype": dtype.name, "n_pairs": len(lengths["src"]), "vocab_size": vocab_size}
+            pairs = iter(pairs)
+            while chunk := list(islice(pairs, CHUNK_PAIRS)):
+                for i, (side, file) in enumerate(zip(SIDES, (src_file, tgt_file), strict=True)):
+                    lengths[side].extend(len(pair[i]) for pair in chunk)
+                    np.fromiter(chain.from_iterable(pair[i] for pair in chunk), dtype=dtype).tofile(file)
+        facts = {"dtype": dtype.name, "n_pairs": len(lengths["src"])}
         for side in SIDES:
             offsets = np.concatenate([[0], np.cumsum(lengths[side], dtype=np.int64)]).astype(np.int64)
             np.save(temporary / f"{side}.offsets.npy", offsets, allow_pickle=False)
             facts[f"n_{side}_tokens"] = int(offsets[-1])
-        facts["fingerprint"] = digest.hexdigest()
-        (temporary / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        numbers = np.arange(1, len(lengths["src"]) + 1) if lines is None else np.asarray(lines)
+        np.save(temporary / "lines.npy", numbers.astype(np.uint32), allow_pickle=False)
+        write_json(temporary / "corpus.json", facts)
+        seal(temporary)
     return ParallelCorpus(folder)

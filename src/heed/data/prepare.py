@@ -1,21 +1,25 @@
 """Text files → a tokenizer and memory-mapped ids, with a report of what was left out and why."""
 
-import json
-from collections import Counter
+import time
+from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import HeedError, Settings, whole_file
+from heed.config import HeedError, Settings
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import FilePair, read_pairs
+from heed.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
+REPORT_SECONDS = 60.0
 
 
 class DataSettings(Settings):
@@ -70,10 +74,8 @@ def prepare(
     report: Callable[[str], None],
 ) -> Prepared:
     """Makes what is still missing in `folder`: tokenizer.json, dev/, train/. Memory does not grow with the corpus."""
-    for pair in (*files.train, files.dev, *files.tests.values()):
-        for path in pair:
-            if not path.is_file():
-                raise HeedError(f"{path}: no such file.")
+    remove_unfinished(folder)
+    _compare_sources(files, folder / "sources.json")
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.exists():
         for pair in (files.dev, *files.tests.values()):  # small: their faults show before the long work
@@ -90,9 +92,40 @@ def prepare(
     return Prepared(tokenizer, train, ParallelCorpus(folder / "dev"))
 
 
+def _compare_sources(files: TextFiles, path: Path) -> None:
+    """Writes size, date and hash of the text files, or compares them: what a run is trained on must not change."""
+    for file in (side for pair in (*files.train, files.dev, *files.tests.values()) for side in pair):
+        if not file.is_file():
+            raise HeedError(f"{file}: no such file.")
+    known = read_json(path) if path.exists() else {}
+    found: dict[str, Any] = {}
+    for file in dict.fromkeys(path for pair in (*files.train, files.dev) for path in pair):
+        name, before = str(file), known.get(str(file))
+        try:
+            state = file.stat()
+            found[name] = {"bytes": state.st_size, "modified": state.st_mtime_ns}
+            if before and {**found[name], "sha256": before["sha256"]} == before:
+                found[name] = before  # nobody has written to it
+            else:
+                found[name]["sha256"] = sha256_of(file)
+        except OSError as error:
+            raise HeedError(f"{file}: cannot be read ({error.strerror}).") from None
+        if before and found[name]["sha256"] != before["sha256"]:
+            raise HeedError(
+                f"{file}: changed since this run prepared it; put the old text back, or take another --run."
+            )
+    if found != known:
+        with whole_file(path) as temporary:
+            write_json(temporary, known | found)
+
+
 def _train_tokenizer(files: TextFiles, settings: TokenizerSettings, path: Path, report: Callable[[str], None]) -> None:
-    report(f"Learning a joint {settings.kind} vocabulary of {settings.vocab_size:,}.")
-    tokenizer = train_tokenizer((line for pair in files.train for both in read_pairs(pair) for line in both), settings)
+    n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))  # and both sides' lines are as many
+    every = max(1, -(-n_pairs // settings.sample_pairs))
+    some = f" from every {every}th of {n_pairs:,} pairs" if every > 1 else ""
+    report(f"Learning a joint {settings.kind} vocabulary of {settings.vocab_size:,}{some}.")
+    pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
+    tokenizer = train_tokenizer((line for both in pairs for line in both), settings)
     if len(tokenizer) < settings.vocab_size:
         report(f"The corpus gives {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; going on.")
     tokenizer.save(path)
@@ -107,24 +140,39 @@ def _write_split(
     report: Callable[[str], None],
 ) -> None:
     dropped: Counter[str] = Counter()
-    corpus = write_corpus(folder / name, _encoded(pairs, tokenizer, limits, dropped), vocab_size=len(tokenizer))
+    lines = array("L")
+    with whole_file(folder / f"{name}.dropped.tsv") as temporary, temporary.open("w", encoding="utf-8") as list_file:
+
+        def drop(line: int, reason: str) -> None:
+            dropped[reason] += 1
+            list_file.write(f"{line}\t{reason}\n")
+
+        encoded = _encoded(pairs, tokenizer, limits, lines, drop, report)
+        corpus = write_corpus(folder / name, encoded, vocab_size=len(tokenizer), lines=lines)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
     facts = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
     with whole_file(folder / f"{name}.report.json") as temporary:
-        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_json(temporary, facts)
     why = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-    report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens" + (f"; left out: {why}." if why else "."))
+    told = f"; left out: {why} (listed in {folder / name}.dropped.tsv)." if why else "."
+    report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{told}")
 
 
 def _encoded(
-    pairs: tuple[FilePair, ...], tokenizer: Tokenizer, limits: DataSettings | None, dropped: Counter[str]
+    pairs: tuple[FilePair, ...],
+    tokenizer: Tokenizer,
+    limits: DataSettings | None,
+    lines: "array[int]",
+    drop: Callable[[int, str], None],
+    report: Callable[[str], None],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids of the pairs that pass the limits; counts the others by reason. Without limits all pass."""
-    lines = (pair for files in pairs for pair in read_pairs(files))
-    while chunk := list(islice(lines, CHUNK_LINES)):
-        src_ids = tokenizer.encode_lines([src for src, _ in chunk])
-        tgt_ids = tokenizer.encode_lines([tgt for _, tgt in chunk])
-        for (src, tgt), *ids in zip(chunk, src_ids, tgt_ids, strict=True):
+    """Ids of the pairs that pass the limits, whose line numbers it adds to `lines`. Without limits all pass."""
+    told = time.monotonic()
+    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
+        if time.monotonic() - told > REPORT_SECONDS:
+            told = time.monotonic()
+            report(f"{chunk[0][0] - 1:,} pairs encoded.")
+        for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             shorter, longer = sorted(map(len, ids))
             if limits is None:
                 reason = None
@@ -137,6 +185,24 @@ def _encoded(
             else:
                 reason = None
             if reason is None:
+                lines.append(line)
                 yield ids[0], ids[1]
             else:
-                dropped[reason] += 1
+                drop(line, reason)
+
+
+def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
+    """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
+
+    The tokenizer works on the next lines, on all cores, while the last ones are written.
+    """
+    numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
+    ahead: deque[tuple[list, Future, Future]] = deque()
+    with ThreadPoolExecutor(2) as pool:
+        while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
+            if chunk:
+                src, tgt = (pool.submit(tokenizer.encode_lines, [pair[side] for _, pair in chunk]) for side in (0, 1))
+                ahead.append((chunk, src, tgt))
+            if not chunk or len(ahead) > 2:
+                begun, src, tgt = ahead.popleft()
+                yield begun, src.result(), tgt.result()

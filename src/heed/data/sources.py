@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from heed.config import HeedError, whole_file
+from heed.config import HeedError
+from heed.files import whole_file
 
 FilePair = tuple[Path, Path]
 Report = Callable[[str], None]

@@ -10,17 +10,28 @@ from torch import Tensor
 from heed.data.batching import Batch
 from heed.model.transformer import Transformer
 
+LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary are gigabytes
+
 
 @torch.inference_mode()
 def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor, "sentence tgt"]:
     """Natural log-probability of every id of tgt_out, eos included, by the models' mean probability; 0 at padding."""
+    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
     parts = []
     for model in models:
-        logits = model(batch.src, batch.src_mask, batch.tgt_in)
-        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-        parts.append(torch.log_softmax(logits, dim=-1).gather(2, batch.tgt_out[..., None])[..., 0])
+        state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
+        features = model.decode_features(batch.tgt_in, state).flatten(0, 1).index_select(0, batch.tgt_places)
+        some = zip(features.split(LOGITS_AT_A_TIME), targets.split(LOGITS_AT_A_TIME), strict=True)
+        parts.append(torch.cat([_log_probs(model.output(x), y) for x, y in some]))
     log_probs = torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
-    return log_probs.masked_fill(~batch.tgt_mask, 0.0)
+    return (
+        log_probs.new_zeros(batch.tgt_out.numel()).index_copy(0, batch.tgt_places, log_probs).view(batch.tgt_out.shape)
+    )
+
+
+def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]
 
 
 def cross_entropy(model: Transformer, batches: Iterable[Batch]) -> float:

@@ -31,14 +31,16 @@ Bools: TypeAlias = NDArray[np.bool_]
 class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
-    beam_size: int = Field(4, ge=1, description="hypotheses kept a sentence; 1 is greedy")
+    beam_size: int = Field(4, ge=1, le=1000, description="hypotheses kept a sentence; 1 is greedy")
     length_penalty: float = Field(0.6, ge=0, description="α; 0 compares plain log-probabilities")
     length_penalty_form: LengthPenalty = Field(
         "paper", description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)"
     )
-    max_extra_tokens: int = Field(50, ge=0, description="an output is at most so much longer than its input")
-    max_tokens: int | None = Field(None, ge=1, description="an output has at most so many tokens, eos included")
-    min_tokens: int = Field(0, ge=0, description="an output does not end before")
+    max_extra_tokens: int = Field(50, ge=0, le=10_000, description="an output is at most so much longer than its input")
+    max_tokens: int | None = Field(
+        None, ge=1, le=10_000, description="an output has at most so many tokens, eos included"
+    )
+    min_tokens: int = Field(0, ge=0, le=10_000, description="an output does not end before")
 
 
 class SamplingSettings(Settings):

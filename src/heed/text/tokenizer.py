@@ -13,7 +13,8 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from heed.config import HeedError, Settings, whole_file
+from heed.config import HeedError, Settings
+from heed.files import whole_file
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -29,6 +30,7 @@ class TokenizerSettings(Settings):
     kind: Literal["bpe", "wordpiece"] = Field("bpe", description="byte-pair encoding or word pieces")
     vocab_size: int = Field(37_000, ge=600, description="ids at most, special symbols and 256 bytes included")
     min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
+    sample_pairs: int = Field(2_000_000, ge=1, description="learn from so many pairs of lines at most, evenly spread")
 
 
 class Tokenizer:

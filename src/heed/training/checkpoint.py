@@ -1,33 +1,47 @@
 """Checkpoints: a model folder plus the trainer's state, kept to the last n; and their average."""
 
-import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from heed.config import HeedError, whole_folder
+from heed.config import HeedError
+from heed.files import check, read_json, seal, whole_folder, write_json
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard, load_weights, read_weights, write_model, write_weights
+from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
+from heed.runtime import Workers
 from heed.text.tokenizer import Tokenizer
+
+# Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
+STOPPED = "stopped"
+STATE_FILES = (*MODEL_FILES, "trainer.safetensors", "trainer.json")
 
 
 @dataclass
 class Progress:
     """Where a run stands: all that it needs, beside weights and moments, to go on as if never stopped.
 
-    Dropout needs no state: every step seeds it anew.
+    Dropout and the order of the batches need no state: seed, step, epoch and `detours` decide them.
     """
 
-    step: int = 0  # optimizer updates made
+    step: int = 0  # optimizer updates made, those included that were left out for want of a finite gradient
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
     seconds: float = 0.0  # of training, validation left out
+    micro_tokens: int = 0  # tokens a side that one pass may hold; 0: not tried yet
+    saved: float = 0.0  # when the last checkpoint was due, in the unit of checkpoint_every
+    checkpoint_step: int = -1  # of the last checkpoint
+    detours: int = 0  # times that training went back to a checkpoint to take another way
+    window_loss: float = 0.0  # sums since the log's last entry
+    window_nll: float = 0.0
+    window_tokens: int = 0
+    window_steps: int = 0
+    window_seconds: float = 0.0
     best_loss: float = float("inf")
     validations_since_best: int = 0
     finished: str = ""  # why training ended
@@ -36,42 +50,83 @@ class Progress:
 class Checkpoints:
     """The checkpoints of a run, in folders named by step."""
 
-    def __init__(self, folder: Path, *, keep: int, tokenizer: Tokenizer, card: ModelCard):
-        self.folder, self._keep, self._tokenizer, self._card = folder, keep, tokenizer, card
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        tokenizer: Tokenizer,
+        card: ModelCard,
+        report: Callable[[str], None] = lambda line: None,
+        workers: Workers | None = None,
+    ):
+        self.folder, self._keep, self._tokenizer, self._card, self._report = folder, keep, tokenizer, card, report
+        self._workers = workers or Workers()
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first."""
         return checkpoint_steps(self.folder)
 
-    def save(self, model: Transformer, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Writes the checkpoint of this step, then deletes those beyond the last n."""
-        with whole_folder(self.folder / str(progress.step)) as temporary:
+    def save(
+        self, model: Transformer, optimizer: torch.optim.Optimizer, progress: Progress, *, stopped: bool = False
+    ) -> None:
+        """Writes the checkpoint of this step, then deletes those beyond the last n; the first worker does, for all.
+
+        `stopped`: between two checkpoints, only to resume from.
+        """
+        if not self._workers.first:
+            return
+        with whole_folder(self.folder / (STOPPED if stopped else str(progress.step))) as temporary:
             write_model(temporary, model, self._tokenizer, self._card)
             write_weights(temporary / "trainer.safetensors", _moments(model, optimizer))
-            text = json.dumps(asdict(progress), indent=1)
-            (temporary / "trainer.json").write_text(text + "\n", encoding="utf-8")
-        for step in self.steps()[: -self._keep]:
-            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+            write_json(temporary / "trainer.json", asdict(progress))
+            seal(temporary)
+        if not stopped:
+            shutil.rmtree(self.folder / STOPPED, ignore_errors=True)
+            for step in self.steps()[: -self._keep]:
+                shutil.rmtree(self.folder / str(step), ignore_errors=True)
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
-        """Fills model and optimizer from the newest checkpoint and returns its progress; a new one if there is none."""
-        steps = self.steps()
-        if not steps:
-            return Progress()
-        folder = self.folder / str(steps[-1])
-        load_weights(model, read_weights(folder / "model.safetensors"), where=folder)
-        moments = read_weights(folder / "trainer.safetensors")
-        try:
-            for name, parameter in model.named_parameters():
-                optimizer.state[parameter] = {
-                    kind: moments[f"{kind}.{name}"].to(parameter.device) for kind in ("step", "exp_avg", "exp_avg_sq")
-                }
-            progress = Progress(**json.loads((folder / "trainer.json").read_text(encoding="utf-8")))
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise HeedError(
-                f"{folder}: damaged checkpoint ({error}); delete it to resume from the one before."
-            ) from None
-        return progress
+        """Fills model and optimizer from the newest good state and returns its progress; a new one if there is none.
+
+        A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
+        """
+        name = self._workers.told(self._newest_good() if self._workers.first else None)
+        return Progress() if name is None else _restored(self.folder / name, model, optimizer)
+
+    def _newest_good(self) -> str | None:
+        names = [str(step) for step in self.steps()] + [STOPPED] * (self.folder / STOPPED).is_dir()
+        for name in reversed(names):
+            try:
+                check(self.folder / name, STATE_FILES)
+                return name
+            except HeedError as error:
+                aside = self.folder / f"{name}.damaged"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.folder / name).rename(aside)
+                self._report(f"{error} Put aside as {aside.name}; going back to the state before.")
+        if names:
+            raise HeedError(f"{self.folder}: no good checkpoint is left; take a copy, or another --run to begin anew.")
+        return None
+
+
+def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
+    weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
+    try:
+        progress = Progress(**read_json(folder / "trainer.json"))
+        state = {
+            parameter: {kind: moments[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
+            for name, parameter in model.named_parameters()
+        }
+    except (KeyError, TypeError) as error:
+        raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
+    for parameter, moment in state.items():
+        if any(moment[kind].shape != parameter.shape for kind in ("exp_avg", "exp_avg_sq")):
+            raise HeedError(f"{folder / 'trainer.safetensors'}: moments of another shape than the weights.")
+    load_weights(model, weights, where=folder / "model.safetensors")
+    for parameter, moment in state.items():
+        optimizer.state[parameter] = {kind: tensor.to(parameter.device) for kind, tensor in moment.items()}
+    return progress
 
 
 def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -98,6 +153,7 @@ def averaged_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
         raise HeedError("there is no checkpoint to average.")
     total: dict[str, Tensor] = {}
     for folder in folders:
+        check(folder, ["model.safetensors"])
         weights = read_weights(folder / "model.safetensors")
         if total and total.keys() != weights.keys():
             raise HeedError(f"{folder}: holds other weights than {folders[0]}; only one architecture can be averaged.")

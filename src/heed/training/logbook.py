@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heed.config import HeedError, whole_file
+from heed.config import HeedError
+from heed.files import whole_file
 
 
 class Logbook:
@@ -15,10 +16,12 @@ class Logbook:
     After a resume, entries past the checkpoint are dropped: those steps are run again.
     """
 
-    def __init__(self, run: Path, *, resumed_step: int, report: Callable[[str], None]):
+    def __init__(self, run: Path, *, resumed_step: int, report: Callable[[str], None], writing: bool = True):
         self._path = run / "metrics.jsonl"
-        self.report = report
+        self.report, self._writing = report, writing
         self._board: Any = None
+        if not writing:  # one of many workers, and not the first
+            return
         if self._path.exists():
             kept = [line for line in self._path.read_text(encoding="utf-8").splitlines() if _step(line) <= resumed_step]
             with whole_file(self._path) as temporary:
@@ -30,7 +33,9 @@ class Logbook:
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
-        """Adds one entry; `kind` is train, validation or test."""
+        """Adds one entry; `kind` is train, validation, fault or test."""
+        if not self._writing:
+            return
         entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}
         try:
             with self._path.open("a", encoding="utf-8") as file:

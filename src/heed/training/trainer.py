@@ -4,6 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -11,21 +12,26 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from heed.config import HeedError, Settings
+from heed.config import HeedError, Settings, Stopped
 from heed.data.batching import Batch, TokenBatches
 from heed.model.transformer import Transformer
-from heed.runtime import Machine, Precision
+from heed.runtime import Machine, Precision, StopSignals, free_memory, stop_signals, used_memory
 from heed.training.checkpoint import Checkpoints, Progress
 from heed.training.logbook import Logbook, duration
 from heed.training.objective import learning_rate, projected_loss
 
 UNITS = ("steps", "epochs", "minutes")
+MAX_FAULTS = 3  # steps in a row without a finite loss until training goes back to a checkpoint
+MAX_DETOURS = 3  # times that it goes back to the same one
+EXTRA_SUMS = 4  # loss, negative log-likelihood, workers that are asked to stop, seconds by the first one's clock
+# How far the dropout seeds of a detour are from those before it, and of a worker from the one before.
+DETOUR, WORKER = 7919, 104_729
 
 
 class TrainingSettings(Settings):
     """How to train; defaults are the paper's base model on eight GPUs' worth of tokens a step."""
 
-    seed: int = Field(1, ge=0, description="of weights, batches and dropout")
+    seed: int = Field(1, ge=0, le=2**31, description="of weights, batches and dropout")
     batch_src_tokens: int = Field(25_000, ge=1, description="source tokens a step at most, padding counted")
     batch_tgt_tokens: int = Field(25_000, ge=1, description="target tokens a step at most, padding counted")
     micro_batch_tokens: int | None = Field(None, ge=1, description="tokens a pass; default: what the machine holds")
@@ -73,17 +79,25 @@ class Weights:
     """The weights in fp32, which the optimizer moves, and the copy in the machine's precision, which computes.
 
     In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
-    does. Gradients are summed in fp32, over every micro-batch: each weight of the copy knows its master's gradient as
-    `main_grad`, to which the operations on a whole vocabulary add by themselves.
+    does. Gradients are summed in fp32, over every micro-batch, in one stretch of memory, which `sums` is with places
+    for EXTRA_SUMS more behind it: so one call adds up those of all workers. Each weight of the copy knows its master's
+    gradient as `main_grad`, to which the operations on a whole vocabulary add by themselves.
     """
 
     def __init__(self, model: Transformer, machine: Machine):
         self.masters = model.to(machine.device)
         self.model = model if machine.dtype == torch.float32 else copy.deepcopy(model).to(machine.dtype)
         self._pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
-        for master, parameter in self._pairs:
-            master.grad = torch.zeros_like(master)
+        sizes = [master.numel() for master, _ in self._pairs]
+        self.sums = torch.zeros(sum(sizes) + EXTRA_SUMS, device=machine.device)
+        for (master, parameter), gradient in zip(self._pairs, self.gradients.split(sizes), strict=True):
+            master.grad = gradient.view_as(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
+
+    @property
+    def gradients(self) -> Tensor:
+        """Of all masters, one behind the other."""
+        return self.sums[:-EXTRA_SUMS]
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
@@ -121,6 +135,21 @@ def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float
     return projected_loss(features, model.output.weight, targets, label_smoothing=label_smoothing)
 
 
+@dataclass(frozen=True)
+class Update:
+    """What a step found: loss and negative log-likelihood, each summed over the target tokens of all workers.
+
+    If `finite` is False the weights stayed as they were, and both sums are 0. stop: whether any worker is asked to.
+    seconds: of training before this step, by the first worker's clock.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    finite: Tensor
+    stop: Tensor
+    seconds: Tensor
+
+
 def update(
     weights: Weights,
     optimizer: torch.optim.Adam,
@@ -129,29 +158,90 @@ def update(
     machine: Machine,
     *,
     rate: float,
-) -> tuple[Tensor, Tensor, int]:
+    n_tgt_tokens: int | None = None,
+    stop: bool = False,
+    seconds: float = 0.0,
+) -> Update:
     """One step: the gradient of the mean token loss over all micro-batches moves the weights.
 
-    Returns the loss and the negative log-likelihood, each summed over the target tokens, and their number.
+    batches: this worker's. n_tgt_tokens: those of all workers, if there are others. Nothing in here waits for a
+    GPU's numbers.
     """
     weights.model.train()
-    n_tgt_tokens = sum(batch.n_tgt_tokens for batch in batches)
-    total_loss = torch.zeros((), device=machine.device)
-    total_nll = torch.zeros((), device=machine.device)
+    n_tgt_tokens = n_tgt_tokens or sum(batch.n_tgt_tokens for batch in batches)
     for batch in batches:
         loss, nll = micro_batch_loss(weights.model, batch.to(machine.device), label_smoothing=settings.label_smoothing)
         (loss / n_tgt_tokens).backward()
         weights.collect_gradients()
-        total_loss += loss.detach()
-        total_nll += nll
+        weights.sums[-4] += loss.detach()
+        weights.sums[-3] += nll
+    weights.sums[-2].fill_(stop)
+    weights.sums[-1].fill_(seconds if machine.workers.first else 0)
+    machine.workers.add_up(weights.sums)
+    norm = torch.linalg.vector_norm(weights.gradients)
+    loss, nll, n_stopping, elapsed = weights.sums[-EXTRA_SUMS:].clone()
+    finite = torch.isfinite(norm) & torch.isfinite(loss)
+    if settings.clip_norm is not None:
+        weights.gradients.mul_((settings.clip_norm / (norm + 1e-6)).clamp(max=1))
     for group in optimizer.param_groups:
         group["lr"] = rate
-    if settings.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(weights.masters.parameters(), settings.clip_norm)
+    optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused Adam then leaves the weights alone
     optimizer.step()
-    optimizer.zero_grad(set_to_none=False)  # the sums keep their place
+    weights.sums.zero_()
     weights.publish()
-    return total_loss, total_nll, n_tgt_tokens
+    return Update(loss.where(finite, 0), nll.where(finite, 0), finite, n_stopping > 0, elapsed)
+
+
+def fitting(weights: Weights, batches: TokenBatches, machine: Machine) -> TokenBatches:
+    """The batches, in so small micro-batches that the largest can be trained on: half the tokens until they fit."""
+    while not _fits(weights, batches, machine):
+        if batches.micro_tokens <= batches.longest:
+            raise HeedError(
+                f"not even one pair of {batches.longest:,} tokens fits into memory: lower data.max_tokens, or take a "
+                "smaller model."
+            )
+        batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
+    return batches
+
+
+def _fits(weights: Weights, batches: TokenBatches, machine: Machine) -> bool:
+    """Whether both passes over the heaviest micro-batches can be made. The gradients are zero afterwards.
+
+    A GPU says when its memory is full. A CPU's system would end the process instead: there a quarter goes first, and
+    the whole only if four times what that took is free.
+    """
+    fits = torch.ones(1, device=machine.device)
+    try:
+        for rows in machine.workers.shares(batches.heaviest()):
+            parts = [rows]
+            if machine.device.type == "cpu":
+                before = used_memory()
+                parts = [rows[: -(-len(rows) // 4)], rows]
+            for i, part in enumerate(parts):
+                if i == 1 and 4 * (used_memory() - before) > free_memory():
+                    raise MemoryError
+                batch = batches.collate(part).to(machine.device)
+                loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
+                loss.backward()
+                weights.collect_gradients()
+    except (MemoryError, torch.OutOfMemoryError):
+        fits.zero_()
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        fits.zero_()
+    weights.sums.zero_()
+    for parameter in weights.model.parameters():
+        if weights.model is not weights.masters:
+            parameter.grad = None
+    if machine.device.type == "cuda":
+        torch.cuda.empty_cache()
+    machine.workers.add_up(fits)
+    return int(fits) == machine.workers.n
+
+
+class _NotFinite(Exception):
+    """Too many steps in a row had no finite loss and gradient."""
 
 
 def train(
@@ -169,24 +259,46 @@ def train(
 
     `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode. Every random
     draw depends on the seed, the step and the epoch alone, so a resumed run takes the same steps as one never stopped.
+    SIGINT and SIGTERM end it after the step at hand, with its state saved: Stopped. HeedError if the loss is not finite
+    again and again, or if not even one pair fits into memory.
     """
     weights = Weights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
-    progress = checkpoints.restore(weights.masters, optimizer)
-    weights.publish()
-    if progress.step:
-        report(f"Resumed from step {progress.step:,} (epoch {progress.epoch + 1}).")
-    logbook = Logbook(run, resumed_step=progress.step, report=report)
-    loop = _Loop(weights, optimizer, batches, settings, machine, checkpoints, validate, logbook, progress)
-    try:
-        loop.run()
-    finally:
-        logbook.close()
-    return progress
+    begun_at, detours, wanted = -1, 0, batches.micro_tokens
+    while True:
+        progress = checkpoints.restore(weights.masters, optimizer)
+        weights.publish()
+        if progress.step and begun_at < 0:
+            report(f"Resumed from step {progress.step:,} (epoch {progress.epoch + 1}).")
+        if begun_at >= 0:
+            detours = detours + 1 if progress.step == begun_at else 1
+            if detours > MAX_DETOURS or progress.step == 0:
+                raise HeedError(
+                    f"the loss was not finite {MAX_FAULTS} steps in a row, and going back to step {progress.step:,} "
+                    "did not help; the checkpoint is unharmed. Lower training.learning_rate_factor, or set "
+                    "training.clip_norm=1.0 or training.precision=fp32."
+                )
+            progress.detours += detours
+            report(f"Going back to step {progress.step:,}; dropout takes another way from there.")
+        begun_at = progress.step
+        batches = fitting(weights, batches.with_micro_tokens(progress.micro_tokens or batches.micro_tokens), machine)
+        if batches.micro_tokens != (progress.micro_tokens or wanted):
+            report(f"Memory holds {batches.micro_tokens:,} tokens a pass, not {progress.micro_tokens or wanted:,}.")
+        progress.micro_tokens = batches.micro_tokens
+        logbook = Logbook(run, resumed_step=progress.step, report=report, writing=machine.workers.first)
+        loop = _Loop(weights, optimizer, batches, settings, machine, checkpoints, validate, logbook, progress)
+        try:
+            with stop_signals() as stop:
+                loop.run(stop)
+            return progress
+        except _NotFinite:
+            continue
+        finally:
+            logbook.close()
 
 
 class _Loop:
-    """One call of `train`: what its parts share."""
+    """One way from a checkpoint to the end: what its parts share."""
 
     def __init__(
         self,
@@ -205,72 +317,101 @@ class _Loop:
         self.logbook, self.progress = logbook, progress
         number, self.unit = settings.checkpoint_every.split(" ")
         self.interval = float(number)
-        self.saved = self._clock()
         self.epoch_batches = 1
-        self._start_window()
+        self.window_loss = torch.tensor(progress.window_loss, device=machine.device)
+        self.window_nll = torch.tensor(progress.window_nll, device=machine.device)
+        # The step before, whose finiteness is looked at when the next one is on its way: a GPU is never waited for.
+        self.last: tuple[Update, list, int] | None = None
+        self.stopping = False
+        self.elapsed = progress.seconds  # on which all workers agree
+        self.n_faults = 0
 
-    def run(self) -> None:
+    def run(self, stop: StopSignals) -> None:
+        """Until a limit; Stopped if a signal came."""
         while not (reason := self._limit_reached()):
             plan = self.batches.plan(self.progress.epoch)
             self.epoch_batches = len(plan)
             for micro_batches in plan[self.progress.batch :]:
-                self._step(micro_batches)
+                self._step(micro_batches, stop=bool(stop.signal))
                 if self.progress.step % self.settings.report_every == 0:
                     self._report()
-                if self.unit != "epochs" and self._clock() - self.saved >= self.interval:
+                if self.unit != "epochs" and self._clock() - self.progress.saved >= self.interval:
                     self._checkpoint()
-                if self._limit_reached():
+                if self._limit_reached() or self.stopping:
                     break
             else:
                 self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
-                if self.unit == "epochs" and self._clock() - self.saved >= self.interval:
+                if self.unit == "epochs" and self._clock() - self.progress.saved >= self.interval:
                     self._checkpoint()
-        if self.checkpoints.steps()[-1:] != [self.progress.step]:
+            if self.stopping:
+                self._stop(stop.signal)
+        if self.progress.checkpoint_step != self.progress.step:
             self._checkpoint()
-        if self.window_steps:
-            self._report()
         self.logbook.report(f"Training ended at step {self.progress.step:,}: {reason}.")
 
-    def _step(self, micro_batches: list) -> None:
+    def _step(self, micro_batches: list, *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
-        settings, progress = self.settings, self.progress
+        settings, progress, machine = self.settings, self.progress, self.machine
         started = time.perf_counter()
         step = progress.step + 1
-        torch.manual_seed(settings.seed * 1_000_003 + step)
-        collated = [self.batches.collate(rows) for rows in micro_batches]
+        draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
+        torch.manual_seed(draw * 1_000_003 + step)
+        mine = [self.batches.collate(rows) for rows in machine.workers.shares(micro_batches)]
+        n_src_tokens, n_tgt_tokens = self.batches.n_tokens(micro_batches)
         rate = learning_rate(
             step,
             d_model=self.weights.model.arch.d_model,
             warmup_steps=settings.warmup_steps,
             factor=settings.learning_rate_factor,
         )
-        loss, nll, n_tgt_tokens = update(self.weights, self.optimizer, collated, settings, self.machine, rate=rate)
-        self.window_loss += loss
-        self.window_nll += nll
+        done = update(
+            *(self.weights, self.optimizer, mine, settings, machine),
+            rate=rate,
+            n_tgt_tokens=n_tgt_tokens,
+            stop=stop,
+            seconds=progress.seconds,
+        )
+        self.window_loss += done.loss
+        self.window_nll += done.nll
         progress.step, progress.batch = step, progress.batch + 1
         progress.n_tgt_tokens += n_tgt_tokens
-        progress.n_src_tokens += sum(int(batch.src_mask.sum()) for batch in collated)
-        progress.seconds += time.perf_counter() - started
-        self.window_tokens += n_tgt_tokens
-        self.window_steps += 1
+        progress.n_src_tokens += n_src_tokens
+        progress.window_tokens += n_tgt_tokens
+        progress.window_steps += 1
+        self._look_back()
+        self.last = done, micro_batches, n_tgt_tokens
+        seconds = time.perf_counter() - started
+        progress.seconds += seconds
+        progress.window_seconds += seconds
 
-    def _start_window(self) -> None:
-        self.window_loss = torch.zeros((), device=self.machine.device)
-        self.window_nll = torch.zeros((), device=self.machine.device)
-        self.window_tokens = self.window_steps = 0
-        self.window_start = self.progress.seconds
+    def _look_back(self) -> None:
+        """What the last step found: reports it if it was left out; _NotFinite after a few in a row."""
+        if self.last is None:
+            return
+        (done, micro_batches, n_tgt_tokens), self.last = self.last, None
+        self.stopping |= bool(done.stop)
+        self.elapsed = float(done.seconds)
+        if bool(done.finite):
+            self.n_faults = 0
+            return
+        self.n_faults += 1
+        self.progress.window_tokens -= n_tgt_tokens
+        lines = self.batches.lines(micro_batches)
+        self.logbook.record("fault", self.progress.step, lines=" ".join(map(str, lines)))
+        some = ", ".join(f"{line:,}" for line in lines[:10]) + (" …" if len(lines) > 10 else "")
+        self.logbook.report(
+            f"step {self.progress.step:,}: loss or gradient not finite, step left out. Its {len(lines):,} pairs are "
+            f"lines {some} of the training text (all of them in metrics.jsonl)."
+        )
+        if self.n_faults >= MAX_FAULTS:
+            raise _NotFinite
 
     def _report(self) -> None:
-        """Logs the means since the last report. HeedError if the loss is no number any more."""
-        progress, tokens = self.progress, max(1, self.window_tokens)
+        """Logs the means since the last report."""
+        self._look_back()
+        progress, tokens = self.progress, max(1, self.progress.window_tokens)
         loss, nll = float(self.window_loss) / tokens, float(self.window_nll) / tokens
-        if not math.isfinite(loss):
-            raise HeedError(
-                f"the loss is {loss} at step {progress.step:,}; the last checkpoint is unharmed. Lower "
-                "training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
-            )
-        seconds = progress.seconds - self.window_start
-        speed = self.window_tokens / max(1e-9, seconds)
+        speed = progress.window_tokens / max(1e-9, progress.window_seconds)
         rate = self.optimizer.param_groups[0]["lr"]
         perplexity = math.exp(min(nll, 700))
         self.logbook.record(
@@ -282,12 +423,15 @@ class _Loop:
             tgt_tokens_per_second=speed,
             epoch=progress.epoch + 1,
         )
-        left = duration(self._steps_left() * seconds / max(1, self.window_steps))
+        left = duration(self._steps_left() * progress.window_seconds / max(1, progress.window_steps))
         self.logbook.report(
             f"step {progress.step:,}/{self.settings.max_steps:,}  epoch {progress.epoch + 1}  loss {loss:.3f}  "
             f"ppl {perplexity:.2f}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
         )
-        self._start_window()
+        self.window_loss.zero_()
+        self.window_nll.zero_()
+        progress.window_tokens = progress.window_steps = 0
+        progress.window_seconds = 0.0
 
     def _steps_left(self) -> float:
         """Updates until the first limit, as far as it can be foretold."""
@@ -302,10 +446,10 @@ class _Loop:
 
     def _checkpoint(self) -> None:
         """Validates, then saves."""
+        self._look_back()
         progress = self.progress
-        if self.window_steps and not math.isfinite(float(self.window_loss)):
-            self._report()  # raises: a model of NaN must not replace a good checkpoint
-        numbers = self.validate(self.weights.model.eval())
+        first = self.machine.workers.first
+        numbers = self.machine.workers.told(self.validate(self.weights.model.eval()) if first else {})
         if numbers["loss"] < progress.best_loss:
             progress.best_loss, progress.validations_since_best = numbers["loss"], 0
         else:
@@ -314,14 +458,26 @@ class _Loop:
         shown = "  ".join(f"{name} {value:.3f}" for name, value in numbers.items())
         self.logbook.report(f"step {progress.step:,}  dev: {shown}")
         progress.finished = self._limit_reached()
-        self.checkpoints.save(self.weights.masters, self.optimizer, progress)
-        self.saved = self._clock()
+        if progress.finished and progress.window_steps:
+            self._report()
+        progress.saved, progress.checkpoint_step = self._clock(), progress.step
+        self._save()
+
+    def _save(self, *, stopped: bool = False) -> None:
+        progress = self.progress
+        progress.window_loss, progress.window_nll = float(self.window_loss), float(self.window_nll)
+        self.checkpoints.save(self.weights.masters, self.optimizer, progress, stopped=stopped)
+
+    def _stop(self, signal_number: int) -> None:
+        self._look_back()
+        if self.progress.checkpoint_step != self.progress.step:
+            self._save(stopped=True)
+        self.logbook.report(f"Stopped at step {self.progress.step:,}, all of it saved; the same command goes on.")
+        raise Stopped(signal_number)
 
     def _clock(self) -> float:
         """How far the run is, in the unit of checkpoint_every."""
-        return {"steps": self.progress.step, "epochs": self.progress.epoch, "minutes": self.progress.seconds / 60}[
-            self.unit
-        ]
+        return {"steps": self.progress.step, "epochs": self.progress.epoch, "minutes": self.elapsed / 60}[self.unit]
 
     def _limit_reached(self) -> str:
         """Why training is over, or an empty string."""
@@ -330,7 +486,7 @@ class _Loop:
             return f"max_steps={settings.max_steps:,}"
         if settings.max_epochs is not None and progress.epoch >= settings.max_epochs:
             return f"max_epochs={settings.max_epochs}"
-        if settings.max_minutes is not None and progress.seconds >= settings.max_minutes * 60:
+        if settings.max_minutes is not None and self.elapsed >= settings.max_minutes * 60:
             return f"max_minutes={settings.max_minutes:g}"
         if settings.patience is not None and progress.validations_since_best >= settings.patience:
             return f"no lower dev loss in {settings.patience} validations"

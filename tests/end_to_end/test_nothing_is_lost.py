@@ -1,0 +1,190 @@
+"""Runs that are killed, stopped or damaged for real end with the same bytes, or with one clear line."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
+
+LONGER = RECIPE.replace("max_steps = 24", "max_steps = 300").replace('"8 steps"', '"5 steps"')
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, heed) -> Path:
+    """A folder with a corpus, its recipe and an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("straight")
+    write_corpus(folder)
+    (folder / "small.toml").write_text(LONGER)
+    done = heed("train", "small.toml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def begun(straight, tmp_path) -> Path:
+    """The same corpus and recipe."""
+    for name in ("small.toml", "train.en", "train.de", "dev.en", "dev.de.gz"):
+        shutil.copy2(straight / name, tmp_path / name)
+    return tmp_path
+
+
+def start(folder: Path, *command: object) -> subprocess.Popen:
+    words = [sys.executable, "-m", *map(str, command or ("heed", "train", "small.toml"))]
+    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
+    """Until a checkpoint of this step or a later one is there."""
+    checkpoints = folder / "runs" / "small" / "checkpoints"
+    for _ in range(1200):
+        found = [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
+        if process.poll() is not None or max(found, default=0) >= step:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint in a minute")
+
+
+def model_bytes(folder: Path) -> bytes:
+    return (folder / "runs" / "small" / "model" / "model.safetensors").read_bytes()
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    entries = map(json.loads, (folder / "runs" / "small" / "metrics.jsonl").read_text().splitlines())
+    return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] in ("train", "validation")]
+
+
+def test_a_run_that_is_killed_ten_times_ends_with_the_same_bytes(straight, begun, heed):
+    draw = random.Random(1)
+    for i in range(10):  # the first falls into the preparation, the others anywhere between two checkpoints
+        process = start(begun)
+        wait_for_step(process, begun, 25 * i)
+        time.sleep(draw.uniform(2, 3) if i == 0 else draw.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    done = heed("train", "small.toml", cwd=begun)
+    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert model_bytes(begun) == model_bytes(straight)
+    assert losses(begun) == losses(straight)
+    assert not [path for path in (begun / "runs").rglob("*") if path.name.endswith(".part")]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, heed, number, status):
+    process = start(begun)
+    wait_for_step(process, begun, 10)
+    time.sleep(0.1)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == status, told
+    assert "all of it saved; the same command goes on." in told and "Traceback" not in told
+    done = heed("train", "small.toml", cwd=begun)
+    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert model_bytes(begun) == model_bytes(straight)
+    assert losses(begun) == losses(straight)
+
+
+def test_a_second_process_on_the_same_run_is_refused(begun, heed):
+    process = start(begun)
+    wait_for_step(process, begun, 5)
+    try:
+        assert_one_clear_line(heed("train", "small.toml", cwd=begun), f"process {process.pid} is at work there")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_text_that_was_edited_between_two_runs_is_noticed(begun, heed):
+    few = ["--set", "training.max_steps=5"]
+    assert heed("train", "small.toml", *few, cwd=begun).returncode == 0
+    text = (begun / "train.en").read_text()
+    (begun / "train.en").write_text(text.replace("one", "won", 1))
+    assert_one_clear_line(heed("train", "small.toml", *few, cwd=begun), "train.en: changed since this run prepared it")
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
+    few = ["--set", "training.max_steps=20"]
+    assert heed("train", "small.toml", *few, cwd=begun).returncode == 0
+    expected = model_bytes(begun)
+    run = begun / "runs" / "small"
+    shutil.rmtree(run / "model")
+    weights = run / "checkpoints" / "20" / "trainer.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    done = heed("train", "small.toml", *few, cwd=begun)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.safetensors: damaged" in done.stderr and "Resumed from step 15" in done.stderr
+    assert model_bytes(begun) == expected
+
+
+def torchrun(n: int) -> list[object]:
+    return ["torch.distributed.run", "--nproc-per-node", n, "-m", "heed", "train", "small.toml"]
+
+
+def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
+    exact = ["--set", "model.dropout=0.0", "--set", "training.precision=fp32"]
+    alone = begun / "alone"
+    shutil.copytree(begun, alone, ignore=shutil.ignore_patterns("alone"))
+    assert heed("train", "small.toml", *exact, cwd=alone).returncode == 0
+    process = start(begun, *torchrun(2), *exact)
+    wait_for_step(process, begun, 10)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    again = start(begun, *torchrun(2), *exact, "--set", "training.max_steps=160")
+    _, told = again.communicate(timeout=300)
+    assert again.returncode == 0, told
+    assert "Resumed from step" in told and "2 workers" in told
+    done = heed("train", "small.toml", *exact, cwd=begun)  # and one goes on where two have ended
+    assert done.returncode == 0 and "Resumed from step 160" in done.stderr, done.stderr
+    for (step, one), (same_step, two) in zip(losses(alone), losses(begun), strict=True):
+        assert step == same_step and two == pytest.approx(one, rel=1e-3)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own that holds two checkpoints of the recipe."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", folder], capture_output=True)
+    if made.returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(straight, begun, heed, small_disk):
+    process = start(begun, "heed", "train", "small.toml", "--run", small_disk / "run")
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 1 and "Traceback" not in told, told
+    assert told.splitlines()[-1].startswith("heed: ") and "No space left on device" in told.splitlines()[-1]
+    subprocess.run(["mount", "-o", "remount,size=50m", small_disk], check=True)
+    done = heed("train", "small.toml", "--run", small_disk / "run", cwd=begun)
+    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert (small_disk / "run" / "model" / "model.safetensors").read_bytes() == model_bytes(straight)
+
+
+def test_a_read_only_run_folder_is_said(begun, heed, small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    done = heed("train", "small.toml", "--run", small_disk / "run", cwd=begun)
+    assert_one_clear_line(done, str(small_disk / "run"), "Read-only file system")
+
+
+def test_ids_that_change_under_a_running_training_stop_it(begun):
+    process = start(begun)
+    wait_for_step(process, begun, 5)
+    path = begun / "runs" / "small" / "data" / "train" / "src.bin"
+    path.write_bytes(path.read_bytes()[:-100])
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in told, told
+    assert "was changed while it was in use" in told.splitlines()[-1]
