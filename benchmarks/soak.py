@@ -34,7 +34,7 @@ d_ff = 128
 [training]
 batch_src_tokens = 2000
 batch_tgt_tokens = 2000
-max_steps = 1000
+max_steps = {steps}
 checkpoint_every = "20 steps"
 keep_checkpoints = 5
 average_last = 5
@@ -42,12 +42,12 @@ report_every = 20
 """
 
 
-def write_corpus(folder: Path) -> None:
+def write_corpus(folder: Path, steps: int) -> None:
     splits = number_splits(n_train=5000, n_dev=100)
     for name, numbers in (("train", splits.train), ("dev", splits.dev)):
         for language, words in (("en", english), ("de", german)):
             (folder / f"{name}.{language}").write_text("".join(f"{words(n)}\n" for n in numbers), encoding="utf-8")
-    (folder / "soak.toml").write_text(RECIPE, encoding="utf-8")
+    (folder / "soak.toml").write_text(RECIPE.format(steps=steps), encoding="utf-8")
 
 
 def started(folder: Path, run: str, n_workers: int) -> subprocess.Popen[bytes]:
@@ -71,12 +71,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--longest", type=float, default=12.0, help="seconds that a run is left alone at most")
+    parser.add_argument("--longest", type=float, default=7.0, help="seconds that a run is left alone at most")
+    parser.add_argument("--steps", type=int, help="of training in all; enough for all kills. Default: 80 a kill")
     arguments = parser.parse_args()
     random.seed(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_corpus(folder)
+        write_corpus(folder, arguments.steps or 80 * arguments.kills)
         straight = started(folder, "straight", arguments.workers)
         _, told = straight.communicate()
         if straight.returncode:
@@ -97,6 +98,8 @@ def main() -> None:
             if arguments.workers == 1 and process.returncode != expected:
                 raise SystemExit(f"exit status {process.returncode}, expected {expected}:\n{told.decode()}")
             print(f"{n_killed} of {arguments.kills}", file=sys.stderr)
+        if n_killed < arguments.kills:
+            raise SystemExit(f"the run had ended after {n_killed} kills: take more --steps, or a shorter --longest")
         models = [folder / run / "model" / "model.safetensors" for run in ("straight", "killed")]
         same = models[0].read_bytes() == models[1].read_bytes()
         print(

@@ -3,12 +3,19 @@
 Public names are loaded on first use, so that `import heed` does not import torch.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
+
+# A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. Where other programs
+# want the same cores that takes the time away from the very threads it waits for (docs/performance.md). GCC's OpenMP
+# reads this when torch loads it.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _HOMES = {
     "Architecture": "heed.model.transformer",

@@ -1,6 +1,6 @@
 """What the machine decides: device, precision, threads, memory allocator, workers, signals.
 
-The only reader of environment variables.
+The only reader of environment variables, but for the one that heed/__init__.py sets before torch is loaded.
 """
 
 import ctypes
