@@ -54,7 +54,7 @@ def started(folder: Path, run: str, n_workers: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m"]
     if n_workers > 1:
         command += ["torch.distributed.run", "--nproc-per-node", str(n_workers), "-m"]
-    command += ["heed", "train", "soak.toml", "--run", run]
+    command += ["heed", "train", "soak.toml", "--run-folder", run]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

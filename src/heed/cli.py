@@ -121,7 +121,11 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME of the recipe.")] = None,
+    run: Annotated[
+        Path | None,
+        # torchrun takes "--run" for an abbreviation of an option of its own, even behind the script's name.
+        typer.Option("--run", "--run-folder", help="Run folder. Default: runs/NAME of the recipe."),
+    ] = None,
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
     as_json: JSON = False,

@@ -127,7 +127,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
 
 
 def torchrun(n: int) -> list[object]:
-    return ["torch.distributed.run", "--nproc-per-node", n, "-m", "heed", "train", "small.toml"]
+    return [
+        "torch.distributed.run",
+        "--nproc-per-node",
+        n,
+        "-m",
+        "heed",
+        "train",
+        "small.toml",
+        "--run-folder",
+        "runs/small",
+    ]
 
 
 def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
