@@ -26,6 +26,12 @@ data_app = typer.Typer(help="Named corpora: list them, fetch them.", no_args_is_
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
+paper_app = typer.Typer(
+    help="The paper's tables and figures: published, measured here, and how.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(paper_app, name="paper")
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
@@ -407,6 +413,54 @@ def bench_decode(
     print(f"{speed.sentences_per_second:,.1f} sentences/s")
     print(f"{speed.latency_ms_p50:,.0f} ms a sentence, 95 % within {speed.latency_ms_p95:,.0f} ms")
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+
+
+@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows base,table3-A-h1 --seeds 2")
+def paper_table3(
+    vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
+    run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
+    recipe: Annotated[Path, typer.Option(help="The laptop's base.")] = Path("recipes/table3-multi30k.toml"),
+    rows: Annotated[str, typer.Option(help="Presets, separated by commas; base comes with them. Default: all.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 2,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the runs lie; results.json among them.")] = Path("runs/table3"),
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    out: Annotated[Path | None, typer.Option(help="Write the page to this file instead of standard output.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Variations of the base model: published, counted, and trained at a laptop's size."""
+    from heed.paper import table3
+    from heed.recipe import read_recipe
+
+    if run:
+        table3.run_rows(
+            table3.chosen([name for name in rows.split(",") if name]),
+            read_recipe(recipe, settings or []),
+            folder,
+            n_seeds=seeds,
+            directory=directory,
+            mirror=mirror,
+            report=say,
+        )
+    if as_json:
+        _print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
+    else:
+        _give(table3.page(vocab_size, folder), out)
+
+
+def _give(page: str, out: Path | None) -> None:
+    """A page to standard output, or into a file."""
+    from heed.files import whole_file
+
+    if out is None:
+        print(page, end="")
+        return
+    with whole_file(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    say(f"Wrote {out}.")
 
 
 class Interrupted(BaseException):

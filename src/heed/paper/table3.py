@@ -1,0 +1,310 @@
+"""Table 3: variations of the base model, and the same ones at a size that a laptop trains."""
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from heed.config import HeedError, merged, read_toml, toml_text, validated
+from heed.files import read_json, whole_file, write_json
+from heed.model.cost import n_parameters
+from heed.model.transformer import Architecture
+from heed.pipeline import train_recipe
+from heed.recipe import Recipe, read_preset
+
+VOCAB_SIZE = 37_000  # about; section 5.1
+# Every row but big counts what the paper says with this shared vocabulary; big does with 35,800.
+FITTING_VOCAB_SIZE = 41_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 3 as published. params: in millions, None where the paper leaves the column to base."""
+
+    row: str
+    preset: str
+    differs: str
+    perplexity: float
+    bleu: float
+    params: int | None = None
+
+
+ROWS = (
+    Row("base", "base", "", 4.92, 25.8, 65),
+    Row("(A)", "table3-A-h1", "h 1, d_k = d_v 512", 5.29, 24.9),
+    Row("(A)", "table3-A-h4", "h 4, d_k = d_v 128", 5.00, 25.5),
+    Row("(A)", "table3-A-h16", "h 16, d_k = d_v 32", 4.91, 25.8),
+    Row("(A)", "table3-A-h32", "h 32, d_k = d_v 16", 5.01, 25.4),
+    Row("(B)", "table3-B-dk16", "d_k 16", 5.16, 25.1, 58),
+    Row("(B)", "table3-B-dk32", "d_k 32", 5.01, 25.4, 60),
+    Row("(C)", "table3-C-N2", "N 2", 6.11, 23.7, 36),
+    Row("(C)", "table3-C-N4", "N 4", 5.19, 25.3, 50),
+    Row("(C)", "table3-C-N8", "N 8", 4.88, 25.5, 80),
+    Row("(C)", "table3-C-d256", "d_model 256, d_k = d_v 32", 5.75, 24.5, 28),
+    Row("(C)", "table3-C-d1024", "d_model 1024, d_k = d_v 128", 4.66, 26.0, 168),
+    Row("(C)", "table3-C-ff1024", "d_ff 1024", 5.12, 25.4, 53),
+    Row("(C)", "table3-C-ff4096", "d_ff 4096", 4.75, 26.2, 90),
+    Row("(D)", "table3-D-dropout0.0", "P_drop 0.0", 5.77, 24.6),
+    Row("(D)", "table3-D-dropout0.2", "P_drop 0.2", 4.95, 25.5),
+    Row("(D)", "table3-D-smoothing0.0", "ε_ls 0.0", 4.67, 25.3),
+    Row("(D)", "table3-D-smoothing0.2", "ε_ls 0.2", 5.47, 25.7),
+    Row("(E)", "table3-E-learned", "learned positions", 4.92, 25.7),
+    Row("big", "big", "d_model 1024, d_ff 4096, h 16, P_drop 0.3, 300 K steps", 4.33, 26.4, 213),
+)
+
+Measure = Literal["perplexity", "bleu"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the paper concludes from two rows: by `measure` the better one beats the worse, or both are alike."""
+
+    claim: str
+    better: str
+    worse: str
+    measure: Measure
+    alike: bool = False
+
+
+FINDINGS = (
+    Finding("a single head is worse than 8", "base", "table3-A-h1", "bleu"),
+    Finding("so are too many heads (32)", "base", "table3-A-h32", "bleu"),
+    Finding("narrow keys (d_k 16) hurt", "base", "table3-B-dk16", "bleu"),
+    Finding("so do keys of 32", "base", "table3-B-dk32", "bleu"),
+    Finding("6 layers are better than 2", "base", "table3-C-N2", "perplexity"),
+    Finding("6 layers are better than 4", "base", "table3-C-N4", "perplexity"),
+    Finding("8 layers are better than 6", "table3-C-N8", "base", "perplexity"),
+    Finding("d_model 512 is better than 256", "base", "table3-C-d256", "perplexity"),
+    Finding("d_model 1024 is better than 512", "table3-C-d1024", "base", "perplexity"),
+    Finding("d_ff 2048 is better than 1024", "base", "table3-C-ff1024", "perplexity"),
+    Finding("d_ff 4096 is better than 2048", "table3-C-ff4096", "base", "perplexity"),
+    Finding("the big model is better than base", "big", "base", "perplexity"),
+    Finding("dropout helps", "base", "table3-D-dropout0.0", "bleu"),
+    Finding("label smoothing helps BLEU", "base", "table3-D-smoothing0.0", "bleu"),
+    Finding("and hurts perplexity", "table3-D-smoothing0.0", "base", "perplexity"),
+    Finding("learned positions are as good as sinusoids", "base", "table3-E-learned", "bleu", alike=True),
+)
+ALIKE = 0.5  # BLEU; differences below are called none
+
+
+def architecture(row: Row) -> Architecture:
+    """The row's model."""
+    return validated(Architecture, read_preset(row.preset, where="Table 3").get("model", {}), where=row.preset)
+
+
+def facts(vocab_size: int = VOCAB_SIZE) -> list[dict[str, Any]]:
+    """All rows: published columns, and Heed's count of parameters with a shared vocabulary of this size."""
+    return [
+        {
+            "row": row.row,
+            "preset": row.preset,
+            "differs": row.differs,
+            "published_perplexity": row.perplexity,
+            "published_bleu": row.bleu,
+            "published_params_millions": row.params,
+            "parameters": n_parameters(architecture(row), vocab_size),
+        }
+        for row in ROWS
+    ]
+
+
+def chosen(names: Sequence[str]) -> list[Row]:
+    """The rows of these presets, base always among them; all without names. HeedError names an unknown one."""
+    for name in names:
+        if name not in (known := [row.preset for row in ROWS]):
+            raise HeedError(f"--rows {name}: no row of Table 3; known: {', '.join(known)}.")
+    return [row for row in ROWS if not names or row.preset in (*names, "base")]
+
+
+def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
+    """The recipe, whose own model stands for base, changed as the row changes the paper's base: the same ratios.
+
+    Rates of dropout and label smoothing are the row's own where it differs from base.
+    """
+    base, arch, small = Architecture(), architecture(row), recipe.model
+    ratios = {
+        "n_layers": (arch.n_layers, base.n_layers, small.n_layers),
+        "d_model": (arch.d_model, base.d_model, small.d_model),
+        "d_ff": (arch.d_ff, base.d_ff, small.d_ff),
+        "n_heads": (arch.n_heads, base.n_heads, small.n_heads),
+        "d_k": (arch.key_width, base.key_width, small.key_width),
+        "d_v": (arch.value_width, base.value_width, small.value_width),
+    }
+    model: dict[str, Any] = {"positions": arch.positions}
+    for name, (this, of, to) in ratios.items():
+        if to * this % of:
+            raise HeedError(f"model.{name}={to} times {this}/{of} is no whole number (row {row.preset}); take another.")
+        model[name] = to * this // of
+    if arch.dropout != base.dropout:
+        model["dropout"] = arch.dropout
+    row_training = read_preset(row.preset, where="Table 3").get("training", {})
+    training = {"seed": seed, "average_last": 1, "keep_checkpoints": 1}
+    if "label_smoothing" in row_training:
+        training["label_smoothing"] = row_training["label_smoothing"]
+    values = merged(recipe.model_dump(exclude_none=True), {"model": model, "training": training})
+    return validated(Recipe, values, where=row.preset)
+
+
+def run_rows(
+    rows: Iterable[Row],
+    recipe: Recipe,
+    folder: Path,
+    *,
+    n_seeds: int,
+    directory: Path,
+    mirror: str | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns what FOLDER/results.json then holds.
+
+    A row and seed that is there already is not trained again; one that was interrupted goes on. One seed of all rows
+    comes before the next one.
+    """
+    _keep_recipe(recipe, folder)
+    path, results = folder / "results.json", measured(folder)
+    for seed in range(1, n_seeds + 1):
+        for row in rows:
+            if str(seed) in results.get(row.preset, {}):
+                continue
+            small = scaled(row, recipe, seed)
+            run = folder / row.preset / f"seed-{seed}"
+            report(f"Table 3, {row.preset}, seed {seed} of {n_seeds}.")
+            _share_data(folder, run)
+            evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
+            dev = next(evaluation for evaluation in evaluations if evaluation.name.startswith("dev"))
+            results.setdefault(row.preset, {})[str(seed)] = {
+                "perplexity": dev.perplexity,
+                "bleu": dev.bleu.value,
+                "signature": dev.bleu.signature,
+                "parameters": n_parameters(small.model, small.tokenizer.vocab_size),
+                "minutes": _minutes(run),
+            }
+            with whole_file(path) as temporary:
+                write_json(temporary, results)
+    return results
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """What `run_rows` has found so far: preset → seed → perplexity, bleu, signature, parameters, minutes."""
+    path = folder / "results.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _keep_recipe(recipe: Recipe, folder: Path) -> None:
+    """Writes FOLDER/recipe.toml, or compares it: rows that were trained otherwise cannot stand in one table."""
+    path, text = folder / "recipe.toml", toml_text(recipe.model_dump())
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise HeedError(f"{folder}: its rows were trained with other settings (recipe.toml); take another --folder.")
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _share_data(folder: Path, run: Path) -> None:
+    """Lets all runs read the ids that the first one prepares: no row changes them."""
+    if not (run / "data").exists():
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "data").symlink_to(os.path.relpath(folder / "data", run), target_is_directory=True)
+
+
+def _minutes(run: Path) -> float:
+    steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    return float(read_json(run / "checkpoints" / str(steps[-1]) / "trainer.json")["seconds"]) / 60
+
+
+def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, float] | None:
+    """(seen, contradicted or undecided; the difference in the paper's favour; its standard error); None if not run.
+
+    The spread over seeds is pooled over all rows: each by itself has too few. Two standard errors decide.
+    """
+    if finding.better not in results or finding.worse not in results:
+        return None
+    better, worse = (values(results[name], finding.measure) for name in (finding.better, finding.worse))
+    sign = 1 if finding.measure == "bleu" else -1
+    difference = sign * (statistics.mean(better) - statistics.mean(worse))
+    spread = pooled_deviation(results, finding.measure)
+    error = spread * (1 / len(better) + 1 / len(worse)) ** 0.5
+    if finding.alike:
+        within = abs(difference) < ALIKE
+        said = (
+            "seen" if within and 2 * error < ALIKE else "undecided" if within or abs(difference) < 2 * error else "no"
+        )
+        return ("contradicted" if said == "no" else said), difference, error
+    if spread == 0 or abs(difference) < 2 * error:
+        return "undecided", difference, error
+    return ("seen" if difference > 0 else "contradicted"), difference, error
+
+
+def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
+    """Of one row, by seed."""
+    return [float(result[measure]) for result in seeds.values()]
+
+
+def pooled_deviation(results: dict[str, Any], measure: Measure) -> float:
+    """Standard deviation over seeds, from all rows together; 0 if no row has two."""
+    groups = [values(seeds, measure) for seeds in results.values() if len(seeds) > 1]
+    squares = sum(statistics.variance(group) * (len(group) - 1) for group in groups)
+    return (squares / max(1, sum(len(group) - 1 for group in groups))) ** 0.5
+
+
+def page(vocab_size: int, folder: Path) -> str:
+    """The table as Markdown, with what `run_rows` has found in the folder and what that says of each finding."""
+    results = measured(folder)
+    lines = [
+        "# Table 3: variations of the base model",
+        "",
+        f"Published on newstest2013, without averaging; parameters counted by Heed for a shared vocabulary of "
+        f"{vocab_size:,}. The paper's column fits one of about {FITTING_VOCAB_SIZE:,} (big: 35,800).",
+        "",
+        "| row | preset | differs from base | PPL | BLEU | params (10⁶) | Heed's count |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, fact in zip(ROWS, facts(vocab_size), strict=True):
+        params = "" if row.params is None else str(row.params)
+        lines.append(
+            f"| {row.row} | `{row.preset}` | {row.differs} | {row.perplexity:.2f} | {row.bleu} | {params} | "
+            f"{fact['parameters'] / 1e6:.1f} |"
+        )
+    if not results:
+        return "\n".join([*lines, "", "Not measured yet: `heed paper table3 --run` trains every row, scaled down.", ""])
+    lines += ["", "## The same ratios at a laptop's size", "", _how(folder), ""]
+    lines += ["| preset | parameters | seeds | dev perplexity | dev BLEU | minutes |", "|---|---|---|---|---|---|"]
+    for row in ROWS:
+        if row.preset in results:
+            seeds = results[row.preset]
+            cells = [_mean_and_deviation(values(seeds, measure)) for measure in ("perplexity", "bleu")]
+            first = next(iter(seeds.values()))
+            minutes = sum(result["minutes"] for result in seeds.values())
+            lines.append(
+                f"| `{row.preset}` | {first['parameters']:,} | {len(seeds)} | {cells[0]} | {cells[1]} | {minutes:.0f} |"
+            )
+    total = sum(result["minutes"] for seeds in results.values() for result in seeds.values())
+    lines += ["", f"BLEU: {first['signature']}. {total:.0f} minutes of training in all.", ""]
+    lines += ["| the paper finds | here | difference in its favour |", "|---|---|---|"]
+    for finding in FINDINGS:
+        found = verdict(finding, results)
+        unit = "BLEU" if finding.measure == "bleu" else "perplexity"
+        shown = "not run | " if found is None else f"{found[0]} | {found[1]:+.2f} ± {found[2]:.2f} {unit}"
+        lines.append(f"| {finding.claim} | {shown} |")
+    spread = f"{pooled_deviation(results, 'bleu'):.2f} BLEU, {pooled_deviation(results, 'perplexity'):.2f} perplexity"
+    lines += ["", f"± is the standard error. Standard deviation over seeds, all rows together: {spread}.", ""]
+    return "\n".join(lines)
+
+
+def _how(folder: Path) -> str:
+    values = read_toml(folder / "recipe.toml")
+    model, training = values["model"], values["training"]
+    return (
+        f"`heed paper table3 --run`: base is N {model['n_layers']}, d_model {model['d_model']}, d_ff {model['d_ff']}, "
+        f"h {model['n_heads']}, dropout {model['dropout']}; {training['max_steps']:,} steps of "
+        f"{training['batch_tgt_tokens']:,} target tokens on {values['data'].get('corpus', 'own files')}, the last "
+        f"checkpoint, beam {values['decoding']['beam_size']}, dev set. Every row has the same ratio to it as in the "
+        "paper; all rows the same number of steps."
+    )
+
+
+def _mean_and_deviation(numbers: list[float]) -> str:
+    spread = f" ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.2f}{spread}"

@@ -1,0 +1,80 @@
+"""Table 3: its presets count what the paper counts, its small rows keep the ratios, its verdicts follow the numbers."""
+
+import pytest
+
+from heed.config import HeedError, validated
+from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, architecture, chosen, facts, scaled, verdict
+from heed.recipe import Recipe
+
+SMALL = {
+    "data": {"src": "en", "tgt": "de", "corpus": "multi30k"},
+    "model": {"n_layers": 3, "d_model": 128, "d_ff": 512, "n_heads": 8, "dropout": 0.1},
+}
+
+
+def test_every_row_but_big_counts_within_a_million_of_the_paper():
+    rows = {fact["preset"]: fact for fact in facts(FITTING_VOCAB_SIZE)}
+    assert len(rows) == 20
+    base = rows["base"]["parameters"]
+    for name, fact in rows.items():
+        published = fact["published_params_millions"]
+        if published is None:  # the paper leaves the column to base
+            assert abs(fact["parameters"] - base) <= (1_100_000 if name == "table3-E-learned" else 0)
+        elif name != "big":
+            assert abs(fact["parameters"] / 1e6 - published) < 1, name
+    assert {fact["preset"]: fact["parameters"] for fact in facts(35_800)}["big"] == pytest.approx(213e6, abs=1e6)
+
+
+def test_small_rows_have_the_ratios_of_the_paper():
+    recipe = validated(Recipe, SMALL, where="test")
+    small = {row.preset: scaled(row, recipe, seed=3) for row in ROWS}
+    shapes = {
+        name: (m.n_layers, m.d_model, m.d_ff, m.n_heads, m.key_width, m.value_width)
+        for name, m in ((name, recipe.model) for name, recipe in small.items())
+    }
+    assert shapes["base"] == (3, 128, 512, 8, 16, 16)
+    assert shapes["table3-A-h1"] == (3, 128, 512, 1, 128, 128)
+    assert shapes["table3-A-h32"] == (3, 128, 512, 32, 4, 4)
+    assert shapes["table3-B-dk16"] == (3, 128, 512, 8, 4, 16)
+    assert shapes["table3-C-N2"] == (1, 128, 512, 8, 16, 16)
+    assert shapes["table3-C-d1024"] == (3, 256, 512, 8, 32, 32)
+    assert shapes["big"] == (3, 256, 1024, 16, 16, 16)
+    assert small["big"].model.dropout == 0.3 and small["table3-D-dropout0.0"].model.dropout == 0.0
+    assert small["table3-D-smoothing0.2"].training.label_smoothing == 0.2
+    assert small["table3-E-learned"].model.positions == "learned"
+    assert {recipe.training.seed for recipe in small.values()} == {3}
+    assert len({recipe.model_dump_json() for recipe in small.values()}) == 20
+
+
+def test_a_ratio_that_is_no_whole_number_is_said():
+    recipe = validated(Recipe, SMALL | {"model": {"n_layers": 4, "d_model": 128, "n_heads": 8}}, where="test")
+    with pytest.raises(HeedError, match="n_layers=4 times 2/6"):
+        scaled(next(row for row in ROWS if row.preset == "table3-C-N2"), recipe, seed=1)
+
+
+def test_rows_are_chosen_by_preset():
+    assert [row.preset for row in chosen(["table3-A-h1"])] == ["base", "table3-A-h1"]
+    assert len(chosen([])) == 20
+    with pytest.raises(HeedError, match="table3-A-h3: no row"):
+        chosen(["table3-A-h3"])
+    assert all(architecture(row) for row in ROWS)
+
+
+def seeds(*bleus):
+    return {str(i): {"bleu": bleu, "perplexity": 10 - bleu / 10} for i, bleu in enumerate(bleus, start=1)}
+
+
+@pytest.mark.parametrize(
+    ("base", "single_head", "expected"),
+    [((30.0, 30.2), (28.0, 28.2), "seen"), ((28.0, 28.2), (30.0, 30.2), "contradicted"), ((30.0, 29.0), (29.5, 30.0), "undecided")],
+)  # fmt: skip
+def test_two_standard_errors_decide(base, single_head, expected):
+    results = {"base": seeds(*base), "table3-A-h1": seeds(*single_head)}
+    said, difference, _ = verdict(FINDINGS[0], results)
+    assert said == expected
+    assert difference == pytest.approx(sum(base) / 2 - sum(single_head) / 2)
+    assert verdict(FINDINGS[1], results) is None  # not run
+
+
+def test_one_seed_decides_nothing():
+    assert verdict(FINDINGS[0], {"base": seeds(30), "table3-A-h1": seeds(20)})[0] == "undecided"
