@@ -60,6 +60,7 @@ PrecisionOption = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
+Out = Annotated[Path | None, typer.Option(help="Write the page and its plots into this folder; else it is printed.")]
 Tokenize = Annotated[
     str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for text that is tokenised already.")
 ]
@@ -428,7 +429,7 @@ def paper_table3(
     folder: Annotated[Path, typer.Option(help="Where the runs lie; results.json among them.")] = Path("runs/table3"),
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
-    out: Annotated[Path | None, typer.Option(help="Write the page to this file instead of standard output.")] = None,
+    out: Out = None,
     as_json: JSON = False,
 ) -> None:
     """Variations of the base model: published, counted, and trained at a laptop's size."""
@@ -451,16 +452,23 @@ def paper_table3(
         _give(table3.page(vocab_size, folder), out)
 
 
-def _give(page: str, out: Path | None) -> None:
-    """A page to standard output, or into a file."""
-    from heed.files import whole_file
+@paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
+def paper_equations(out: Out = None, as_json: JSON = False) -> None:
+    """The schedule, the position table's linearity, the variance of dot products."""
+    from heed.paper import equations
 
+    if as_json:
+        _print_json(equations.facts())
+    else:
+        _give(equations.page(), out)
+
+
+def _give(page: Any, out: Path | None) -> None:
+    """A page to standard output, or into a folder with its plots."""
     if out is None:
-        print(page, end="")
-        return
-    with whole_file(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    say(f"Wrote {out}.")
+        print(page.text, end="")
+    else:
+        say(f"Wrote {page.write(out)}.")
 
 
 class Interrupted(BaseException):

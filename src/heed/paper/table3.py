@@ -11,6 +11,7 @@ from heed.config import HeedError, merged, read_toml, toml_text, validated
 from heed.files import read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
+from heed.paper.page import Page
 from heed.pipeline import train_recipe
 from heed.recipe import Recipe, read_preset
 
@@ -249,7 +250,7 @@ def pooled_deviation(results: dict[str, Any], measure: Measure) -> float:
     return (squares / max(1, sum(len(group) - 1 for group in groups))) ** 0.5
 
 
-def page(vocab_size: int, folder: Path) -> str:
+def page(vocab_size: int, folder: Path) -> Page:
     """The table as Markdown, with what `run_rows` has found in the folder and what that says of each finding."""
     results = measured(folder)
     lines = [
@@ -268,7 +269,8 @@ def page(vocab_size: int, folder: Path) -> str:
             f"{fact['parameters'] / 1e6:.1f} |"
         )
     if not results:
-        return "\n".join([*lines, "", "Not measured yet: `heed paper table3 --run` trains every row, scaled down.", ""])
+        lines += ["", "Not measured yet: `heed paper table3 --run` trains every row, scaled down.", ""]
+        return Page("table3", "\n".join(lines))
     lines += ["", "## The same ratios at a laptop's size", "", _how(folder), ""]
     lines += ["| preset | parameters | seeds | dev perplexity | dev BLEU | minutes |", "|---|---|---|---|---|---|"]
     for row in ROWS:
@@ -290,7 +292,7 @@ def page(vocab_size: int, folder: Path) -> str:
         lines.append(f"| {finding.claim} | {shown} |")
     spread = f"{pooled_deviation(results, 'bleu'):.2f} BLEU, {pooled_deviation(results, 'perplexity'):.2f} perplexity"
     lines += ["", f"± is the standard error. Standard deviation over seeds, all rows together: {spread}.", ""]
-    return "\n".join(lines)
+    return Page("table3", "\n".join(lines))
 
 
 def _how(folder: Path) -> str:
