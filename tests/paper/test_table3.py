@@ -66,8 +66,12 @@ def seeds(*bleus):
 
 @pytest.mark.parametrize(
     ("base", "single_head", "expected"),
-    [((30.0, 30.2), (28.0, 28.2), "seen"), ((28.0, 28.2), (30.0, 30.2), "contradicted"), ((30.0, 29.0), (29.5, 30.0), "undecided")],
-)  # fmt: skip
+    [
+        ((30.0, 30.2), (28.0, 28.2), "seen"),
+        ((28.0, 28.2), (30.0, 30.2), "contradicted"),
+        ((30.0, 29.0), (29.5, 30.0), "undecided"),
+    ],
+)
 def test_two_standard_errors_decide(base, single_head, expected):
     results = {"base": seeds(*base), "table3-A-h1": seeds(*single_head)}
     said, difference, _ = verdict(FINDINGS[0], results)

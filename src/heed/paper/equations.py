@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.model.transformer import sinusoid
-from heed.paper.page import Page
+from heed.paper.page import Page, prose
 from heed.training.objective import learning_rate
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # d_k
@@ -65,7 +65,7 @@ def dot_products(widths: Sequence[int] = WIDTHS, *, seed: int = 1) -> list[dict[
     return rows
 
 
-def schedule() -> list[dict[str, float]]:
+def schedule() -> list[dict[str, Any]]:
     """Equation 3 of base and big: the peak rate, where it lies, and the rate at the end."""
     return [
         {
@@ -77,7 +77,7 @@ def schedule() -> list[dict[str, float]]:
             "last_rate": learning_rate(last, d_model=d_model, warmup_steps=4000),
         }
         for name, d_model, last in (("base", 512, 100_000), ("big", 1024, 300_000))
-    ]  # type: ignore[return-value]
+    ]
 
 
 def facts() -> dict[str, Any]:
@@ -106,9 +106,11 @@ def page() -> Page:
         "",
         "## Section 3.5: positions",
         "",
-        "PE(pos + k) is a linear function of PE(pos): each pair of sine and cosine is turned by the angle k · ω, by one",
-        f"matrix for all positions. The largest error over {N_POSITIONS} positions and {D_MODEL} columns of Heed's table, which",
-        "is rounded to fp32 (its step is 6e-8 near 1):",
+        prose(
+            f"""PE(pos + k) is a linear function of PE(pos): each pair of sine and cosine is turned by the angle k · ω,
+            by one matrix for all positions. The largest error over {N_POSITIONS} positions and {D_MODEL} columns of Heed's
+            table, which is rounded to fp32 (half a step is 3e-8 near 1):"""
+        ),
         "",
         "![the table and its products](equations-positions.svg)",
         "",
@@ -118,8 +120,11 @@ def page() -> Page:
         "",
         "## Footnote 4: why scores are divided by √d_k",
         "",
-        "Components of queries and keys drawn with mean 0 and variance 1: the variance of q · k is d_k, so undivided scores",
-        f"drive the softmax (here over {N_KEYS} keys) to where its gradient vanishes. Divided, neither depends on d_k.",
+        prose(
+            f"""Components of queries and keys drawn with mean 0 and variance 1: the variance of q · k is d_k. Undivided
+            scores drive the softmax (here over {N_KEYS} keys) to where its gradient vanishes: it grows until d_k is
+            about 16, where one key has most of the weight, then falls. Divided by √d_k, neither changes with d_k."""
+        ),
         "",
         "![variance and gradient](equations-dot-products.svg)",
         "",
@@ -131,7 +136,10 @@ def page() -> Page:
             for r in found["dot_products"]
         ),
         "",
-        f"Gradient: mean Frobenius norm of ∂softmax/∂scores over {N_DRAWS:,} draws. Entropy: as a part of that of equal weights.",
+        prose(
+            f"""Gradient: mean Frobenius norm of ∂softmax/∂scores over {N_DRAWS:,} draws. Entropy: of the weights, over
+            that of equal ones."""
+        ),
         "",
         "Made by `heed paper equations --out docs/paper`.",
         "",
@@ -165,7 +173,7 @@ def _draw_positions(figure: Any) -> None:
     figure.colorbar(image, ax=left)
     longer = sinusoid(201, D_MODEL)
     right.plot(range(-100, 101), longer @ longer[100] / (D_MODEL / 2))
-    right.set(xlabel="offset", title="PE(100) · PE(100 + offset), over d_model / 2")
+    right.set(xlabel="offset", title="PE(100) · PE(100 + offset) / (d_model / 2)")
 
 
 def _draw_dot_products(figure: Any, rows: list[dict[str, float]]) -> None:

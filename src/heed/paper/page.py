@@ -1,5 +1,6 @@
 """A page of the paper's results: Markdown and its plots, printed or written into a folder."""
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,11 @@ class Page:
         with whole_file(path) as temporary:
             temporary.write_text(self.text, encoding="utf-8")
         return path
+
+
+def prose(text: str) -> str:
+    """A paragraph, its lines filled."""
+    return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False)
 
 
 def draw_plot(draw: Callable[[Any], None], path: Path) -> None:

@@ -11,7 +11,7 @@ from heed.config import HeedError, merged, read_toml, toml_text, validated
 from heed.files import read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
-from heed.paper.page import Page
+from heed.paper.page import Page, prose
 from heed.pipeline import train_recipe
 from heed.recipe import Recipe, read_preset
 
@@ -256,8 +256,10 @@ def page(vocab_size: int, folder: Path) -> Page:
     lines = [
         "# Table 3: variations of the base model",
         "",
-        f"Published on newstest2013, without averaging; parameters counted by Heed for a shared vocabulary of "
-        f"{vocab_size:,}. The paper's column fits one of about {FITTING_VOCAB_SIZE:,} (big: 35,800).",
+        prose(
+            f"""Published on newstest2013, without averaging; parameters counted by Heed for a shared vocabulary of
+            {vocab_size:,}. The paper's column fits one of about {FITTING_VOCAB_SIZE:,} (big: 35,800)."""
+        ),
         "",
         "| row | preset | differs from base | PPL | BLEU | params (10⁶) | Heed's count |",
         "|---|---|---|---|---|---|---|",
@@ -271,7 +273,7 @@ def page(vocab_size: int, folder: Path) -> Page:
     if not results:
         lines += ["", "Not measured yet: `heed paper table3 --run` trains every row, scaled down.", ""]
         return Page("table3", "\n".join(lines))
-    lines += ["", "## The same ratios at a laptop's size", "", _how(folder), ""]
+    lines += ["", "## The same ratios at a laptop's size", "", prose(_how(folder)), ""]
     lines += ["| preset | parameters | seeds | dev perplexity | dev BLEU | minutes |", "|---|---|---|---|---|---|"]
     for row in ROWS:
         if row.preset in results:
