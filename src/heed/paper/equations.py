@@ -108,8 +108,8 @@ def page() -> Page:
         "",
         prose(
             f"""PE(pos + k) is a linear function of PE(pos): each pair of sine and cosine is turned by the angle k · ω,
-            by one matrix for all positions. The largest error over {N_POSITIONS} positions and {D_MODEL} columns of Heed's
-            table, which is rounded to fp32 (half a step is 3e-8 near 1):"""
+            by one matrix for all positions. The largest error over {N_POSITIONS} positions and {D_MODEL} columns of
+            Heed's table, which is rounded to fp32 (half a step is 3e-8 near 1):"""
         ),
         "",
         "![the table and its products](equations-positions.svg)",
@@ -168,11 +168,11 @@ def _draw_schedule(figure: Any) -> None:
 def _draw_positions(figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     table = sinusoid(100, 128)
-    image = left.imshow(table.T, aspect="auto", cmap="RdBu", vmin=-1, vmax=1, interpolation="nearest")
+    image = left.imshow(table.T.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1, interpolation="nearest")
     left.set(xlabel="position", ylabel="column (d_model 128)", title="PE(pos)")
     figure.colorbar(image, ax=left)
     longer = sinusoid(201, D_MODEL)
-    right.plot(range(-100, 101), longer @ longer[100] / (D_MODEL / 2))
+    right.plot(range(-100, 101), (longer @ longer[100] / (D_MODEL / 2)).numpy())
     right.set(xlabel="offset", title="PE(100) · PE(100 + offset) / (d_model / 2)")
 
 
