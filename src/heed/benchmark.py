@@ -18,7 +18,7 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.cost import matrix_products, n_parameters, training_flops
+from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
@@ -97,13 +97,10 @@ def training_speed(
         n_tgt = sum(window.n_tgt for window in windows) // n_passes
     peak = _peak_memory(machine.device)
     speed = statistics.median(window.n_tgt / window.seconds for window in windows)
-    flops = training_flops(
-        arch,
-        vocab_size,
-        n_src_tokens=sum(window.n_src for window in windows),
-        n_tgt_tokens=sum(window.n_tgt for window in windows),
-    )
-    flops_a_token = flops / sum(window.n_tgt for window in windows)
+    # The ceiling knows products with weights only: attention's pairs and Adam are left out on both sides.
+    work = Workload(sum(window.n_src for window in windows), sum(window.n_tgt for window in windows))
+    flops = 3 * forward_flops(arch, vocab_size, work)
+    flops_a_token = flops / work.n_tgt
     ceiling = _matrix_product_ceiling(arch, vocab_size, machine, n_src=n_src, n_tgt=n_tgt)
     return TrainingSpeed(
         target_tokens_per_second=speed,

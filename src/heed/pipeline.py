@@ -170,9 +170,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     )
     if not workers.first:
         return []
-    flops = training_flops(
-        recipe.model, len(tokenizer), n_src_tokens=progress.n_src_tokens, n_tgt_tokens=progress.n_tgt_tokens
-    )
+    flops = training_flops(recipe.model, len(tokenizer), progress.work, n_steps=progress.step)
     card.trained_on.update(
         steps=progress.step,
         epochs=round(progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch))), 2),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.data.corpus import ParallelCorpus
+from heed.model.cost import Workload
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
@@ -148,10 +149,11 @@ class TokenBatches:
         """Tokens of the longest side."""
         return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
-    def n_tokens(self, micro_batches: list[Rows]) -> tuple[int, int]:
-        """Real source and target tokens of these rows, eos included."""
+    def workload(self, micro_batches: list[Rows]) -> Workload:
+        """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
         rows = np.concatenate(micro_batches)
-        return int(self._src_lengths[rows].sum()), int(self._tgt_lengths[rows].sum())
+        src, tgt = (lengths[rows].astype(np.int64) for lengths in (self._src_lengths, self._tgt_lengths))
+        return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
 
     def lines(self, micro_batches: list[Rows]) -> list[int]:
         """Where these rows stood in the training text, counted from 1."""

@@ -1,8 +1,12 @@
 """Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from heed.model.transformer import Architecture
+
+# m and v: a product and a sum of products each, v one product more; both corrections; root, sum, quotient, difference.
+ADAM_FLOPS = 13
 
 
 def parameters_by_part(arch: Architecture, vocab_size: int) -> dict[str, int]:
@@ -25,19 +29,34 @@ def n_parameters(arch: Architecture, vocab_size: int) -> int:
     return sum(parameters_by_part(arch, vocab_size).values())
 
 
-def training_flops(arch: Architecture, vocab_size: int, *, n_src_tokens: int, n_tgt_tokens: int) -> float:
-    """Operations of training on so many tokens: 6 a weight and token that it meets (2 forward, 4 backward).
+@dataclass(frozen=True)
+class Workload:
+    """What passes went through: tokens, eos and bos included, and pairs of a query with a key, of all sentences."""
 
-    Counts the matrix products with weights; the products of queries with keys and of weights with values, which grow
-    with the length, are left out: below 3 % of base at 25 tokens. The decoder's keys and values of the
-    memory are counted at the source's tokens.
-    """
+    n_src: int
+    n_tgt: int
+    src_src: int = 0  # in the encoder's self-attention: the sum of squared lengths
+    tgt_tgt: int = 0  # in the decoder's, counted before the mask, as torch counts
+    tgt_src: int = 0  # in cross attention
+
+
+def forward_flops(arch: Architecture, vocab_size: int, work: Workload) -> float:
+    """Operations of one forward pass: 2 a weight and token that it meets, 2 a pair and column of queries and values."""
     d, h = arch.d_model, arch.n_heads
     key_value = h * d * (arch.key_width + arch.value_width)
     feed_forward = 2 * d * arch.d_ff
-    per_src = arch.n_layers * (2 * key_value + feed_forward + key_value)
+    per_src = arch.n_layers * (2 * key_value + feed_forward + key_value)  # cross attention's keys and values too
     per_tgt = arch.n_layers * (3 * key_value + feed_forward) + vocab_size * d
-    return 6.0 * (per_src * n_src_tokens + per_tgt * n_tgt_tokens)
+    pairs = arch.n_layers * (work.src_src + work.tgt_tgt + work.tgt_src)
+    return 2.0 * (per_src * work.n_src + per_tgt * work.n_tgt + h * (arch.key_width + arch.value_width) * pairs)
+
+
+def training_flops(arch: Architecture, vocab_size: int, work: Workload, *, n_steps: int) -> float:
+    """Operations of training: forward, twice that backward, ADAM_FLOPS a parameter and step.
+
+    What is not a matrix product (softmax, norms, dropout, the recomputation of a fused attention) is left out.
+    """
+    return 3 * forward_flops(arch, vocab_size, work) + ADAM_FLOPS * n_parameters(arch, vocab_size) * n_steps
 
 
 def matrix_products(
@@ -45,7 +64,7 @@ def matrix_products(
 ) -> Iterator[tuple[int, int, int, float]]:
     """(rows, width in, width out, how many) of the forward products of weights in one pass, as the model runs them.
 
-    The map to logits comes `chunk` rows at a time. All together are `training_flops` of the same tokens, over 3.
+    The map to logits comes `chunk` rows at a time. All together are `forward_flops` without pairs.
     """
     d, h, layers = arch.d_model, arch.n_heads, arch.n_layers
     keys, values = h * arch.key_width, h * arch.value_width

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heed.config import HeedError
 from heed.files import check, read_json, seal, whole_folder, write_json
+from heed.model.cost import Workload
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
 from heed.runtime import Workers
@@ -32,6 +33,9 @@ class Progress:
     batch: int = 0  # batches of this epoch already used
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
+    src_src: int = 0  # pairs that attention compared: see Workload
+    tgt_tgt: int = 0
+    tgt_src: int = 0
     seconds: float = 0.0  # of training, validation left out
     micro_tokens: int = 0  # tokens a side that one pass may hold; 0: not tried yet
     saved: float = 0.0  # when the last checkpoint was due, in the unit of checkpoint_every
@@ -45,6 +49,19 @@ class Progress:
     best_loss: float = float("inf")
     validations_since_best: int = 0
     finished: str = ""  # why training ended
+
+    @property
+    def work(self) -> Workload:
+        """What the run went through."""
+        return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
+
+    def add(self, work: Workload) -> None:
+        """Counts a step's sentences."""
+        self.n_src_tokens += work.n_src
+        self.n_tgt_tokens += work.n_tgt
+        self.src_src += work.src_src
+        self.tgt_tgt += work.tgt_tgt
+        self.tgt_src += work.tgt_src
 
 
 class Checkpoints:

@@ -357,7 +357,7 @@ class _Loop:
         draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
         torch.manual_seed(draw * 1_000_003 + step)
         mine = [self.batches.collate(rows) for rows in machine.workers.shares(micro_batches)]
-        n_src_tokens, n_tgt_tokens = self.batches.n_tokens(micro_batches)
+        work = self.batches.workload(micro_batches)
         rate = learning_rate(
             step,
             d_model=self.weights.model.arch.d_model,
@@ -367,19 +367,18 @@ class _Loop:
         done = update(
             *(self.weights, self.optimizer, mine, settings, machine),
             rate=rate,
-            n_tgt_tokens=n_tgt_tokens,
+            n_tgt_tokens=work.n_tgt,
             stop=stop,
             seconds=progress.seconds,
         )
         self.window_loss += done.loss
         self.window_nll += done.nll
         progress.step, progress.batch = step, progress.batch + 1
-        progress.n_tgt_tokens += n_tgt_tokens
-        progress.n_src_tokens += n_src_tokens
-        progress.window_tokens += n_tgt_tokens
+        progress.add(work)
+        progress.window_tokens += work.n_tgt
         progress.window_steps += 1
         self._look_back()
-        self.last = done, micro_batches, n_tgt_tokens
+        self.last = done, micro_batches, work.n_tgt
         seconds = time.perf_counter() - started
         progress.seconds += seconds
         progress.window_seconds += seconds
