@@ -1,6 +1,7 @@
 """Throughput of training and of search on this machine; of training, its share of what matrix products allow."""
 
 import itertools
+import math
 import resource
 import statistics
 import sys
@@ -22,12 +23,13 @@ from heed.model.cost import Workload, forward_flops, matrix_products, n_paramete
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
-from heed.runtime import DecodingPrecision, Machine, Precision, choose_machine, keep_freed_memory, micro_batch_tokens
+from heed.runtime import DecodingPrecision, Machine, choose_machine, keep_freed_memory, micro_batch_tokens
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
 
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
+MEAN_LENGTH = 25  # tokens of a sentence, eos included
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
 
 
@@ -52,29 +54,36 @@ class TrainingSpeed:
         return asdict(self)
 
 
-def training_speed(
-    preset: str,
-    *,
-    vocab_size: int | None = None,
-    batch_tokens: int | None = None,
-    precision: Precision = "auto",
-    device: str | None = None,
-) -> TrainingSpeed:
-    """Whole steps on random sentences of 5 to 60 tokens, 25 in the mean; the median of 5 windows after a warm-up.
+def preset_shape(
+    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str
+) -> tuple[Architecture, TrainingSettings, int]:
+    """(architecture, training, vocabulary) of a preset, changed by what is given.
 
-    `batch_tokens` a side and step, padding counted, default: the preset's, on a CPU one pass of it. The ceiling is the
-    rate of the model's own matrix products, forward and both backward ones, run by themselves in the same shapes and
-    precision.
+    Where no batch is given, one pass of it on a CPU: more passes a step would only take longer.
     """
-    keep_freed_memory()
     tables = read_preset(preset, where="--preset")
     arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
     settings = validated(TrainingSettings, tables.get("training", {}), where=f"preset {preset}")
-    vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
-    machine = choose_machine(precision, device=device)
     tokens = batch_tokens or settings.batch_tgt_tokens
-    if batch_tokens is None and machine.device.type == "cpu":  # more passes a step would only take longer
-        tokens = min(tokens, micro_batch_tokens(machine.device))
+    device = choose_machine().device
+    if batch_tokens is None and device.type == "cpu":
+        tokens = min(tokens, micro_batch_tokens(device))
+    changes = {"batch_src_tokens": tokens, "batch_tgt_tokens": tokens, "precision": precision}
+    settings = settings.model_copy(update=changes)
+    return arch, settings, vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
+
+
+def training_speed(
+    arch: Architecture, settings: TrainingSettings, *, vocab_size: int, device: str | None = None
+) -> TrainingSpeed:
+    """Whole steps on random sentences of 5 to 60 tokens, 25 in the mean; the median of 5 windows after a warm-up.
+
+    The ceiling is the rate of the model's own matrix products, forward and both backward ones, run by themselves in the
+    same shapes and precision.
+    """
+    keep_freed_memory()
+    machine = choose_machine(settings.precision, device=device)
+    tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
     torch.manual_seed(settings.seed)
     weights = Weights(Transformer(arch, vocab_size), machine)
     optimizer = make_optimizer(weights.masters, settings)
@@ -82,8 +91,8 @@ def training_speed(
         batches = TokenBatches(
             _random_corpus(Path(folder) / "corpus", vocab_size, n_tokens=20 * tokens),
             SPECIAL,
-            max_src_tokens=tokens,
-            max_tgt_tokens=tokens,
+            max_src_tokens=settings.batch_src_tokens,
+            max_tgt_tokens=settings.batch_tgt_tokens,
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
@@ -159,10 +168,52 @@ class _Steps:
             torch.cuda.synchronize(self._machine.device)
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will take on this machine, from some steps on random sentences of 25 tokens in the mean."""
+
+    parameters: int
+    n_steps: int
+    step_seconds: float
+    hours: float
+    target_tokens_per_second: float
+    peak_memory_bytes: int
+    flops: float
+    dtype: str
+    device: str
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int, n_pairs: int | None) -> Forecast:
+    """Takes steps of the run's own size. n_pairs: of the corpus, where `max_epochs` is the limit."""
+    speed = training_speed(arch, settings, vocab_size=vocab_size)
+    tokens_a_step = speed.target_tokens_per_second * speed.step_seconds
+    n_steps = settings.max_steps
+    if settings.max_epochs is not None and n_pairs is not None:
+        n_steps = min(n_steps, math.ceil(settings.max_epochs * n_pairs * MEAN_LENGTH / tokens_a_step))
+    if settings.max_minutes is not None:
+        n_steps = min(n_steps, math.ceil(settings.max_minutes * 60 / speed.step_seconds))
+    flops_a_step = speed.model_flops_per_second * speed.step_seconds
+    return Forecast(
+        speed.parameters,
+        n_steps,
+        speed.step_seconds,
+        n_steps * speed.step_seconds / 3600,
+        speed.target_tokens_per_second,
+        speed.peak_memory_bytes,
+        n_steps * flops_a_step,
+        speed.dtype,
+        speed.device,
+    )
+
+
 def _random_corpus(folder: Path, vocab_size: int, *, n_tokens: int) -> ParallelCorpus:
     draw = np.random.default_rng(1)
-    n_pairs = max(100, n_tokens // 25)
-    src_lengths = np.clip(draw.normal(24, 9, n_pairs), 4, 59).astype(int)
+    n_pairs = max(100, n_tokens // MEAN_LENGTH)
+    src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, 9, n_pairs), 4, 59).astype(int)
     tgt_lengths = np.clip(src_lengths + draw.normal(0, 2, n_pairs), 4, 59).astype(int)
 
     def pairs() -> Iterator[tuple[list[int], list[int]]]:

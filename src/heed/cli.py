@@ -135,6 +135,9 @@ def train(
     ] = None,
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the recipe and tell what the run will take here; change nothing.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """Do whatever is still missing: corpus, tokenizer, ids, training, averaging, scores. Called again, it resumes."""
@@ -143,6 +146,9 @@ def train(
 
     path = recipe / "config.toml" if recipe.is_dir() else recipe
     run = run or (recipe if recipe.is_dir() else Path("runs") / recipe.stem)
+    if dry_run:
+        _dry_run(read_recipe(path, settings or []), as_json)
+        return
     results = pipeline.train_recipe(
         read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
     )
@@ -155,6 +161,23 @@ def train(
     for result in results:
         print(f"{result.name:34}{result.bleu.value:8.2f}{result.chrf.value:8.2f}{result.perplexity:9.3f}")
     print(f"BLEU {results[0].bleu.signature}\nchrF2 {results[0].chrf.signature}\nModel: {run / 'model'}")
+
+
+def _dry_run(recipe: Any, as_json: bool) -> None:
+    from heed.benchmark import forecast
+    from heed.pipeline import count_pairs
+
+    n_pairs = count_pairs(recipe, report=say)
+    say(f"Taking some steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
+    vocab_size = recipe.tokenizer.vocab_size
+    told = forecast(recipe.model, recipe.training, vocab_size=vocab_size, n_pairs=n_pairs)
+    if as_json:
+        _print_json({"pairs": n_pairs, **told.numbers()})
+        return
+    print(f"{told.parameters:,} parameters, {told.dtype} on {told.device}")
+    print(f"{told.step_seconds:.2f} s a step, {told.target_tokens_per_second:,.0f} target tokens/s")
+    print(f"{told.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+    print(f"{told.n_steps:,} steps: {told.hours:,.1f} hours, {told.flops:.1e} floating-point operations of the model")
 
 
 @app.command(epilog="Example: heed average runs/multi30k-en-de --last 5")
@@ -363,9 +386,10 @@ def bench_train(
     """Whole training steps a second, and their share of what this machine's matrix products allow."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
-    from heed.benchmark import training_speed
+    from heed.benchmark import preset_shape, training_speed
 
-    speed = training_speed(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype, device=device)  # type: ignore[arg-type]
+    arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
+    speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
     if as_json:
         _print_json(speed.numbers())
         return
@@ -461,6 +485,21 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
         _print_json(equations.facts())
     else:
         _give(equations.page(), out)
+
+
+@paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
+def paper_table2(
+    model: Annotated[list[Path] | None, typer.Option(help="A model folder whose cost and scores to add.")] = None,
+    out: Out = None,
+    as_json: JSON = False,
+) -> None:
+    """BLEU and training cost: published, the paper's way of counting, and by formula."""
+    from heed.paper import table2
+
+    if as_json:
+        _print_json(table2.facts(model or []))
+    else:
+        _give(table2.page(model or []), out)
 
 
 def _give(page: Any, out: Path | None) -> None:

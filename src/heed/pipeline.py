@@ -80,6 +80,21 @@ def corpus_files(
     return TextFiles(((Path(data.train[0]), Path(data.train[1])),), (Path(data.dev[0]), Path(data.dev[1])), tests)
 
 
+def count_pairs(recipe: Recipe, *, report: Report) -> int | None:
+    """Pairs of the training text, which is read through once; None if it is a named corpus, still to be fetched."""
+    data = recipe.data
+    if data.corpus is not None:
+        report(f"{data.corpus} is fetched by the run itself (heed data get).")
+        return None
+    files = corpus_files(recipe, directory=Path(), mirror=None, report=report)
+    n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))
+    for pair in (files.dev, *files.tests.values()):
+        for _ in read_pairs(pair):
+            pass
+    report(f"{n_pairs:,} training pairs; both sides of every file have as many lines.")
+    return n_pairs
+
+
 def train_recipe(
     recipe: Recipe,
     run: Path,
