@@ -487,6 +487,19 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
         _give(equations.page(), out)
 
 
+@paper_app.command("table1", epilog="Example: heed paper table1 --out docs/paper")
+def paper_table1(out: Out = None, as_json: JSON = False) -> None:
+    """Types of layers: time and memory measured here, exponents fitted, path lengths."""
+    from heed.paper import table1
+
+    say("Measuring five layers; a few minutes.")
+    results = table1.measured()
+    if as_json:
+        _print_json(results)
+    else:
+        _give(table1.page(results), out)
+
+
 @paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
 def paper_table2(
     model: Annotated[list[Path] | None, typer.Option(help="A model folder whose cost and scores to add.")] = None,

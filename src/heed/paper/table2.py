@@ -118,9 +118,9 @@ def page(models: Sequence[Path] = ()) -> Page:
         "",
         prose(
             """The paper multiplies training time, number of devices and what a device sustains (K80 2.8, K40 3.7, M40
-            6.0, P100 9.5 TFLOP/s). Heed counts the operations of the model itself: forward, backward, Adam, for the real
-            tokens of a run; it agrees with PyTorch's own counter to 1 % (a test). Their quotient is what share of the
-            device's rate reached the model."""
+            6.0, P100 9.5 TFLOP/s). Heed counts the operations of the model itself: forward, backward, Adam, for the
+            real tokens of a run; it agrees with PyTorch's own counter to 1 % (a test). Their quotient is what share of
+            the device's rate reached the model."""
         ),
         "",
         "| run | time × 8 P100 | formula | share |",
