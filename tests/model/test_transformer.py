@@ -14,7 +14,15 @@ from heed.config import HeedError, validated
 from heed.data.batching import mask_places
 from heed.model.cost import n_parameters
 from heed.model.trace import attention_weights
-from heed.model.transformer import Architecture, Dropout, Transformer, attention, sinusoid
+from heed.model.transformer import (
+    Architecture,
+    Dropout,
+    SelfAttention,
+    Transformer,
+    attention,
+    restricted_attention,
+    sinusoid,
+)
 
 
 def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
@@ -44,6 +52,42 @@ def test_attention_equals_torchs_fused_attention():
     mask[..., 0] = True
     ours = attention(q, k, v, mask, dropout=Dropout(0.0))
     assert torch.allclose(ours, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "radius"), [(2, 1), (7, 3), (12, 3), (12, 5), (9, 20)])
+def test_restricted_attention_is_attention_under_a_band(n, radius, causal):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, n, 8), torch.randn(2, 3, n, 8), torch.randn(2, 3, n, 6)
+    lengths = torch.tensor([n, max(1, n - 2)])
+    real = (torch.arange(n) < lengths[:, None])[:, None, None, :]
+    ahead = torch.arange(n) - torch.arange(n)[:, None]
+    band = (ahead.abs() <= radius) & ((ahead <= 0) | (not causal))
+    expected = attention(q, k, v, band & real, dropout=Dropout(0.0))
+    found = restricted_attention(q, k, v, real, radius=radius, causal=causal, dropout=Dropout(0.0))
+    some = (band & real).any(-1)[:, 0]  # a query of padding, all of whose neighbours are padding, may give anything
+    for sentence in range(2):
+        assert torch.allclose(found[sentence][:, some[sentence]], expected[sentence][:, some[sentence]], atol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [1, 3, 100])
+def test_a_radius_holds_in_steps_and_at_once_and_one_as_long_as_the_text_restricts_nothing(radius):
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=2, d_model=16, d_ff=32, n_heads=2, radius=radius)
+    model = Transformer(arch, 50).eval()
+    src, src_mask = random_pairs(3, seed=1)
+    tgt = torch.randint(3, 50, (3, 9))
+    with torch.no_grad():
+        at_once = model(src, src_mask, tgt)
+        state = model.start(model.encode(src, src_mask), src_mask)
+        steps = [model.decode(tgt[:, i : i + n], state) for i, n in ((0, 1), (1, 1), (2, 3), (5, 1), (6, 1), (7, 2))]
+        model.arch = arch.model_copy(update={"radius": None})
+        for module in model.modules():
+            if isinstance(module, SelfAttention):
+                module.radius = None
+        unrestricted = model(src, src_mask, tgt)
+    assert torch.allclose(torch.cat(steps, dim=1), at_once, atol=1e-5)
+    assert torch.allclose(unrestricted, at_once, atol=1e-5) == (radius == 100)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

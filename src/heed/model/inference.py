@@ -110,7 +110,8 @@ class SearchState(Protocol):
 
 def search_state(model: Transformer, *, n_sentences: int, beam: int) -> SearchState:
     """The state of a search over at most so many sentences at a time."""
-    kernels = model.arch.positions == "sinusoid" and ready(model.src_embedding.weight)
+    usual = model.arch.positions == "sinusoid" and model.arch.radius is None
+    kernels = usual and ready(model.src_embedding.weight)
     kind = BeamState if kernels else PlainState
     return kind(model, n_sentences=n_sentences, beam=beam)
 

@@ -41,16 +41,20 @@ def attention_weights(model: Transformer, src: Int[Tensor, " src"], tgt_in: Int[
     n_heads, n_layers = model.arch.n_heads, model.arch.n_layers
     width = n_heads * model.arch.key_width
 
-    def weights(q: Tensor, k: Tensor, *, causal: bool = False) -> Tensor:
+    def weights(q: Tensor, k: Tensor, *, causal: bool = False, radius: int | None = None) -> Tensor:
         q, k = (x.float().unflatten(-1, (n_heads, -1)).transpose(0, 1) for x in (q, k))
         scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
+        every = torch.ones_like(scores, dtype=torch.bool)
         if causal:
-            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+            scores = scores.masked_fill(every.triu(1), -torch.inf)
+        if radius is not None:
+            scores = scores.masked_fill(every.triu(radius + 1) | every.tril(-radius - 1), -torch.inf)
         return torch.softmax(scores, dim=-1)
 
     def own(stack: str, layer: int) -> Tensor:
         qkv = projected[f"{stack}.{layer}.self_attention.qkv"]
-        return weights(qkv[:, :width], qkv[:, width : 2 * width], causal=stack == "decoder")
+        q, k = qkv[:, :width], qkv[:, width : 2 * width]
+        return weights(q, k, causal=stack == "decoder", radius=model.arch.radius)
 
     def other(layer: int) -> Tensor:
         name = f"decoder.{layer}.cross_attention"

@@ -34,6 +34,9 @@ class Architecture(Settings):
     d_v: int | None = Field(None, ge=1, description="width of a head's values; default d_model / n_heads")
     dropout: float = Field(0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    radius: int | None = Field(
+        None, ge=1, description="self-attention sees so many neighbours on each side (section 4); default all"
+    )
     positions: Literal["sinusoid", "learned"] = Field("sinusoid", description="section 3.5; Table 3 row E")
     max_positions: int = Field(1024, ge=1, description="longest sequence that learned positions can number")
     share: Literal["all", "tgt", "none"] = Field(
@@ -121,6 +124,46 @@ def attention(
     return torch.matmul(dropout(torch.softmax(scores, dim=-1)), v)
 
 
+def restricted_attention(
+    q: Float[Tensor, "batch head position d_k"],
+    k: Float[Tensor, "batch head position d_k"],
+    v: Float[Tensor, "batch head position d_v"],
+    mask: Bool[Tensor, "#batch 1 1 position"] | None,
+    *,
+    radius: int,
+    causal: bool,
+    dropout: Dropout,
+) -> Float[Tensor, "batch head position d_v"]:
+    """Attention where a position sees `radius` neighbours on each side, or before it, and itself: section 4.
+
+    Time and memory are O(radius · position): queries come in blocks of `radius`, and each block meets the keys of its
+    own, of the one before and, unless causal, of the one behind.
+    """
+    n, r = q.shape[2], radius
+    behind = 0 if causal else 1
+
+    def blocks(x: Tensor) -> Tensor:  # (batch, block, head, r, width)
+        return F.pad(x, (0, 0, 0, -n % r)).unflatten(2, (-1, r)).transpose(1, 2)
+
+    def around(x: Tensor) -> Tensor:  # (batch, block, head, keys, width)
+        x = F.pad(blocks(x), (0, 0, 0, 0, 0, 0, 1, behind))
+        return torch.cat([x[:, i : x.shape[1] - 1 - behind + i] for i in range(2 + behind)], dim=3)
+
+    first = torch.arange(0, n, r, device=q.device)[:, None]
+    query = (first + torch.arange(r, device=q.device))[:, :, None]  # (block, r, 1): its place in the sequence
+    key = (first + torch.arange(-r, r * (1 + behind), device=q.device))[:, None, :]
+    seen = ((query - key).abs() <= r) & (key >= 0) & (key < n)
+    if causal:
+        seen &= key <= query
+    seen = seen[None, :, None]  # (batch, block, head, r, keys)
+    if mask is not None:
+        seen = seen & mask[:, 0, 0, key[:, 0].clamp(0, n - 1)][:, :, None, None]
+    q_blocks, k_around, v_around = (x.flatten(0, 1) for x in (blocks(q), around(k), around(v)))
+    seen = seen.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
+    mixed = attention(q_blocks, k_around, v_around, seen, dropout=dropout)
+    return mixed.unflatten(0, (q.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :n]
+
+
 def _bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     # The lowest finite number instead of −∞ keeps a row without any key free of NaN.
     if mask is None:
@@ -147,6 +190,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
         self.out = nn.Linear(self.widths[2], arch.d_model, bias=False)
         self.dropout = Dropout(arch.attention_dropout)
+        self.radius = arch.radius
 
     def project(self, x: Float[Tensor, "batch position d_model"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, head, position, width)."""
@@ -154,11 +198,15 @@ class SelfAttention(nn.Module):
         return q, k, v
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        q, k, v = self.project(x)
-        return self.attend(q, k, v, mask)
+        return self.attend(*self.project(x), mask)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return self.out(_merge_heads(attention(q, k, v, mask, dropout=self.dropout)))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        """causal: a query sees nothing behind it, even if the mask, as where a radius is set, does not say so."""
+        if self.radius is not None and 1 < q.shape[2] == k.shape[2]:
+            mixed = restricted_attention(q, k, v, mask, radius=self.radius, causal=causal, dropout=self.dropout)
+        else:
+            mixed = attention(q, k, v, mask, dropout=self.dropout)
+        return self.out(_merge_heads(mixed))
 
     def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:
         """The same of sentences that lie end to end."""
@@ -260,7 +308,7 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, cache: "LayerCache", src_mask: Tensor | None) -> Tensor:
         q, k, v = self.self_attention.project(x)
         k, v = cache.extend(k, v)
-        x = self.self_attention_norm(x, self.self_attention.attend(q, k, v, mask))
+        x = self.self_attention_norm(x, self.self_attention.attend(q, k, v, mask, causal=True))
         x = self.cross_attention_norm(x, self.cross_attention(x, cache.memory_k, cache.memory_v, src_mask))
         return self.feed_forward_norm(x, self.feed_forward(x))
 
@@ -373,9 +421,8 @@ class Transformer(nn.Module):
         """As `decode`, before the map to logits: training projects only the positions that it scores."""
         start, n_new = state.n_positions, tgt_in.shape[1]
         x = self._embed(tgt_in, self.tgt_embedding, getattr(self, "tgt_positions", None), start=start)
-        mask = None
-        if n_new > 1:  # position i may see itself and what lies before it
-            mask = torch.ones(n_new, start + n_new, dtype=torch.bool, device=x.device).tril(start)[None, None]
+        restricted = self.arch.radius is not None and start == 0  # which needs no mask of all pairs
+        mask = None if restricted else _causal_mask(n_new, start + n_new, self.arch.radius, x.device)
         src_mask = _key_mask(state.src_mask)
         for layer, cache in zip(self._decoder_layers(), state.caches, strict=True):
             x = layer(x, mask, cache, src_mask)
@@ -395,7 +442,8 @@ class Transformer(nn.Module):
         tgt_places: where tgt_mask.flatten() is True. Where the kernels are ready no padding is computed: sentences lie
         end to end.
         """
-        plain = self.arch.positions == "learned" or self.arch.attention_dropout > 0
+        arch = self.arch
+        plain = arch.positions == "learned" or arch.attention_dropout > 0 or arch.radius is not None
         if plain or not ready(self.output.weight):
             features = self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))
             return features.flatten(0, 1).index_select(0, tgt_places)
@@ -433,6 +481,16 @@ class Transformer(nn.Module):
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well
                 self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
         return table
+
+
+def _causal_mask(
+    n_queries: int, n_keys: int, radius: int | None, device: torch.device
+) -> Bool[Tensor, "1 1 query key"] | None:
+    """Position i may see itself and what lies before it, `radius` positions back at most; None if that is all."""
+    if n_queries == 1 and (radius is None or n_keys <= radius + 1):
+        return None
+    mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+    return (mask if radius is None else mask.triu(n_keys - n_queries - radius))[None, None]
 
 
 def _key_mask(mask: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"] | None:
