@@ -349,6 +349,44 @@ def evaluate(
         print(f"perplexity {perplexity:.4f} a target token, eos included")
 
 
+@app.command(epilog='Example: heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html')
+def attention(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    sentence: Annotated[str, typer.Argument(help="A source sentence.")],
+    out: Annotated[Path, typer.Option(help="A page to click in (.html), or a picture (.svg, .png).")],
+    target: Annotated[str | None, typer.Option(help="Look at this target. Default: the model's translation.")] = None,
+    view: Annotated[str, typer.Option(help="Of a picture: encoder, decoder or cross.")] = "encoder",
+    layer: Annotated[int | None, typer.Option(min=1, help="Of a picture, counted from 1. Default: the last.")] = None,
+    head: Annotated[
+        list[int] | None, typer.Option(min=1, help="Of a picture, counted from 1; repeatable. Default: all.")
+    ] = None,
+    from_word: Annotated[str | None, typer.Option(help="Of a picture: only this word's lines (or its number).")] = None,
+    whole_words: Annotated[bool, typer.Option("--whole-words", help="Join the pieces of words.")] = False,
+) -> None:
+    """Draw what a model attends to for a sentence, as in figures 3 to 5 of the paper."""
+    from heed.visualization import render
+    from heed.visualization.trace import VIEWS, trace, word_place
+
+    if out.suffix not in (".html", ".svg", ".png"):
+        raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
+    if view not in VIEWS:
+        raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
+    found = trace(model, sentence, target=target, whole_words=whole_words)
+    if out.suffix == ".html":
+        render.write_page(out, found)
+    else:
+        shown = found.view(view)
+        n_layers, n_heads = shown.weights.shape[:2]
+        for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):
+            if number is not None and number > most:
+                raise HeedError(f"{name} {number}: the model has {most}.")
+        word = None if from_word is None else word_place(shown.queries, from_word)
+        heads = [h - 1 for h in head or range(1, n_heads + 1)]
+        render.write_picture(out, shown, layer=(layer or n_layers) - 1, heads=heads, word=word)
+    say(f"{found.source} → {found.target}")
+    say(f"Wrote {out}.")
+
+
 @app.command(epilog="Example: heed info runs/demo/model")
 def info(
     path: Annotated[Path, typer.Argument(help="A model folder, a run folder or a recipe.")],

@@ -201,7 +201,7 @@ class SelfAttention(nn.Module):
         return self.attend(*self.project(x), mask)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
-        """causal: a query sees nothing behind it, even if the mask, as where a radius is set, does not say so."""
+        """causal: a query sees no later position, even where the mask, spared for a radius, does not say so."""
         if self.radius is not None and 1 < q.shape[2] == k.shape[2]:
             mixed = restricted_attention(q, k, v, mask, radius=self.radius, causal=causal, dropout=self.dropout)
         else:

@@ -216,9 +216,10 @@ def page(results: dict[str, dict[str, Any]]) -> Page:
         "## Measured",
         "",
         prose(
-            f"""One layer's forward pass, fp32, {n_threads()} threads of a CPU, one sequence; n varies at d = {WIDTH}, d
-            at n = {LENGTH}; r = {RADIUS}, k = {KERNEL}. Attention without its projections, as the table counts it. Bytes
-            are those that the pass keeps for the backward one. Exponents are fitted to the larger half of the sizes."""
+            f"""A forward pass of one layer, fp32, {n_threads()} threads of a CPU, one sequence; n varies at d =
+            {WIDTH}, d at n = {LENGTH}; r = {RADIUS}, k = {KERNEL}. Attention is without its projections, as counted
+            there. Bytes are those that the pass keeps for the backward one. Exponents are fitted to the larger half
+            of the sizes."""
         ),
         "",
         "![time and memory](table1-cost.svg)",

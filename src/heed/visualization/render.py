@@ -1,0 +1,83 @@
+"""Attention drawn as the paper does: two columns of words, a line for each weight, a colour for each head."""
+
+import base64
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heed.config import HeedError
+from heed.files import whole_file
+from heed.visualization.trace import VIEWS, Attention, AttentionTrace
+
+# Eight that stay apart for most eyes (Okabe and Ito 2008), then lighter ones.
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000",
+    "#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4", "#c5aaa5", "#7f7f7f",
+)  # fmt: skip
+FAINTEST = 0.01  # a weight below is not drawn
+ROW = 0.22  # inches between words
+
+
+def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None) -> None:
+    """On a matplotlib figure: the lines of these heads (counted from 0) of one layer, from one word or from all."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba
+
+    figure.set_size_inches(5, ROW * (max(len(attention.queries), len(attention.keys)) + 1))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-1.2, 2.2), ylim=(max(len(attention.queries), len(attention.keys)) - 0.3, -0.9))
+    axes.axis("off")
+    for i, text in enumerate(attention.queries):
+        axes.text(-0.03, i, text, ha="right", va="center", fontsize=9, weight="bold" if i == word else None)
+    for j, text in enumerate(attention.keys):
+        axes.text(1.03, j, text, ha="left", va="center", fontsize=9)
+    lines, colours = [], []
+    for head in heads:
+        weights = attention.weights[layer, head]
+        for i, j in zip(*np.nonzero(weights >= FAINTEST), strict=True):
+            if word is None or i == word:
+                lines.append([(0, i), (1, j)])
+                colours.append(to_rgba(COLOURS[head % len(COLOURS)], float(weights[i, j])))
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.5))
+
+
+def write_picture(
+    path: Path, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None
+) -> None:
+    """As `draw`, into an SVG or PNG file. HeedError if matplotlib is missing."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HeedError('pictures need matplotlib: pip install "heed[plots]"; an .html page does not.') from None
+    with matplotlib.rc_context({"svg.hashsalt": "heed", "svg.fonttype": "none"}):
+        figure = Figure()
+        draw(figure, attention, layer=layer, heads=heads, word=word)
+        kind = path.suffix[1:]
+        with whole_file(path) as temporary:
+            figure.savefig(temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+def write_page(path: Path, trace: AttentionTrace) -> None:
+    """One HTML file in which a reader picks view, layer, heads and word; it needs no network."""
+    views = {}
+    for name in VIEWS:
+        attention = trace.view(name)
+        eighths = np.round(attention.weights * 255).astype(np.uint8)
+        views[name] = {
+            "queries": attention.queries,
+            "keys": attention.keys,
+            "layers": eighths.shape[0],
+            "heads": eighths.shape[1],
+            "weights": base64.b64encode(eighths.tobytes()).decode(),
+        }
+    data = {"source": trace.source, "target": trace.target, "colours": COLOURS, "views": views}
+    # In a script, "</" would end it.
+    text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    template = (resources.files("heed") / "visualization" / "page.html").read_text(encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(template.replace("{{ data }}", text), encoding="utf-8")

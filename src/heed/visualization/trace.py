@@ -1,0 +1,111 @@
+"""Every head's weights for one pair, with the words that they join."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heed.config import HeedError
+from heed.decoding.translator import Translator
+from heed.model.trace import attention_weights
+from heed.model_folder import load_model
+
+View = Literal["encoder", "decoder", "cross"]
+VIEWS: tuple[View, ...] = get_args(View)
+BEGIN, END = "<s>", "</s>"
+MAX_TOKENS = 1000  # a side; the weights grow with the square
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One kind of attention: weights (layer, head, query, key) with the words at their queries and keys."""
+
+    weights: NDArray[np.float32]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AttentionTrace:
+    """What a model attends to for one pair. A query of the decoder is named by the token that it reads; one of cross
+    attention by the token that is written there."""
+
+    source: str
+    target: str
+    encoder: Attention
+    decoder: Attention
+    cross: Attention
+
+    def view(self, name: View) -> Attention:
+        """One of the three."""
+        found: Attention = getattr(self, name)
+        return found
+
+
+def trace(folder: Path, source: str, *, target: str | None = None, whole_words: bool = False) -> AttentionTrace:
+    """The weights of a model folder for this source and its translation, or another target.
+
+    whole_words: pieces of a word are one: what they receive is added, what they give is the mean.
+    """
+    if not source.strip():
+        raise HeedError("there is no sentence to look at.")
+    if target is None:
+        target = Translator.load(folder).translate([source])[0].text
+    loaded = load_model(folder)
+    tokenizer = loaded.tokenizer
+    src, tgt = ([*tokenizer.encode(text)] for text in (source, target))
+    for side, ids in (("source", src), ("target", tgt)):
+        if len(ids) > MAX_TOKENS:
+            raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
+    with torch.inference_mode():
+        found = attention_weights(
+            loaded.model, torch.tensor([*src, tokenizer.eos]), torch.tensor([tokenizer.bos, *tgt])
+        )
+    src_pieces, tgt_pieces = tokenizer.pieces(src), tokenizer.pieces(tgt)
+    parts = {
+        "encoder": (found.encoder, [*src_pieces, END], [*src_pieces, END]),
+        "decoder": (found.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
+        "cross": (found.cross, [*tgt_pieces, END], [*src_pieces, END]),
+    }
+    kinds = {name: _attention(w.numpy(), queries, keys, whole_words) for name, (w, queries, keys) in parts.items()}
+    return AttentionTrace(source, target, kinds["encoder"], kinds["decoder"], kinds["cross"])
+
+
+def _attention(weights: NDArray, queries: Sequence[str], keys: Sequence[str], whole_words: bool) -> Attention:
+    if whole_words:
+        starts = [word_starts(pieces) for pieces in (queries, keys)]
+        weights = np.add.reduceat(weights, starts[1], axis=3)
+        sizes = np.diff([*starts[0], len(queries)])
+        weights = np.add.reduceat(weights, starts[0], axis=2) / sizes[:, None]
+        queries, keys = (_joined(pieces, begins) for pieces, begins in zip((queries, keys), starts, strict=True))
+    return Attention(
+        weights.astype(np.float32), tuple(q.strip() or "␣" for q in queries), tuple(k.strip() or "␣" for k in keys)
+    )
+
+
+def word_starts(pieces: Sequence[str]) -> list[int]:
+    """Where words begin: behind a space, and where letters or digits meet other signs."""
+
+    def begins(before: str, piece: str) -> bool:
+        if piece[:1].isspace() or piece in (BEGIN, END) or before in (BEGIN, END):
+            return True
+        return not before.isspace() and not (before[-1:].isalnum() and piece[:1].isalnum())
+
+    return [i for i, piece in enumerate(pieces) if i == 0 or begins(pieces[i - 1], piece)]
+
+
+def _joined(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
+    return ["".join(pieces[i:j]) for i, j in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+
+
+def word_place(words: Sequence[str], word: str) -> int:
+    """The place of a word, named by itself or by its number from 1. HeedError lists the words."""
+    if word in words:
+        return words.index(word)
+    if word.isdigit() and 1 <= int(word) <= len(words):
+        return int(word) - 1
+    raise HeedError(f"no word {word!r} there; the words are: {' '.join(words)}.")
