@@ -553,6 +553,50 @@ def paper_table2(
         _give(table2.page(model or []), out)
 
 
+FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
+
+
+def _paper_figure(number: int, model: Path, sentence: str | None, word: str | None, lower: bool, out: Path) -> None:
+    from heed.paper import figures
+
+    _give(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
+
+
+def _add_figure(number: int, shows: str) -> None:
+    def command(
+        model: FigureModel,
+        sentence: Annotated[str | None, typer.Option(help="Instead of the paper's.")] = None,
+        word: Annotated[str | None, typer.Option(help="Whose lines to draw, where one word's are.")] = None,
+        lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
+        out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+    ) -> None:
+        _paper_figure(number, model, sentence, word, lower, out)
+
+    example = f"Example: heed paper figure{number} --model runs/multi30k-en-de/model --lower"
+    paper_app.command(f"figure{number}", help=shows, epilog=example)(command)
+
+
+_add_figure(3, "All heads of an encoder layer, from one word.")
+_add_figure(4, "One head in full, and two from one word.")
+_add_figure(5, "Two whole heads.")
+
+
+@paper_app.command("heads", epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
+def paper_heads(
+    model: FigureModel,
+    src: Annotated[Path, typer.Option(help="Sentences, a line each.")],
+    lines: Annotated[int, typer.Option(min=1, help="So many of them.")] = 200,
+    out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+) -> None:
+    """Heads that do something nameable, each with its measure."""
+    from itertools import islice
+
+    from heed.data.lines import read_lines
+    from heed.paper import figures
+
+    _give(figures.heads_page(model, [line for line in islice(read_lines(src), lines) if line.strip()]), out)
+
+
 def _give(page: Any, out: Path | None) -> None:
     """A page to standard output, or into a folder with its plots."""
     if out is None:

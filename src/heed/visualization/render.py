@@ -27,6 +27,7 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
 
+    figure.set_layout_engine("none")
     figure.set_size_inches(5, ROW * (max(len(attention.queries), len(attention.keys)) + 1))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-1.2, 2.2), ylim=(max(len(attention.queries), len(attention.keys)) - 0.3, -0.9))
