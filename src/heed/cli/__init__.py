@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from heed.cli.paper import paper_app
+from heed.cli.terminal import JSON, Directory, Mirror, print_json, say
 from heed.config import HeedError, Stopped
 
 app = typer.Typer(
@@ -26,18 +28,8 @@ data_app = typer.Typer(help="Named corpora: list them, fetch them.", no_args_is_
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
-paper_app = typer.Typer(
-    help="The paper's tables and figures: published, measured here, and how.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(paper_app, name="paper")
 
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Mirror = Annotated[
-    str | None, typer.Option(help="Take the corpus from this local folder or address instead of its published one.")
-]
-Directory = Annotated[Path, typer.Option("--dir", help="Where downloaded corpora lie.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")]
 Alpha = Annotated[
     float | None,
@@ -60,15 +52,9 @@ PrecisionOption = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
-Out = Annotated[Path | None, typer.Option(help="Write the page and its plots into this folder; else it is printed.")]
 Tokenize = Annotated[
     str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for text that is tokenised already.")
 ]
-
-
-def say(line: str) -> None:
-    """Progress goes to standard error, results to standard output."""
-    print(line, file=sys.stderr, flush=True)
 
 
 @app.command(epilog="Example: heed demo")
@@ -81,7 +67,7 @@ def demo(
 
     result = pipeline.demo(run, report=say)
     if as_json:
-        _print_json({"accuracy": result.accuracy, "tested": result.n_tested, "model": str(result.model)})
+        print_json({"accuracy": result.accuracy, "tested": result.n_tested, "model": str(result.model)})
         return
     print(f"\nUnseen numbers translated exactly right: {result.accuracy:.2%} of {result.n_tested:,}")
     for source, text, right in result.samples:
@@ -95,7 +81,7 @@ def data_list(as_json: JSON = False) -> None:
     from heed.data.sources import catalogue
 
     if as_json:
-        _print_json([vars(info) for info in catalogue()])
+        print_json([vars(info) for info in catalogue()])
         return
     for info in catalogue():
         pairs = ", ".join(f"{src}-{tgt}" for src, tgt in info.languages)
@@ -155,7 +141,7 @@ def train(
     if not results:  # a worker, and not the first
         return
     if as_json:
-        _print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
+        print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
         return
     print(f"\n{'':34}{'BLEU':>8}{'chrF2':>8}{'ppl':>9}")
     for result in results:
@@ -172,7 +158,7 @@ def _dry_run(recipe: Any, as_json: bool) -> None:
     vocab_size = recipe.tokenizer.vocab_size
     told = forecast(recipe.model, recipe.training, vocab_size=vocab_size, n_pairs=n_pairs)
     if as_json:
-        _print_json({"pairs": n_pairs, **told.numbers()})
+        print_json({"pairs": n_pairs, **told.numbers()})
         return
     print(f"{told.parameters:,} parameters, {told.dtype} on {told.device}")
     print(f"{told.step_seconds:.2f} s a step, {told.target_tokens_per_second:,.0f} target tokens/s")
@@ -332,7 +318,7 @@ def evaluate(
         result = pipeline.evaluate_model(translator, sources, references, name=str(src), tokenize=tokenization)
         bleu_score, chrf_score, perplexity, n_lines = result.bleu, result.chrf, result.perplexity, result.n_lines
     if as_json:
-        _print_json(
+        print_json(
             {
                 "lines": n_lines,
                 "bleu": bleu_score.value,
@@ -398,7 +384,7 @@ def info(
 
     facts = pipeline.describe(path, vocab_size=vocab_size)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     for title, content in facts.items():
         print(title if isinstance(content, dict) else f"{title}: {content}")
@@ -429,7 +415,7 @@ def bench_train(
     arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
     speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
     if as_json:
-        _print_json(speed.numbers())
+        print_json(speed.numbers())
         return
     least, most = min(speed.windows), max(speed.windows)
     print(f"{preset}: {speed.parameters:,} parameters, {speed.dtype} on {speed.device}")
@@ -468,7 +454,7 @@ def bench_decode(
         device=device,
     )
     if as_json:
-        _print_json(speed.numbers())
+        print_json(speed.numbers())
         return
     least, most = min(speed.windows), max(speed.windows)
     print(f"{preset}, {speed.dtype} on {speed.device}, beam {beam}, {batch} sentences at a time")
@@ -476,133 +462,6 @@ def bench_decode(
     print(f"{speed.sentences_per_second:,.1f} sentences/s")
     print(f"{speed.latency_ms_p50:,.0f} ms a sentence, 95 % within {speed.latency_ms_p95:,.0f} ms")
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
-
-
-@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows base,table3-A-h1 --seeds 2")
-def paper_table3(
-    vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
-    run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
-    recipe: Annotated[Path, typer.Option(help="The laptop's base.")] = Path("recipes/table3-multi30k.toml"),
-    rows: Annotated[str, typer.Option(help="Presets, separated by commas; base comes with them. Default: all.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 2,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the runs lie; results.json among them.")] = Path("runs/table3"),
-    directory: Directory = Path("corpora"),
-    mirror: Mirror = None,
-    out: Out = None,
-    as_json: JSON = False,
-) -> None:
-    """Variations of the base model: published, counted, and trained at a laptop's size."""
-    from heed.paper import table3
-    from heed.recipe import read_recipe
-
-    if run:
-        table3.run_rows(
-            table3.chosen([name for name in rows.split(",") if name]),
-            read_recipe(recipe, settings or []),
-            folder,
-            n_seeds=seeds,
-            directory=directory,
-            mirror=mirror,
-            report=say,
-        )
-    if as_json:
-        _print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
-    else:
-        _give(table3.page(vocab_size, folder), out)
-
-
-@paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
-def paper_equations(out: Out = None, as_json: JSON = False) -> None:
-    """The schedule, the position table's linearity, the variance of dot products."""
-    from heed.paper import equations
-
-    if as_json:
-        _print_json(equations.facts())
-    else:
-        _give(equations.page(), out)
-
-
-@paper_app.command("table1", epilog="Example: heed paper table1 --out docs/paper")
-def paper_table1(out: Out = None, as_json: JSON = False) -> None:
-    """Types of layers: time and memory measured here, exponents fitted, path lengths."""
-    from heed.paper import table1
-
-    say("Measuring five layers; a few minutes.")
-    results = table1.measured()
-    if as_json:
-        _print_json(results)
-    else:
-        _give(table1.page(results), out)
-
-
-@paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
-def paper_table2(
-    model: Annotated[list[Path] | None, typer.Option(help="A model folder whose cost and scores to add.")] = None,
-    out: Out = None,
-    as_json: JSON = False,
-) -> None:
-    """BLEU and training cost: published, the paper's way of counting, and by formula."""
-    from heed.paper import table2
-
-    if as_json:
-        _print_json(table2.facts(model or []))
-    else:
-        _give(table2.page(model or []), out)
-
-
-FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
-
-
-def _paper_figure(number: int, model: Path, sentence: str | None, word: str | None, lower: bool, out: Path) -> None:
-    from heed.paper import figures
-
-    _give(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
-
-
-def _add_figure(number: int, shows: str) -> None:
-    def command(
-        model: FigureModel,
-        sentence: Annotated[str | None, typer.Option(help="Instead of the paper's.")] = None,
-        word: Annotated[str | None, typer.Option(help="Whose lines to draw, where one word's are.")] = None,
-        lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
-        out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
-    ) -> None:
-        _paper_figure(number, model, sentence, word, lower, out)
-
-    example = f"Example: heed paper figure{number} --model runs/multi30k-en-de/model --lower"
-    paper_app.command(f"figure{number}", help=shows, epilog=example)(command)
-
-
-_add_figure(3, "All heads of an encoder layer, from one word.")
-_add_figure(4, "One head in full, and two from one word.")
-_add_figure(5, "Two whole heads.")
-
-
-@paper_app.command("heads", epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
-def paper_heads(
-    model: FigureModel,
-    src: Annotated[Path, typer.Option(help="Sentences, a line each.")],
-    lines: Annotated[int, typer.Option(min=1, help="So many of them.")] = 200,
-    out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
-) -> None:
-    """Heads that do something nameable, each with its measure."""
-    from itertools import islice
-
-    from heed.data.lines import read_lines
-    from heed.paper import figures
-
-    _give(figures.heads_page(model, [line for line in islice(read_lines(src), lines) if line.strip()]), out)
-
-
-def _give(page: Any, out: Path | None) -> None:
-    """A page to standard output, or into a folder with its plots."""
-    if out is None:
-        print(page.text, end="")
-    else:
-        say(f"Wrote {page.write(out)}.")
 
 
 class Interrupted(BaseException):
@@ -647,10 +506,6 @@ def _progress(name: str, done: int, total: int | None) -> None:
     if sys.stderr.isatty():
         share = f" of {total / 1e6:,.1f}" if total else ""
         print(f"\r{name}: {done / 1e6:,.1f}{share} MB", end="\n" if done == total else "", file=sys.stderr, flush=True)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
 def main() -> None:

@@ -1,0 +1,168 @@
+"""heed paper: a sub-command a table or figure."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heed.cli.terminal import JSON, Directory, Mirror, print_json, say
+from heed.config import HeedError
+
+paper_app = typer.Typer(
+    help="The paper's tables and figures: published, measured here, and how.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Out = Annotated[Path | None, typer.Option(help="Write the page and its plots into this folder; else it is printed.")]
+
+
+@paper_app.command("table1", epilog="Example: heed paper table1 --out docs/paper")
+def paper_table1(out: Out = None, as_json: JSON = False) -> None:
+    """Types of layers: time and memory measured here, exponents fitted, path lengths."""
+    from heed.paper import table1
+
+    say("Measuring five layers; a few minutes.")
+    results = table1.measured()
+    if as_json:
+        print_json(results)
+    else:
+        _give(table1.page(results), out)
+
+
+@paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
+def paper_table2(
+    model: Annotated[list[Path] | None, typer.Option(help="A model folder whose cost and scores to add.")] = None,
+    out: Out = None,
+    as_json: JSON = False,
+) -> None:
+    """BLEU and training cost: published, the paper's way of counting, and by formula."""
+    from heed.paper import table2
+
+    if as_json:
+        print_json(table2.facts(model or []))
+    else:
+        _give(table2.page(model or []), out)
+
+
+@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows base,table3-A-h1 --seeds 2")
+def paper_table3(
+    vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
+    run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
+    recipe: Annotated[Path, typer.Option(help="The laptop's base.")] = Path("recipes/table3-multi30k.toml"),
+    rows: Annotated[str, typer.Option(help="Presets, separated by commas; base comes with them. Default: all.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 2,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the runs lie; results.json among them.")] = Path("runs/table3"),
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    out: Out = None,
+    as_json: JSON = False,
+) -> None:
+    """Variations of the base model: published, counted, and trained at a laptop's size."""
+    from heed.paper import table3
+    from heed.recipe import read_recipe
+
+    if run:
+        table3.run_rows(
+            table3.chosen([name for name in rows.split(",") if name]),
+            read_recipe(recipe, settings or []),
+            folder,
+            n_seeds=seeds,
+            directory=directory,
+            mirror=mirror,
+            report=say,
+        )
+    if as_json:
+        print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
+    else:
+        _give(table3.page(vocab_size, folder), out)
+
+
+@paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
+def paper_equations(out: Out = None, as_json: JSON = False) -> None:
+    """The schedule, the position table's linearity, the variance of dot products."""
+    from heed.paper import equations
+
+    if as_json:
+        print_json(equations.facts())
+    else:
+        _give(equations.page(), out)
+
+
+FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
+
+
+def _paper_figure(number: int, model: Path, sentence: str | None, word: str | None, lower: bool, out: Path) -> None:
+    from heed.paper import figures
+
+    _give(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
+
+
+def _add_figure(number: int, shows: str) -> None:
+    def command(
+        model: FigureModel,
+        sentence: Annotated[str | None, typer.Option(help="Instead of the paper's.")] = None,
+        word: Annotated[str | None, typer.Option(help="Whose lines to draw, where one word's are.")] = None,
+        lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
+        out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+    ) -> None:
+        _paper_figure(number, model, sentence, word, lower, out)
+
+    example = f"Example: heed paper figure{number} --model runs/multi30k-en-de/model --lower"
+    paper_app.command(f"figure{number}", help=shows, epilog=example)(command)
+
+
+_add_figure(3, "All heads of an encoder layer, from one word.")
+_add_figure(4, "One head in full, and two from one word.")
+_add_figure(5, "Two whole heads.")
+
+
+@paper_app.command("heads", epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
+def paper_heads(
+    model: FigureModel,
+    src: Annotated[Path, typer.Option(help="Sentences, a line each.")],
+    lines: Annotated[int, typer.Option(min=1, help="So many of them.")] = 200,
+    out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+) -> None:
+    """Heads that do something nameable, each with its measure."""
+    from heed.paper import figures
+
+    _give(figures.heads_page(model, _sentences(src, lines)), out)
+
+
+@paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")
+def paper_all(
+    out: Annotated[Path, typer.Option(help="Folder of the pages.")],
+    model: Annotated[Path | None, typer.Option(help="A trained model, for costs and figures.")] = None,
+    src: Annotated[Path | None, typer.Option(help="Sentences for named heads; the first 200 are read.")] = None,
+    lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
+    vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Table 3 counts for this vocabulary.")] = 37_000,
+    folder: Annotated[Path, typer.Option(help="Where Table 3's runs lie.")] = Path("runs/table3"),
+) -> None:
+    """Every page with its plots, and an index."""
+    from heed.paper.index import write_all
+
+    sentences = _sentences(src, 200) if src else []
+    path = write_all(out, model=model, sentences=sentences, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
+    print(path)
+
+
+def _sentences(path: Path, most: int) -> list[str]:
+    from itertools import islice
+
+    from heed.data.lines import read_lines
+
+    found = [line for line in islice(read_lines(path), most) if line.strip()]
+    if not found:
+        raise HeedError(f"{path}: no sentence in its first {most} lines.")
+    return found
+
+
+def _give(page: Any, out: Path | None) -> None:
+    """A page to standard output, or into a folder with its plots."""
+    if out is None:
+        print(page.text, end="")
+    else:
+        say(f"Wrote {page.write(out)}.")
