@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heed.paper.page import Page, prose
-from heed.runtime import n_threads
+from heed.runtime import keep_freed_memory, n_threads
 
 Sequences = Float[Tensor, "batch position d_model"]
 
@@ -155,6 +155,7 @@ def measured(
     lengths: Sequence[int] = LENGTHS, widths: Sequence[int] = WIDTHS, *, budget: float = 1.0
 ) -> dict[str, dict[str, Any]]:
     """By layer: seconds and bytes by n and by d, and the exponents fitted to the largest half of each."""
+    keep_freed_memory()  # else the system hands out, and wipes, large blocks anew in every pass
     results: dict[str, dict[str, Any]] = {}
     for name, make in LAYERS.items():
         result: dict[str, Any] = {}
