@@ -24,7 +24,15 @@ from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, load_weights, read_config, replace_card, save_model
 from heed.recipe import Recipe, read_preset, read_recipe
-from heed.runtime import Machine, choose_machine, join_workers, keep_freed_memory, micro_batch_tokens, n_threads
+from heed.runtime import (
+    Machine,
+    choose_machine,
+    join_workers,
+    keep_freed_memory,
+    matrix_product_rate,
+    micro_batch_tokens,
+    n_threads,
+)
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
@@ -191,6 +199,10 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         epochs=round(progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch))), 2),
         time=f"{duration(progress.seconds)} of training on {machine}",
         FLOPs=f"{flops:.2e}",
+    )
+    sustained = workers.n * matrix_product_rate(machine)
+    card.trained_on["FLOPs as the paper counts"] = (
+        f"{progress.seconds * sustained:.2e} (time × {sustained:.2e} a second, which a matrix product sustains here)"
     )
     return _average_and_evaluate(recipe, files, run, card, report)
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -178,6 +179,26 @@ def micro_batch_tokens(device: torch.device) -> int:
     if device.type != "cuda":
         return 4096
     return max(1024, torch.cuda.get_device_properties(device).total_memory // 2**21)
+
+
+def matrix_product_rate(machine: Machine, *, seconds: float = 0.3) -> float:
+    """Operations a second of a large matrix product in the machine's precision: what the device can sustain."""
+    shapes = ((4096, 1024), (1024, 2048)) if machine.device.type == "cpu" else ((8192, 8192), (8192, 8192))
+    x, y = (torch.ones(shape, dtype=machine.dtype, device=machine.device) for shape in shapes)
+
+    def timed(n: int) -> float:
+        if machine.device.type == "cuda":
+            torch.cuda.synchronize(machine.device)
+        started = time.perf_counter()
+        for _ in range(n):
+            torch.mm(x, y)
+        if machine.device.type == "cuda":
+            torch.cuda.synchronize(machine.device)
+        return time.perf_counter() - started
+
+    timed(1)
+    n = max(1, round(seconds / timed(1)))
+    return 2.0 * n * shapes[0][0] * shapes[0][1] * shapes[1][1] / timed(n)
 
 
 def used_memory() -> int:

@@ -404,3 +404,12 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_file(corpus, heed):
         assert_one_clear_line(readonly, "Read-only file system")
     finally:
         subprocess.run(["umount", disk], check=True, capture_output=True)
+
+
+def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus, heed):
+    done = heed("train", "small.toml", "--dry-run", "--json", cwd=corpus)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["pairs"] == 200 and told["n_steps"] == 24
+    assert told["hours"] == pytest.approx(24 * told["step_seconds"] / 3600)
+    assert not (corpus / "runs").exists()

@@ -12,6 +12,7 @@ from heed.paper.table1 import (
     exponent,
     kept_bytes,
     measured,
+    model_costs,
     page,
     path_lengths,
     reached,
@@ -70,5 +71,5 @@ def test_an_exponent_is_that_of_a_power():
 
 def test_the_page_shows_every_layer():
     results = measured((8, 16, 32, 64), (4, 8, 16, 32), budget=0)
-    text = page(results).text
+    text = page(results, model_costs((8, 16, 32, 64), budget=0)).text
     assert all(name in text for name in results)

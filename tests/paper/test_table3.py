@@ -1,6 +1,9 @@
 """Table 3: its presets count what the paper counts, its small rows keep the ratios, its verdicts follow the numbers."""
 
+import json
+
 import pytest
+from tests.end_to_end.test_command_line import RECIPE, write_corpus
 
 from heed.config import HeedError, validated
 from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, architecture, chosen, facts, scaled, verdict
@@ -82,3 +85,21 @@ def test_two_standard_errors_decide(base, single_head, expected):
 
 def test_one_seed_decides_nothing():
     assert verdict(FINDINGS[0], {"base": seeds(30), "table3-A-h1": seeds(20)})[0] == "undecided"
+
+
+def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):
+    write_corpus(tmp_path)
+    small = RECIPE.replace("n_layers = 1\nd_model = 32", "n_layers = 3\nn_heads = 8\nd_model = 32")
+    (tmp_path / "small.toml").write_text(small, encoding="utf-8")
+    command = ["paper", "table3", "--run", "--recipe", "small.toml", "--rows", "table3-A-h1,table3-C-N2"]
+    first = heed(*command, "--seeds", 2, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "| `table3-C-N2` |" in first.stdout and "| 2 |" in first.stdout
+    assert "a single head is worse than 8" in first.stdout and "not run" in first.stdout
+    measured = json.loads(heed("paper", "table3", "--json", cwd=tmp_path).stdout)["measured"]
+    assert set(measured) == {"base", "table3-A-h1", "table3-C-N2"}
+    assert measured["base"]["1"]["perplexity"] != measured["base"]["2"]["perplexity"]
+    again = heed(*command, "--seeds", 2, cwd=tmp_path)
+    assert "step" not in again.stderr and again.stdout == first.stdout
+    other = heed(*command, "--seeds", 3, "--set", "training.max_steps=30", cwd=tmp_path)
+    assert other.returncode == 1 and "trained with other settings" in other.stderr

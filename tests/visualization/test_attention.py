@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from heed.config import HeedError
+from heed.decoding.translator import Translator
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.visualization.render import write_page, write_picture
@@ -26,9 +27,14 @@ def model_folder(tmp_path_factory, number_tokenizer):
     return folder
 
 
+@pytest.fixture(scope="module")
+def translator(model_folder):
+    return Translator.load(model_folder)
+
+
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_every_query_gives_one_in_all(model_folder, whole_words):
-    found = trace(model_folder, SENTENCE, target="drei hundert", whole_words=whole_words)
+def test_every_query_gives_one_in_all(translator, whole_words):
+    found = trace(translator, SENTENCE, target="drei hundert", whole_words=whole_words)
     for name in VIEWS:
         attention = found.view(name)
         assert attention.weights.shape == (2, 4, len(attention.queries), len(attention.keys))
@@ -40,9 +46,9 @@ def test_every_query_gives_one_in_all(model_folder, whole_words):
         assert found.cross.queries == ("drei", "hundert", "</s>")
 
 
-def test_pieces_of_a_word_are_joined_by_sum_and_mean(model_folder):
-    pieces = trace(model_folder, "supercalifragilistic ox", target="x").encoder
-    words = trace(model_folder, "supercalifragilistic ox", target="x", whole_words=True).encoder
+def test_pieces_of_a_word_are_joined_by_sum_and_mean(translator):
+    pieces = trace(translator, "supercalifragilistic ox", target="x").encoder
+    words = trace(translator, "supercalifragilistic ox", target="x", whole_words=True).encoder
     assert words.keys == ("supercalifragilistic", "ox", "</s>")
     n = next(n for n in range(len(pieces.keys)) if "".join(pieces.keys[:n]).strip("␣") == words.keys[0])
     assert np.allclose(words.weights[..., 0, 0], pieces.weights[..., :n, :n].sum(-1).mean(-1), atol=1e-6)
@@ -56,8 +62,8 @@ def test_words_begin_where_a_reader_sees_them():
         word_place(["a", "dog"], "cat")
 
 
-def test_pictures_are_written_the_same_each_time(model_folder, tmp_path):
-    attention = trace(model_folder, SENTENCE).encoder
+def test_pictures_are_written_the_same_each_time(translator, tmp_path):
+    attention = trace(translator, SENTENCE).encoder
     for name in ("a.svg", "b.svg", "a.png"):
         write_picture(tmp_path / name, attention, layer=1, heads=[0, 3], word=2)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
@@ -66,8 +72,8 @@ def test_pictures_are_written_the_same_each_time(model_folder, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
-def test_the_page_follows_its_reader_without_a_network(model_folder, tmp_path):
-    found = trace(model_folder, f"{SENTENCE} </script>")
+def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
+    found = trace(translator, f"{SENTENCE} </script>")
     path = tmp_path / "page.html"
     write_page(path, found)
     assert "http" not in path.read_text().replace("http-equiv", "")

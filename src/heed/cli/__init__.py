@@ -357,7 +357,7 @@ def attention(
         raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
     if view not in VIEWS:
         raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
-    found = trace(model, sentence, target=target, whole_words=whole_words)
+    found = trace(_translator(model, device=None, precision="fp32"), sentence, target=target, whole_words=whole_words)
     if out.suffix == ".html":
         render.write_page(out, found)
     else:

@@ -22,11 +22,11 @@ def paper_table1(out: Out = None, as_json: JSON = False) -> None:
     from heed.paper import table1
 
     say("Measuring five layers; a few minutes.")
-    results = table1.measured()
+    results, of_model = table1.measured(), table1.model_costs()
     if as_json:
-        print_json(results)
+        print_json({"layers": results, "model": of_model})
     else:
-        _give(table1.page(results), out)
+        _give(table1.page(results, of_model), out)
 
 
 @paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")

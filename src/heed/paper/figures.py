@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.decoding.translator import Translator
 from heed.paper.page import Page, prose
 from heed.visualization.render import draw
 from heed.visualization.trace import END, Attention, trace, word_place
@@ -35,7 +36,7 @@ def figure(
     word = word or WORDS.get(number, "")
     if lower:
         text, word = text.lower(), word.lower()
-    attention = trace(model, text, whole_words=True).encoder
+    attention = trace(Translator.load(model), text, whole_words=True).encoder
     n_layers, n_heads = attention.weights.shape[:2]
     layer = max(0, n_layers - 2)
     all_heads = list(range(n_heads))
@@ -121,11 +122,11 @@ def head_weights(attention: Attention, what: str) -> NDArray[np.float64]:
     return result
 
 
-def named_heads(model: Path, sentences: Sequence[str]) -> list[NamedHead]:
+def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedHead]:
     """For each kind the head that does it most, in the mean over the sentences."""
     totals: dict[str, NDArray[np.float64]] = {}
     for sentence in sentences:
-        found = trace(model, sentence, whole_words=True)
+        found = trace(translator, sentence, whole_words=True)
         for what, view in KINDS.items():
             weights = head_weights(found.view(view), what)  # type: ignore[arg-type]
             totals[what] = totals.get(what, np.zeros_like(weights)) + weights / len(sentences)
@@ -138,8 +139,9 @@ def named_heads(model: Path, sentences: Sequence[str]) -> list[NamedHead]:
 
 def heads_page(model: Path, sentences: Sequence[str]) -> Page:
     """Named heads with their measure, and a picture of each on the first sentence."""
-    found = named_heads(model, sentences)
-    sample = trace(model, sentences[0], whole_words=True)
+    translator = Translator.load(model)
+    found = named_heads(translator, sentences)
+    sample = trace(translator, sentences[0], whole_words=True)
     measure = f"the mean over all words of {len(sentences):,} sentences of the weight that goes there"
     lines = [
         "# Heads that have a name",

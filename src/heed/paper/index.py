@@ -26,7 +26,10 @@ def write_all(
     """
     report("Table 1: measuring five layers.")
     pages = [
-        (table1.page(table1.measured()), "types of layers: time and memory measured, exponents fitted, path lengths"),
+        (
+            table1.page(table1.measured(), table1.model_costs()),
+            "types of layers: time and memory measured, exponents fitted, path lengths",
+        ),
         (table2.page([model] if model else []), "BLEU and training cost, counted both ways"),
         (table3.page(vocab_size, runs), "variations of the base model, published, counted, and trained small"),
         (equations.page(), "the schedule, the position table, the variance of dot products"),

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heed.model.transformer import Architecture, Transformer
 from heed.paper.page import Page, prose
 from heed.runtime import keep_freed_memory, n_threads
 
-Sequences = Float[Tensor, "batch position d_model"]
+Activations = Float[Tensor, "batch position d_model"]
 
 RADIUS = 64  # neighbours on each side: r
 KERNEL = 3  # k
@@ -30,7 +31,7 @@ class FullAttention(nn.Module):
         super().__init__()
         self.scale = width**-0.5
 
-    def forward(self, x: Sequences) -> Sequences:
+    def forward(self, x: Activations) -> Activations:
         return torch.softmax((x * self.scale) @ x.transpose(1, 2), dim=-1) @ x
 
 
@@ -44,7 +45,7 @@ class RestrictedAttention(nn.Module):
         super().__init__()
         self.scale, self.radius = width**-0.5, radius
 
-    def forward(self, x: Sequences) -> Sequences:
+    def forward(self, x: Activations) -> Activations:
         n, r = x.shape[1], self.radius
         blocks = F.pad(x, (0, 0, 0, -n % r)).unflatten(1, (-1, r))
         around = F.pad(blocks, (0, 0, 0, 0, 1, 1))
@@ -66,7 +67,7 @@ class Recurrent(nn.Module):
         super().__init__()
         self.cell = nn.RNN(width, width, batch_first=True)
 
-    def forward(self, x: Sequences) -> Sequences:
+    def forward(self, x: Activations) -> Activations:
         return self.cell(x)[0]
 
 
@@ -77,7 +78,7 @@ class Convolution(nn.Module):
         super().__init__()
         self.filter = nn.Conv1d(width, width, KERNEL, padding=dilation * (KERNEL // 2), dilation=dilation)
 
-    def forward(self, x: Sequences) -> Sequences:
+    def forward(self, x: Activations) -> Activations:
         return self.filter(x.transpose(1, 2)).transpose(1, 2)
 
 
@@ -89,7 +90,7 @@ class SeparableConvolution(nn.Module):
         self.filter = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2, groups=width)
         self.map = nn.Linear(width, width)
 
-    def forward(self, x: Sequences) -> Sequences:
+    def forward(self, x: Activations) -> Activations:
         return self.map(self.filter(x.transpose(1, 2)).transpose(1, 2))
 
 
@@ -179,6 +180,39 @@ def measured(
     return results
 
 
+def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dict[str, dict[str, Any]]:
+    """Seconds and kept bytes of Heed's own encoder, one layer and one head, with all neighbours and with RADIUS."""
+    results = {}
+    for name, radius in (("all", None), (f"radius {RADIUS}", RADIUS)):
+        arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
+        encoder = _Encoder(Transformer(arch, 100))
+        times, sizes = [], []
+        for n in lengths:
+            times.append(seconds(encoder, torch.zeros(1, n, 1), budget=budget))
+            sizes.append(kept_bytes(encoder, torch.zeros(1, n, 1)))
+        half = len(lengths) // 2
+        results[name] = {
+            "sizes": list(lengths),
+            "seconds": times,
+            "bytes": sizes,
+            "exponent": exponent(lengths[half:], times[half:]),
+            "bytes_exponent": exponent(lengths[half:], sizes[half:]),
+        }
+    return results
+
+
+class _Encoder(nn.Module):
+    """A model's encoder on any ids of a length."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Activations) -> Activations:
+        ids = torch.full(x.shape[:2], 5)
+        return self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
 def path_lengths(n: int, *, radius: int, kernel: int = KERNEL) -> dict[str, int]:
     """The layers (of a recurrent one: steps) that a signal needs from the first position to the last of n."""
     reach = kernel // 2
@@ -205,8 +239,8 @@ def reached(stack: Sequence[nn.Module], n: int, width: int) -> list[bool]:
     return (x.grad[0].abs().sum(-1) > 0).tolist()
 
 
-def page(results: dict[str, dict[str, Any]]) -> Page:
-    """The table, the fitted exponents, the path lengths, and plots of both."""
+def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]) -> Page:
+    """The table, the fitted exponents, the path lengths, and plots; what `measured` and `model_costs` found."""
     lines = [
         "# Table 1: types of layers",
         "",
@@ -240,6 +274,19 @@ def page(results: dict[str, dict[str, Any]]) -> Page:
     for i, n in enumerate(sizes):
         cells = (f"{r['n']['seconds'][i] * 1e3:.2f} ({r['n']['bytes'][i] / 2**20:.1f})" for r in results.values())
         lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
+    lines += ["", "## The model's own setting", ""]
+    lines.append(
+        prose(
+            f"""`model.radius` restricts self-attention in encoder and decoder. One encoder layer of Heed's model with
+            one head, d = {WIDTH}, projections and feed-forward sub-layer included; milliseconds (and MiB kept) by n:"""
+        )
+    )
+    lines += ["", "| n | " + " | ".join(of_model) + " |", "|---|" + "---|" * len(of_model)]
+    for i, n in enumerate(sizes):
+        cells = (f"{r['seconds'][i] * 1e3:.2f} ({r['bytes'][i] / 2**20:.1f})" for r in of_model.values())
+        lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
+    exponents = (f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values())
+    lines.append("| larger half | " + " | ".join(exponents) + " |")
     lines += ["", "## Path lengths", "", "![path lengths](table1-paths.svg)", ""]
     lines.append(
         prose(

@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from heed.config import HeedError
 from heed.decoding.translator import Translator
-from heed.model.trace import attention_weights
-from heed.model_folder import load_model
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -46,32 +42,33 @@ class AttentionTrace:
         return found
 
 
-def trace(folder: Path, source: str, *, target: str | None = None, whole_words: bool = False) -> AttentionTrace:
-    """The weights of a model folder for this source and its translation, or another target.
+def trace(
+    translator: Translator, source: str, *, target: str | None = None, whole_words: bool = False
+) -> AttentionTrace:
+    """The weights for this source and its translation, or another target.
 
     whole_words: pieces of a word are one: what they receive is added, what they give is the mean.
     """
     if not source.strip():
         raise HeedError("there is no sentence to look at.")
     if target is None:
-        target = Translator.load(folder).translate([source])[0].text
-    loaded = load_model(folder)
-    tokenizer = loaded.tokenizer
-    src, tgt = ([*tokenizer.encode(text)] for text in (source, target))
+        target = translator.translate([source])[0].text
+    tokenizer = translator.tokenizer
+    src, tgt = tokenizer.encode(source), tokenizer.encode(target)
     for side, ids in (("source", src), ("target", tgt)):
         if len(ids) > MAX_TOKENS:
             raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
-    with torch.inference_mode():
-        found = attention_weights(
-            loaded.model, torch.tensor([*src, tokenizer.eos]), torch.tensor([tokenizer.bos, *tgt])
-        )
+    found = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.pieces(src), tokenizer.pieces(tgt)
     parts = {
         "encoder": (found.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (found.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
         "cross": (found.cross, [*tgt_pieces, END], [*src_pieces, END]),
     }
-    kinds = {name: _attention(w.numpy(), queries, keys, whole_words) for name, (w, queries, keys) in parts.items()}
+    kinds = {
+        name: _attention(w.float().cpu().numpy(), queries, keys, whole_words)
+        for name, (w, queries, keys) in parts.items()
+    }
     return AttentionTrace(source, target, kinds["encoder"], kinds["decoder"], kinds["cross"])
 
 
