@@ -25,7 +25,7 @@ from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
 from heed.runtime import DecodingPrecision, Machine, choose_machine, keep_freed_memory, micro_batch_tokens
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
-from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
+from heed.training.trainer import TrainingSettings, Weights, fitting, make_optimizer, update
 
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
@@ -96,6 +96,7 @@ def training_speed(
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
+        batches = fitting(weights, batches, machine)
         steps = _Steps(batches, weights, optimizer, settings, machine)
         n_steps = max(1, round(SECONDS_A_WINDOW / steps.run(2).seconds * 2))
         steps.run(n_steps)

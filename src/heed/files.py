@@ -55,7 +55,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent))
             os.replace(path, old / path.name)
-            os.replace(temporary, path)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                os.replace(old / path.name, path)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
@@ -100,8 +104,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what a process that was killed left half-written in a folder. Nobody else may be writing there."""
+    """Removes what a process that was killed left half-written in a folder. Nobody else may be writing there.
+
+    A folder that was being replaced, and whose successor has not got its name, gets it back.
+    """
     for path in folder.glob(f".*{UNFINISHED}") if folder.is_dir() else ():
+        for inner in path.iterdir() if path.is_dir() else ():
+            if inner.is_dir() and path.name.startswith(f".{inner.name}.") and not (folder / inner.name).exists():
+                os.replace(inner, folder / inner.name)
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 

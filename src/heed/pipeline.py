@@ -18,11 +18,11 @@ from heed.data.sources import Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
-from heed.files import locked, remove_unfinished, whole_file
+from heed.files import check, locked, remove_unfinished, whole_file
 from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard, load_weights, read_config, replace_card, save_model
+from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, replace_card, save_model
 from heed.recipe import Recipe, read_preset, read_recipe
 from heed.runtime import (
     Machine,
@@ -243,7 +243,16 @@ def average_run(
     chosen = steps[-last:]
     if len(chosen) < last:
         report(f"Only {len(chosen)} checkpoints are there, not {last}; averaging those.")
-    folders = [run / "checkpoints" / str(step) for step in chosen]
+    folders = []
+    for folder in (run / "checkpoints" / str(step) for step in chosen):
+        try:
+            check(folder, MODEL_FILES)
+            folders.append(folder)
+        except HeedError as error:
+            report(f"{error} Left out of the average.")
+    if not folders:
+        raise HeedError(f"{run}: no good checkpoint is left to average.")
+    chosen = [int(folder.name) for folder in folders]
     arch, vocab_size, old_card = read_config(folders[-1])
     weights = averaged_weights(folders)
     model = Transformer(arch, vocab_size)

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -48,6 +48,15 @@ class Workers:
         if self.n > 1:
             with _others_at_work():
                 distributed.all_reduce(sums)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so."""
+        if self.n == 1:
+            return flag
+        flags: list[bool] = [False] * self.n
+        with _others_at_work():
+            distributed.all_gather_object(flags, flag)
+        return any(flags)
 
     def told(self, value: T) -> T:
         """The first worker's value, which all wait for."""
@@ -201,11 +210,25 @@ def matrix_product_rate(machine: Machine, *, seconds: float = 0.3) -> float:
     return 2.0 * n * shapes[0][0] * shapes[0][1] * shapes[1][1] / timed(n)
 
 
-def used_memory() -> int:
-    """Bytes of memory that this process has; 0 where the system does not say (it is Linux that does)."""
+def memory_before_a_peak() -> int:
+    """Bytes of memory that this process has, what it freed given back and its peak forgotten: see `peak_memory`."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # else what is freed would be taken again unseen
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def peak_memory() -> int:
+    """The most bytes that this process had since; 0 where the system does not say (it is Linux that does)."""
+    return _memory("VmHWM")
+
+
+def _memory(name: str) -> int:
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+    except (OSError, ValueError, StopIteration):
         return 0
 
 

@@ -362,6 +362,15 @@ def test_faulty_text_files_are_named_and_leave_nothing_half_done(corpus, heed, n
     assert "train" not in left and "model" not in left
 
 
+def test_a_text_that_was_refused_can_be_mended(corpus, heed):
+    good = (corpus / "train.de").read_text(encoding="utf-8")
+    (corpus / "train.de").write_text("nur eine Zeile\n", encoding="utf-8")
+    assert heed("train", "small.toml", cwd=corpus).returncode == 1
+    (corpus / "train.de").write_text(good, encoding="utf-8")
+    done = heed("train", "small.toml", cwd=corpus)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_corpus_smaller_than_a_batch_and_than_its_vocabulary_trains(tmp_path, heed):
     write_corpus(tmp_path, n_train=3)
     done = heed("train", "small.toml", "--set", "tokenizer.vocab_size=30000", cwd=tmp_path)

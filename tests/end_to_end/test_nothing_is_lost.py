@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
+from heed.files import remove_unfinished
+
 LONGER = RECIPE.replace("max_steps = 24", "max_steps = 300").replace('"8 steps"', '"5 steps"')
 
 
@@ -124,6 +126,37 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
     assert done.returncode == 0, done.stderr
     assert "trainer.safetensors: damaged" in done.stderr and "Resumed from step 15" in done.stderr
     assert model_bytes(begun) == expected
+
+
+def test_a_damaged_older_checkpoint_is_left_out_of_the_average(begun, heed):
+    assert heed("train", "small.toml", "--set", "training.max_steps=20", cwd=begun).returncode == 0
+    run = begun / "runs" / "small"
+    (run / "checkpoints" / "15" / "model.safetensors").write_bytes(b"")
+    done = heed("train", "small.toml", "--set", "training.max_steps=20", cwd=begun)
+    assert done.returncode == 0, done.stderr
+    assert "Left out of the average." in done.stderr and "Averaged 1 checkpoints (steps 20 to 20)" in done.stderr
+
+
+def test_another_unit_of_checkpoints_is_counted_from_where_the_run_stands(begun, heed):
+    few = ["--set", "training.max_steps=40", "--set", "training.keep_checkpoints=20"]
+    process = start(begun, "heed", "train", "small.toml", *few)
+    wait_for_step(process, begun, 20)
+    process.kill()
+    process.communicate()
+    done = heed("train", "small.toml", *few, "--set", "training.checkpoint_every=1 epochs", cwd=begun)
+    assert done.returncode == 0, done.stderr
+    steps = sorted(int(path.name) for path in (begun / "runs" / "small" / "checkpoints").iterdir())
+    assert {36, 38, 40} <= set(steps)  # an epoch has two steps
+
+
+def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
+    for name in (".model.abc.part/model", ".model.def.part", ".other.ghi.part/other", "other"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text(name)
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other"]
+    assert (tmp_path / "model" / "file").read_text() == ".model.abc.part/model"
+    assert (tmp_path / "other" / "file").read_text() == "other"
 
 
 def torchrun(n: int) -> list[object]:

@@ -11,7 +11,7 @@ VOCAB = 300
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"d_k": 8}, {"d_k": 32, "d_v": 8}, {"n_layers": 1, "n_heads": 2}, {"share": "none"}]
+    "changes", [{}, {"d_k": 8}, {"d_k": 32, "d_v": 8}, {"n_layers": 1, "n_heads": 2}, {"share": "none"}, {"radius": 5}]
 )
 def test_forward_and_backward_are_what_torch_counts(changes):
     arch = Architecture(**({"n_layers": 2, "d_model": 64, "d_ff": 128, "n_heads": 4, "dropout": 0.0} | changes))

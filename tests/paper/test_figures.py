@@ -39,6 +39,11 @@ def test_long_distance_is_what_lies_far_and_not_the_end():
     assert head_weights(HEADS, "long distance")[0, 3] == pytest.approx(sum(far.values()) / N / len(far))
 
 
+def test_a_short_sentence_has_no_long_distance():
+    short = Attention(HEADS.weights[..., :3, :3], WORDS[:3], WORDS[:3])
+    assert head_weights(short, "long distance") is None and head_weights(short, "next word") is not None
+
+
 def test_the_surest_head_points_to_one_word_beyond_the_neighbours():
     weights = np.stack([shifted(1), EQUAL, shifted(0)])
     weights[2, 2] = np.eye(N)[6]
@@ -60,7 +65,7 @@ def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
         assert done.returncode == 0, done.stderr
         assert len(list((tmp_path / "out").glob(f"figure{number}-*.svg"))) == n_pictures
         assert f"heed paper figure{number}" in (tmp_path / "out" / f"figure{number}.md").read_text()
-    (tmp_path / "some.en").write_text("forty-two\nseven hundred\n")
+    (tmp_path / "some.en").write_text("forty-two\nseven hundred twenty-one thousand three hundred forty-two\n")
     done = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert all(what in (tmp_path / "out" / "heads.md").read_text() for what in KINDS)

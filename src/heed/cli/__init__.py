@@ -154,6 +154,8 @@ def _dry_run(recipe: Any, as_json: bool) -> None:
     from heed.pipeline import count_pairs
 
     n_pairs = count_pairs(recipe, report=say)
+    if n_pairs is None and recipe.training.max_epochs is not None:
+        say("How long an epoch is shows only then: training.max_epochs is not counted here.")
     say(f"Taking some steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
     vocab_size = recipe.tokenizer.vocab_size
     told = forecast(recipe.model, recipe.training, vocab_size=vocab_size, n_pairs=n_pairs)

@@ -20,7 +20,10 @@ Out = Annotated[Path | None, typer.Option(help="Write the page and its plots int
 def paper_table1(out: Out = None, as_json: JSON = False) -> None:
     """Types of layers: time and memory measured here, exponents fitted, path lengths."""
     from heed.paper import table1
+    from heed.visualization.render import require_matplotlib
 
+    if out is not None:
+        require_matplotlib()
     say("Measuring five layers; a few minutes.")
     results, of_model = table1.measured(), table1.model_costs()
     if as_json:

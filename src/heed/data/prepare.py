@@ -84,7 +84,7 @@ def prepare(
         _train_tokenizer(files, tokenizer_settings, tokenizer_path, report)
     tokenizer = Tokenizer.load(tokenizer_path)
     for name, pairs, limits in (("dev", (files.dev,), None), ("train", files.train, data)):
-        if not (folder / name).exists():
+        if not (folder / f"{name}.report.json").exists():  # written last
             _write_split(folder, name, pairs, tokenizer, limits, report)
     train = ParallelCorpus(folder / "train")
     if not len(train):
@@ -97,7 +97,8 @@ def _compare_sources(files: TextFiles, path: Path) -> None:
     for file in (side for pair in (*files.train, files.dev, *files.tests.values()) for side in pair):
         if not file.is_file():
             raise HeedError(f"{file}: no such file.")
-    known = read_json(path) if path.exists() else {}
+    begun = (path.parent / "tokenizer.json").exists()  # before, nothing was made of the text: it may still be mended
+    known = read_json(path) if begun and path.exists() else {}
     found: dict[str, Any] = {}
     for file in dict.fromkeys(path for pair in (*files.train, files.dev) for path in pair):
         name, before = str(file), known.get(str(file))

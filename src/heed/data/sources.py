@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from heed.config import HeedError
+from heed.data.lines import FilePair
 from heed.files import whole_file
 
-FilePair = tuple[Path, Path]
 Report = Callable[[str], None]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 

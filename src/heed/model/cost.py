@@ -47,7 +47,10 @@ def forward_flops(arch: Architecture, vocab_size: int, work: Workload) -> float:
     feed_forward = 2 * d * arch.d_ff
     per_src = arch.n_layers * (2 * key_value + feed_forward + key_value)  # cross attention's keys and values too
     per_tgt = arch.n_layers * (3 * key_value + feed_forward) + vocab_size * d
-    pairs = arch.n_layers * (work.src_src + work.tgt_tgt + work.tgt_src)
+    own_src, own_tgt = work.src_src, work.tgt_tgt
+    if arch.radius is not None:  # blocks of `radius` queries meet three of keys, in the decoder two
+        own_src, own_tgt = min(own_src, 3 * arch.radius * work.n_src), min(own_tgt, 2 * arch.radius * work.n_tgt)
+    pairs = arch.n_layers * (own_src + own_tgt + work.tgt_src)
     return 2.0 * (per_src * work.n_src + per_tgt * work.n_tgt + h * (arch.key_width + arch.value_width) * pairs)
 
 

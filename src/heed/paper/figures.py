@@ -1,5 +1,6 @@
 """Figures 3 to 5: single heads of a trained model on the paper's sentences; and which heads have a name."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,8 +101,8 @@ KINDS = {
 LONG = 5  # words; farther is a long distance
 
 
-def head_weights(attention: Attention, what: str) -> NDArray[np.float64]:
-    """(layer, head): the mean weight that its queries give to what the kind names."""
+def head_weights(attention: Attention, what: str) -> NDArray[np.float64] | None:
+    """(layer, head): the mean weight that its queries give to what the kind names; None if no query has any of it."""
     weights = attention.weights.astype(np.float64)
     n_queries, n_keys = weights.shape[2:]
     ahead = np.arange(n_keys)[None, :] - np.arange(n_queries)[:, None]
@@ -115,25 +116,33 @@ def head_weights(attention: Attention, what: str) -> NDArray[np.float64]:
         "long distance": (np.abs(ahead) > LONG) & (np.arange(n_keys) < n_keys - 1),
     }
     if what == "aligned word":  # the surest one, whichever it is, but for the end
+        if n_keys == 1:
+            return None
         found: NDArray[np.float64] = weights[..., :-1].max(axis=3).mean(axis=2)
         return found
     asked = chosen[what].any(axis=1)  # the last word has no next one
+    if not asked.any():
+        return None
     result: NDArray[np.float64] = (weights * chosen[what]).sum(axis=3)[:, :, asked].mean(axis=2)
     return result
 
 
 def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedHead]:
-    """For each kind the head that does it most, in the mean over the sentences."""
+    """For each kind the head that does it most, in the mean over the sentences that have any of it."""
     totals: dict[str, NDArray[np.float64]] = {}
+    counted: Counter[str] = Counter()
     for sentence in sentences:
         found = trace(translator, sentence, whole_words=True)
         for what, view in KINDS.items():
             weights = head_weights(found.view(view), what)  # type: ignore[arg-type]
-            totals[what] = totals.get(what, np.zeros_like(weights)) + weights / len(sentences)
+            if weights is not None:
+                totals[what] = totals.get(what, np.zeros_like(weights)) + weights
+                counted[what] += 1
     heads = []
-    for what, view in KINDS.items():
-        layer, head = np.unravel_index(int(totals[what].argmax()), totals[what].shape)
-        heads.append(NamedHead(what, view, int(layer) + 1, int(head) + 1, float(totals[what][layer, head])))
+    for what, total in totals.items():
+        layer, head = np.unravel_index(int(total.argmax()), total.shape)
+        weight = float(total[layer, head]) / counted[what]
+        heads.append(NamedHead(what, KINDS[what], int(layer) + 1, int(head) + 1, weight))
     return heads
 
 

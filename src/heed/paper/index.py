@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heed.files import whole_file
+from heed.model_folder import read_config
 from heed.paper import equations, figures, table1, table2, table3
+from heed.visualization.render import require_matplotlib
 
 INDEX = "README.md"
 
@@ -24,6 +26,9 @@ def write_all(
     Figures need a trained model, named heads sentences besides; without them the index shows the commands. `runs`: of
     Table 3, as `heed paper table3 --run` leaves them.
     """
+    require_matplotlib()
+    if model is not None:
+        read_config(model)
     report("Table 1: measuring five layers.")
     pages = [
         (
@@ -42,7 +47,9 @@ def write_all(
     else:
         for number, shows in ((3, "all heads from one word"), (4, "single heads"), (5, "two whole heads")):
             pages.append((figures.figure(number, model, lower=lower), shows))
-        if sentences:
+        if not sentences:
+            missing.append("Named heads: `heed paper all --model MODEL --src FILE`.")
+        else:
             pages.append((figures.heads_page(model, sentences), "heads that do something nameable"))
     lines = ["# The paper, page by page", ""]
     for page, shows in pages:

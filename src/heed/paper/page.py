@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heed.config import HeedError
 from heed.files import whole_file
+from heed.visualization.render import save_figure
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Page:
         path = folder / f"{self.name}.md"
         for name, draw in self.plots.items():
             with whole_file(folder / name) as temporary:
-                draw_plot(draw, temporary)
+                save_figure(draw, temporary, kind="svg")
         with whole_file(path) as temporary:
             temporary.write_text(self.text, encoding="utf-8")
         return path
@@ -32,18 +32,3 @@ class Page:
 def prose(text: str) -> str:
     """A paragraph, its lines filled."""
     return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False)
-
-
-def draw_plot(draw: Callable[[Any], None], path: Path) -> None:
-    """Saves what `draw` puts on a figure, as SVG, the same bytes each time."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HeedError('plots need matplotlib: pip install "heed[plots]".') from None
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "heed", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    ):
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
-        draw(figure)
-        figure.savefig(path, format="svg", metadata={"Date": None})

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Architecture, Dropout, Transformer, restricted_attention
 from heed.paper.page import Page, prose
 from heed.runtime import keep_freed_memory, n_threads
 
@@ -36,28 +35,15 @@ class FullAttention(nn.Module):
 
 
 class RestrictedAttention(nn.Module):
-    """The same where a position sees `radius` neighbours on each side (section 4), in O(r · n · d).
-
-    Queries come in blocks of `radius`, each of which sees three blocks of keys: no row of length n is ever made.
-    """
+    """The same where a position sees `radius` neighbours on each side (section 4), in O(r · n · d)."""
 
     def __init__(self, width: int, radius: int = RADIUS):
         super().__init__()
-        self.scale, self.radius = width**-0.5, radius
+        self.radius = radius
 
     def forward(self, x: Activations) -> Activations:
-        n, r = x.shape[1], self.radius
-        blocks = F.pad(x, (0, 0, 0, -n % r)).unflatten(1, (-1, r))
-        around = F.pad(blocks, (0, 0, 0, 0, 1, 1))
-        keys = torch.cat([around[:, :-2], around[:, 1:-1], around[:, 2:]], dim=2)
-        first = torch.arange(blocks.shape[1]) * r
-        query = first[:, None] + torch.arange(r)
-        key = first[:, None] + torch.arange(-r, 2 * r)
-        seen = (query[:, :, None] - key[:, None, :]).abs() <= r
-        seen &= (key[:, None, :] >= 0) & (key[:, None, :] < n)
-        scores = (blocks * self.scale) @ keys.transpose(2, 3)
-        mixed = torch.softmax(scores.masked_fill(~seen, torch.finfo(x.dtype).min / 2), dim=-1) @ keys
-        return mixed.flatten(1, 2)[:, :n]
+        x = x[:, None]  # one head
+        return restricted_attention(x, x, x, None, radius=self.radius, causal=False, dropout=Dropout(0.0))[:, 0]
 
 
 class Recurrent(nn.Module):

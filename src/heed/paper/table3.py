@@ -14,6 +14,7 @@ from heed.model.transformer import Architecture
 from heed.paper.page import Page, prose
 from heed.pipeline import train_recipe
 from heed.recipe import Recipe, read_preset
+from heed.training.checkpoint import checkpoint_steps
 
 VOCAB_SIZE = 37_000  # about; section 5.1
 # Every row but big counts what the paper says with this shared vocabulary; big does with 35,800.
@@ -211,8 +212,8 @@ def _share_data(folder: Path, run: Path) -> None:
 
 
 def _minutes(run: Path) -> float:
-    steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
-    return float(read_json(run / "checkpoints" / str(steps[-1]) / "trainer.json")["seconds"]) / 60
+    last = checkpoint_steps(run / "checkpoints")[-1]
+    return float(read_json(run / "checkpoints" / str(last) / "trainer.json")["seconds"]) / 60
 
 
 def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, float] | None:

@@ -37,7 +37,8 @@ class Progress:
     tgt_tgt: int = 0
     tgt_src: int = 0
     seconds: float = 0.0  # of training, validation left out
-    micro_tokens: int = 0  # tokens a side that one pass may hold; 0: not tried yet
+    wanted_micro_tokens: int = 0  # tokens a side that one pass was to hold, and those that memory did hold
+    micro_tokens: int = 0
     saved: float = 0.0  # when the last checkpoint was due, in the unit of checkpoint_every
     checkpoint_step: int = -1  # of the last checkpoint
     detours: int = 0  # times that training went back to a checkpoint to take another way
@@ -170,7 +171,6 @@ def averaged_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
         raise HeedError("there is no checkpoint to average.")
     total: dict[str, Tensor] = {}
     for folder in folders:
-        check(folder, ["model.safetensors"])
         weights = read_weights(folder / "model.safetensors")
         if total and total.keys() != weights.keys():
             raise HeedError(f"{folder}: holds other weights than {folders[0]}; only one architecture can be averaged.")

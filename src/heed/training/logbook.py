@@ -13,17 +13,29 @@ from heed.files import whole_file
 class Logbook:
     """What a run measured, by step: a line of metrics.jsonl each, and the same for TensorBoard where it is installed.
 
-    After a resume, entries past the checkpoint are dropped: those steps are run again.
+    After a resume, entries past the checkpoint are dropped: those steps are run again. keep_faults: but for those of
+    faults, where training went back because of them.
     """
 
-    def __init__(self, run: Path, *, resumed_step: int, report: Callable[[str], None], writing: bool = True):
+    def __init__(
+        self,
+        run: Path,
+        *,
+        resumed_step: int,
+        report: Callable[[str], None],
+        writing: bool = True,
+        keep_faults: bool = False,
+    ):
         self._path = run / "metrics.jsonl"
         self.report, self._writing = report, writing
         self._board: Any = None
         if not writing:  # one of many workers, and not the first
             return
         if self._path.exists():
-            kept = [line for line in self._path.read_text(encoding="utf-8").splitlines() if _step(line) <= resumed_step]
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            kept = [
+                line for line in lines if _step(line) <= resumed_step or (keep_faults and '"kind": "fault"' in line)
+            ]
             with whole_file(self._path) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         try:

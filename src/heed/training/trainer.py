@@ -15,7 +15,15 @@ from torch import Tensor
 from heed.config import HeedError, Settings, Stopped
 from heed.data.batching import Batch, TokenBatches
 from heed.model.transformer import Transformer
-from heed.runtime import Machine, Precision, StopSignals, free_memory, stop_signals, used_memory
+from heed.runtime import (
+    Machine,
+    Precision,
+    StopSignals,
+    free_memory,
+    memory_before_a_peak,
+    peak_memory,
+    stop_signals,
+)
 from heed.training.checkpoint import Checkpoints, Progress
 from heed.training.logbook import Logbook, duration
 from heed.training.objective import learning_rate, projected_loss
@@ -215,10 +223,10 @@ def _fits(weights: Weights, batches: TokenBatches, machine: Machine) -> bool:
         for rows in machine.workers.shares(batches.heaviest()):
             parts = [rows]
             if machine.device.type == "cpu":
-                before = used_memory()
+                before = memory_before_a_peak()
                 parts = [rows[: -(-len(rows) // 4)], rows]
             for i, part in enumerate(parts):
-                if i == 1 and 4 * (used_memory() - before) > free_memory():
+                if i == 1 and 4 * (peak_memory() - before) > free_memory():
                     raise MemoryError
                 batch = batches.collate(part).to(machine.device)
                 loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
@@ -264,9 +272,12 @@ def train(
     """
     weights = Weights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
-    begun_at, detours, wanted = -1, 0, batches.micro_tokens
+    # What one worker's memory suggests, another's may not: all make the same plan.
+    begun_at, detours, wanted = -1, 0, machine.workers.told(batches.micro_tokens)
     while True:
         progress = checkpoints.restore(weights.masters, optimizer)
+        if progress.wanted_micro_tokens != wanted:  # another setting, or another machine
+            progress.wanted_micro_tokens, progress.micro_tokens = wanted, wanted
         weights.publish()
         if progress.step and begun_at < 0:
             report(f"Resumed from step {progress.step:,} (epoch {progress.epoch + 1}).")
@@ -281,18 +292,30 @@ def train(
             progress.detours += detours
             report(f"Going back to step {progress.step:,}; dropout takes another way from there.")
         begun_at = progress.step
-        batches = fitting(weights, batches.with_micro_tokens(progress.micro_tokens or batches.micro_tokens), machine)
-        if batches.micro_tokens != (progress.micro_tokens or wanted):
-            report(f"Memory holds {batches.micro_tokens:,} tokens a pass, not {progress.micro_tokens or wanted:,}.")
+        batches = fitting(weights, batches.with_micro_tokens(progress.micro_tokens), machine)
+        if batches.micro_tokens != progress.micro_tokens:
+            report(f"Memory holds {batches.micro_tokens:,} tokens a pass, not {progress.micro_tokens:,}.")
         progress.micro_tokens = batches.micro_tokens
-        logbook = Logbook(run, resumed_step=progress.step, report=report, writing=machine.workers.first)
+        logbook = Logbook(
+            run,
+            resumed_step=progress.step,
+            report=report,
+            writing=machine.workers.first,
+            keep_faults=detours > 0,
+        )
         loop = _Loop(weights, optimizer, batches, settings, machine, checkpoints, validate, logbook, progress)
         try:
             with stop_signals() as stop:
-                loop.run(stop)
+                try:
+                    loop.run(stop)
+                finally:
+                    asked = stop.signal
+            if machine.workers.any(bool(asked)):  # after the last step, when all is saved
+                raise Stopped(asked)
             return progress
         except _NotFinite:
-            continue
+            if machine.workers.any(bool(asked)):
+                raise Stopped(asked) from None
         finally:
             logbook.close()
 
@@ -321,9 +344,10 @@ class _Loop:
         self.window_loss = torch.tensor(progress.window_loss, device=machine.device)
         self.window_nll = torch.tensor(progress.window_nll, device=machine.device)
         # The step before, whose finiteness is looked at when the next one is on its way: a GPU is never waited for.
-        self.last: tuple[Update, list, int] | None = None
+        self.last: tuple[int, Update, list, int] | None = None
         self.stopping = False
         self.elapsed = progress.seconds  # on which all workers agree
+        progress.saved = min(progress.saved, self._clock())  # it was counted in another unit if that was changed
         self.n_faults = 0
 
     def run(self, stop: StopSignals) -> None:
@@ -378,7 +402,7 @@ class _Loop:
         progress.window_tokens += work.n_tgt
         progress.window_steps += 1
         self._look_back()
-        self.last = done, micro_batches, work.n_tgt
+        self.last = step, done, micro_batches, work.n_tgt
         seconds = time.perf_counter() - started
         progress.seconds += seconds
         progress.window_seconds += seconds
@@ -387,7 +411,7 @@ class _Loop:
         """What the last step found: reports it if it was left out; _NotFinite after a few in a row."""
         if self.last is None:
             return
-        (done, micro_batches, n_tgt_tokens), self.last = self.last, None
+        (step, done, micro_batches, n_tgt_tokens), self.last = self.last, None
         self.stopping |= bool(done.stop)
         self.elapsed = float(done.seconds)
         if bool(done.finite):
@@ -396,10 +420,10 @@ class _Loop:
         self.n_faults += 1
         self.progress.window_tokens -= n_tgt_tokens
         lines = self.batches.lines(micro_batches)
-        self.logbook.record("fault", self.progress.step, lines=" ".join(map(str, lines)))
+        self.logbook.record("fault", step, lines=" ".join(map(str, lines)))
         some = ", ".join(f"{line:,}" for line in lines[:10]) + (" …" if len(lines) > 10 else "")
         self.logbook.report(
-            f"step {self.progress.step:,}: loss or gradient not finite, step left out. Its {len(lines):,} pairs are "
+            f"step {step:,}: loss or gradient not finite, step left out. Its {len(lines):,} pairs are "
             f"lines {some} of the training text (all of them in metrics.jsonl)."
         )
         if self.n_faults >= MAX_FAULTS:

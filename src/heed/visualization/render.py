@@ -2,8 +2,9 @@
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,35 @@ def write_picture(
     path: Path, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None
 ) -> None:
     """As `draw`, into an SVG or PNG file. HeedError if matplotlib is missing."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HeedError('pictures need matplotlib: pip install "heed[plots]"; an .html page does not.') from None
-    with matplotlib.rc_context({"svg.hashsalt": "heed", "svg.fonttype": "none"}):
-        figure = Figure()
-        draw(figure, attention, layer=layer, heads=heads, word=word)
-        kind = path.suffix[1:]
-        with whole_file(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    with whole_file(path) as temporary:
+        save_figure(
+            lambda figure: draw(figure, attention, layer=layer, heads=heads, word=word), temporary, kind=path.suffix[1:]
+        )
+
+
+def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> None:
+    """Saves what `drawing` puts on a matplotlib figure, as svg or png, the same bytes each time."""
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "svg.hashsalt": "heed",
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(9, 3.2), layout="constrained")
+        drawing(figure)
+        figure.savefig(path, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+def require_matplotlib() -> None:
+    """HeedError if it is not installed: to be known before long work."""
+    if find_spec("matplotlib") is None:
+        raise HeedError('pictures need matplotlib: pip install "heed[plots]"; an .html page does not.')
 
 
 def write_page(path: Path, trace: AttentionTrace) -> None:
