@@ -21,6 +21,7 @@ REGISTRATION = (
 LAW = (
     "The Law will never be perfect , but its application should be just - this is what we are missing , in my opinion ."
 )
+SAMPLE = "a woman in a blue coat throws a stick into the water for her dog ."
 SENTENCES = {3: REGISTRATION, 4: LAW, 5: LAW}
 WORDS = {3: "making", 4: "its"}
 
@@ -147,10 +148,10 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedH
 
 
 def heads_page(model: Path, sentences: Sequence[str]) -> Page:
-    """Named heads with their measure, and a picture of each on the first sentence."""
+    """Named heads with their measure over these sentences, and a picture of each on one of Heed's own."""
     translator = Translator.load(model)
     found = named_heads(translator, sentences)
-    sample = trace(translator, sentences[0], whole_words=True)
+    sample = trace(translator, SAMPLE, whole_words=True)
     measure = f"the mean over all words of {len(sentences):,} sentences of the weight that goes there"
     lines = [
         "# Heads that have a name",

@@ -260,7 +260,22 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
     for i, n in enumerate(sizes):
         cells = (f"{r['n']['seconds'][i] * 1e3:.2f} ({r['n']['bytes'][i] / 2**20:.1f})" for r in results.values())
         lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
-    lines += ["", "## The model's own setting", ""]
+    times = results["self-attention"]["n"]["seconds"]
+    slopes = [exponent(sizes[i : i + 2], times[i : i + 2]) for i in range(len(sizes) - 1)]
+    steepest = slopes.index(max(slopes))
+    weights = [f"{sizes[i] ** 2 * 4 / 2**20:.0f}" for i in (steepest, steepest + 1)]
+    lines += [
+        "",
+        prose(
+            f"""Where the machine bends the curves: self-attention is steepest from n = {sizes[steepest]:,} to
+            {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows from {weights[0]} to
+            {weights[1]} MiB: compare the processor's caches. At the smallest sizes the cost of calling an operation
+            hides that of arithmetic, which also keeps the recurrent layer below d²: each of its n steps is a call."""
+        ),
+        "",
+        "## The model's own setting",
+        "",
+    ]
     lines.append(
         prose(
             f"""`model.radius` restricts self-attention in encoder and decoder. One encoder layer of Heed's model with

@@ -140,7 +140,10 @@ def page(models: Sequence[Path] = ()) -> Page:
     else:
         lines += ["", "## Models of Heed", ""]
         for model in found["models"]:
-            lines += [f"- **{model.pop('model')}**", *(f"  - {name}: {_shown(value)}" for name, value in model.items())]
+            lines += [
+                f"- **{model.pop('model')}**",
+                *(f"  - {name}: {_shown(value)}" for name, value in model.items() if value),
+            ]
     recipes = "`recipes/wmt14-en-{de,fr}-{base,big}.toml`"
     lines += ["", f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` tells what they take here.", ""]
     return Page("table2", "\n".join(lines))
