@@ -162,6 +162,7 @@ def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
 def torchrun(n: int) -> list[object]:
     return [
         "torch.distributed.run",
+        "--standalone",
         "--nproc-per-node",
         n,
         "-m",

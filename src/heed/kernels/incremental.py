@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heed.kernels.library import kernel
 
-PANEL = 32  # outputs that lie together in a packed weight: PANEL of decoding.cpp
+PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
 
 
 def _structure(name: str, fields: Sequence[tuple[str, type]]) -> type[ctypes.Structure]:

@@ -4,6 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -305,17 +306,14 @@ def train(
         )
         loop = _Loop(weights, optimizer, batches, settings, machine, checkpoints, validate, logbook, progress)
         try:
-            with stop_signals() as stop:
-                try:
-                    loop.run(stop)
-                finally:
-                    asked = stop.signal
-            if machine.workers.any(bool(asked)):  # after the last step, when all is saved
-                raise Stopped(asked)
-            return progress
-        except _NotFinite:
-            if machine.workers.any(bool(asked)):
-                raise Stopped(asked) from None
+            ended = False
+            with stop_signals() as stop, suppress(_NotFinite):
+                loop.run(stop)
+                ended = True
+            if machine.workers.any(bool(stop.signal)):  # too late for the loop to see; what matters is saved
+                raise Stopped(stop.signal)
+            if ended:
+                return progress
         finally:
             logbook.close()
 
