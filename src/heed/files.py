@@ -71,9 +71,16 @@ def whole_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+class Busy(HeedError):
+    """Another process is at work in a folder."""
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps every other process out of a folder that does the same, however this one ends. HeedError if one is in."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Keeps every other process out of a folder that does the same, however this one ends.
+
+    If one is in: Busy, or with `wait` its end is awaited.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -87,10 +94,10 @@ def locked(folder: Path) -> Iterator[None]:
         raise _disk_error(path, error) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.seek(0)
-            raise HeedError(
+            raise Busy(
                 f"{folder}: process {file.read().strip() or 'another'} is at work there; wait for it, or take another "
                 "--run."
             ) from None

@@ -57,7 +57,7 @@ def paper_table3(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the runs lie; results.json among them.")] = Path("runs/table3"),
+    folder: Annotated[Path, typer.Option(help="Where the runs lie, a folder a row and seed.")] = Path("runs/table3"),
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
     out: Out = None,

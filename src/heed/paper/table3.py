@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heed.config import HeedError, merged, read_toml, toml_text, validated
-from heed.files import read_json, whole_file, write_json
+from heed.data.prepare import prepare
+from heed.files import Busy, locked, read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
 from heed.paper.page import Page, prose
-from heed.pipeline import train_recipe
+from heed.pipeline import corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
 from heed.training.checkpoint import checkpoint_steps
 
@@ -88,6 +89,7 @@ FINDINGS = (
     Finding("and hurts perplexity", "table3-D-smoothing0.0", "base", "perplexity"),
     Finding("learned positions are as good as sinusoids", "base", "table3-E-learned", "bleu", alike=True),
 )
+RESULT = "result.json"  # of a run, in its folder
 ALIKE = 0.5  # BLEU; differences below are called none
 
 
@@ -159,39 +161,48 @@ def run_rows(
     mirror: str | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns what FOLDER/results.json then holds.
+    """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns what `measured` then finds.
 
-    A row and seed that is there already is not trained again; one that was interrupted goes on. One seed of all rows
-    comes before the next one.
+    A row and seed that is there already is not trained again; one that was interrupted goes on; one that another
+    process trains is left to it, so several may share the work. One seed of all rows comes before the next one.
     """
     _keep_recipe(recipe, folder)
-    path, results = folder / "results.json", measured(folder)
+    with locked(folder / "data", wait=True):  # all runs read the ids that the first one prepares: no row changes them
+        files = corpus_files(recipe, directory=directory, mirror=mirror, report=report)
+        prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
     for seed in range(1, n_seeds + 1):
         for row in rows:
-            if str(seed) in results.get(row.preset, {}):
-                continue
-            small = scaled(row, recipe, seed)
             run = folder / row.preset / f"seed-{seed}"
+            if (run / RESULT).exists():
+                continue
             report(f"Table 3, {row.preset}, seed {seed} of {n_seeds}.")
+            small = scaled(row, recipe, seed)
             _share_data(folder, run)
-            evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
+            try:
+                evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
+            except Busy as error:
+                report(f"{error} Left to it.")
+                continue
             dev = next(evaluation for evaluation in evaluations if evaluation.name.startswith("dev"))
-            results.setdefault(row.preset, {})[str(seed)] = {
+            result = {
                 "perplexity": dev.perplexity,
                 "bleu": dev.bleu.value,
                 "signature": dev.bleu.signature,
                 "parameters": n_parameters(small.model, small.tokenizer.vocab_size),
                 "minutes": _minutes(run),
             }
-            with whole_file(path) as temporary:
-                write_json(temporary, results)
-    return results
+            with whole_file(run / RESULT) as temporary:
+                write_json(temporary, result)
+    return measured(folder)
 
 
 def measured(folder: Path) -> dict[str, Any]:
     """What `run_rows` has found so far: preset → seed → perplexity, bleu, signature, parameters, minutes."""
-    path = folder / "results.json"
-    return read_json(path) if path.exists() else {}
+    found: dict[str, Any] = {}
+    for row in ROWS:
+        for path in sorted((folder / row.preset).glob(f"seed-*/{RESULT}")):
+            found.setdefault(row.preset, {})[path.parent.name.removeprefix("seed-")] = read_json(path)
+    return found
 
 
 def _keep_recipe(recipe: Recipe, folder: Path) -> None:
@@ -204,9 +215,7 @@ def _keep_recipe(recipe: Recipe, folder: Path) -> None:
 
 
 def _share_data(folder: Path, run: Path) -> None:
-    """Lets all runs read the ids that the first one prepares: no row changes them."""
     if not (run / "data").exists():
-        (folder / "data").mkdir(parents=True, exist_ok=True)
         run.mkdir(parents=True, exist_ok=True)
         (run / "data").symlink_to(os.path.relpath(folder / "data", run), target_is_directory=True)
 
