@@ -1,7 +1,7 @@
 """The whole story, one function a verb: prepare → train → average → translate → score."""
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,10 @@ from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, replace_card, save_model
+from heed.parsing.evalb import evalb
+from heed.parsing.parser import Parser
+from heed.parsing.treebank import treebank_folder, write_lines
+from heed.parsing.trees import restored
 from heed.recipe import Recipe, read_preset, read_recipe
 from heed.runtime import (
     Machine,
@@ -45,32 +49,39 @@ DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model scores on one set of pairs."""
+    """What a model scores on one set of pairs: BLEU and chrF of translations, F1 of trees."""
 
     name: str
     n_lines: int
-    bleu: Score
-    chrf: Score
-    perplexity: float
+    scores: Mapping[str, Score]  # by key: bleu, chrf, f1
+    perplexity: float | None = None
 
     def numbers(self) -> dict[str, Any]:
         """For JSON and logs: values with their signatures."""
-        return {
-            "name": self.name,
-            "lines": self.n_lines,
-            "bleu": self.bleu.value,
-            "bleu_signature": self.bleu.signature,
-            "chrf": self.chrf.value,
-            "chrf_signature": self.chrf.signature,
-            "perplexity": self.perplexity,
-        }
+        found: dict[str, Any] = {"name": self.name, "lines": self.n_lines}
+        for key, score in self.scores.items():
+            found |= {key: score.value, f"{key}_signature": score.signature}
+        return found if self.perplexity is None else found | {"perplexity": self.perplexity}
+
+    def __str__(self) -> str:
+        parts = [str(score) for score in self.scores.values()]
+        if self.perplexity is not None:
+            parts.append(f"perplexity {self.perplexity:.3f} a token")
+        return "; ".join(parts)
 
 
 def corpus_files(
-    recipe: Recipe, *, directory: Path, mirror: str | None, report: Report, progress: Progress | None = None
+    recipe: Recipe, run: Path, *, directory: Path, mirror: str | None, report: Report, progress: Progress | None = None
 ) -> TextFiles:
-    """The text files that a recipe trains on; a named corpus is fetched into `directory` unless it is there."""
+    """The text files that a recipe trains on.
+
+    A named corpus is fetched into `directory` unless it is there; a treebank's lines are written into RUN/lines.
+    """
     data = recipe.data
+    if recipe.parsing is not None:
+        trees = treebank_folder(recipe.parsing, directory=directory, mirror=mirror)
+        files = write_lines(trees, recipe.parsing, run / "lines", report=report)
+        return TextFiles((files.pop("train"),), files.pop("dev"), files)
     if data.corpus is not None:
         found = fetch(
             data.corpus,
@@ -91,10 +102,13 @@ def corpus_files(
 def count_pairs(recipe: Recipe, *, report: Report) -> int | None:
     """Pairs of the training text, which is read through once; None if it is a named corpus, still to be fetched."""
     data = recipe.data
+    if recipe.parsing is not None:
+        report("The trees are read by the run itself.")
+        return None
     if data.corpus is not None:
         report(f"{data.corpus} is fetched by the run itself (heed data get).")
         return None
-    files = corpus_files(recipe, directory=Path(), mirror=None, report=report)
+    files = corpus_files(recipe, Path(), directory=Path(), mirror=None, report=report)
     n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))
     for pair in (files.dev, *files.tests.values()):
         for _ in read_pairs(pair):
@@ -122,9 +136,9 @@ def train_recipe(
     with locked(run) if machine.workers.first else nullcontext():
         if machine.workers.first:
             _keep_config(recipe, run, report)
-            corpus_files(recipe, directory=directory, mirror=mirror, report=report, progress=progress)
+            corpus_files(recipe, run, directory=directory, mirror=mirror, report=report, progress=progress)
         machine.workers.told(None)  # until the first one has fetched all
-        files = corpus_files(recipe, directory=directory, mirror=mirror, report=_silent, progress=None)
+        files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
         return train_files(recipe, files, run, machine, report=report)
 
 
@@ -183,10 +197,15 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     def validate(current: Transformer) -> dict[str, float]:
         nats = cross_entropy(current, _all_batches(dev, machine))
         precision = machine.precision
-        hypotheses = Translator(current, tokenizer, greedy, precision=precision).translate([s for s, _ in dev_pairs])
-        texts, references = [h.text for h in hypotheses], [tgt for _, tgt in dev_pairs]
-        score = bleu(texts, references, tokenize=recipe.evaluation.tokenize)
-        return {"loss": nats, "perplexity": perplexity(nats), "greedy_bleu": score.value}
+        if recipe.parsing is not None:
+            name, score = "f1", parsing_score(Parser(current, tokenizer, greedy, precision=precision), dev_pairs)
+        else:
+            translations = Translator(current, tokenizer, greedy, precision=precision).translate(
+                s for s, _ in dev_pairs
+            )
+            references = [tgt for _, tgt in dev_pairs]
+            name, score = "bleu", bleu([t.text for t in translations], references, tokenize=recipe.evaluation.tokenize)
+        return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score.value}
 
     progress = train(
         model, batches, settings, machine, run=run, checkpoints=checkpoints, validate=validate, report=report
@@ -217,17 +236,19 @@ def _average_and_evaluate(
     results = []
     logbook = Logbook(run, resumed_step=last_step, report=report)
     for title, folder in (("average", model_folder), ("last checkpoint", run / "checkpoints" / str(last_step))):
-        translator = Translator.load(folder)
         for name, pair in {"dev": files.dev, **files.tests}.items():
-            report(f"Translating {name} with the {title}.")
-            sources, references = map(list, zip(*read_pairs(pair), strict=True))
-            result = evaluate_model(
-                translator, sources, references, name=f"{name} ({title})", tokenize=recipe.evaluation.tokenize
-            )
+            report(f"{'Translating' if recipe.parsing is None else 'Parsing'} {name} with the {title}.")
+            pairs, label = list(read_pairs(pair)), f"{name} ({title})"
+            if recipe.parsing is not None:
+                result = Evaluation(label, len(pairs), {"f1": parsing_score(Parser.load(folder), pairs)})
+            else:
+                sources, references = map(list, zip(*pairs, strict=True))
+                tokenize = recipe.evaluation.tokenize
+                result = evaluate_model(Translator.load(folder), sources, references, name=label, tokenize=tokenize)
             logbook.record("test", last_step, **result.numbers())
             results.append(result)
             if title == "average":
-                card.scores[name] = f"{result.bleu}; {result.chrf}; perplexity {result.perplexity:.3f} a token"
+                card.scores[name] = str(result)
     logbook.close()
     replace_card(model_folder, card)
     return results
@@ -272,9 +293,17 @@ def evaluate_model(
     texts = [translation.text for translation in translator.translate(sources)]
     log_probs = translator.log_probs(sources, references)
     nats = -sum(map(sum, log_probs)) / sum(map(len, log_probs))
-    return Evaluation(
-        name, len(sources), bleu(texts, references, tokenize=tokenize), chrf(texts, references), perplexity(nats)
-    )
+    scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
+    return Evaluation(name, len(sources), scores, perplexity(nats))
+
+
+def parsing_score(parser: Parser, pairs: Sequence[tuple[str, str]]) -> Score:
+    """F1 of the parser's trees for (words, symbols), which are lines of a run's own."""
+    words = [source.split(" ") for source, _ in pairs]
+    gold = [restored(line, symbols.split(" ")) for line, (_, symbols) in zip(words, pairs, strict=True)]
+    found = evalb(zip(gold, (parse.tree for parse in parser.parse(words)), strict=True))
+    unscored = found.all.errors + found.all.skipped
+    return Score("F1", found.f1, f"{found.params.signature()}, {unscored} of {found.all.sentences} not scored")
 
 
 @dataclass(frozen=True)
@@ -340,12 +369,13 @@ def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
     path = run / "config.toml"
     new = tomllib.loads(toml_text(recipe.model_dump()))
     if path.exists():
-        old = read_toml(path)
+        # With the defaults of settings that the Heed which wrote it did not know.
+        old = tomllib.loads(toml_text(validated(Recipe, read_toml(path), where=str(path)).model_dump()))
         for table in sorted(old.keys() | new.keys()):
             before, now = old.get(table, {}), new.get(table, {})
             for name in sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
                 change = f"{table}.{name} was {before.get(name)!r}, is {now.get(name)!r}"
-                if table in ("data", "tokenizer", "model"):
+                if table in ("data", "tokenizer", "model", "parsing"):
                     raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
                 report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heed.config import HeedError, Settings, merged, parse_override, read_toml, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.search import DecodingSettings
 from heed.evaluation.bleu import Tokenization
 from heed.model.transformer import Architecture
+from heed.parsing.treebank import ParsingSettings
 from heed.text.tokenizer import TokenizerSettings
 from heed.training.trainer import TrainingSettings
 
@@ -31,6 +32,18 @@ class Recipe(Settings):
     training: TrainingSettings = TrainingSettings()
     decoding: DecodingSettings = DecodingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    parsing: ParsingSettings | None = None
+
+    @model_validator(mode="after")
+    def _one_source_of_pairs(self) -> Self:
+        own_files = self.data.train and self.data.dev
+        if self.parsing and (self.data.corpus or own_files):
+            raise ValueError("parsing.treebank gives the pairs, so data.corpus, data.train and data.dev must go")
+        if self.parsing and not self.data.tgt_symbols:
+            raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
+        if not self.parsing and not self.data.corpus and not own_files:
+            raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
+        return self
 
 
 def preset_names() -> list[str]:

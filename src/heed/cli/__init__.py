@@ -143,10 +143,14 @@ def train(
     if as_json:
         print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
         return
-    print(f"\n{'':34}{'BLEU':>8}{'chrF2':>8}{'ppl':>9}")
+    scores = results[0].scores.values()
+    print(f"\n{'':34}" + "".join(f"{score.name:>8}" for score in scores) + f"{'ppl':>9}")
     for result in results:
-        print(f"{result.name:34}{result.bleu.value:8.2f}{result.chrf.value:8.2f}{result.perplexity:9.3f}")
-    print(f"BLEU {results[0].bleu.signature}\nchrF2 {results[0].chrf.signature}\nModel: {run / 'model'}")
+        columns = "".join(f"{score.value:8.2f}" for score in result.scores.values())
+        print(f"{result.name:34}{columns}" + ("" if result.perplexity is None else f"{result.perplexity:9.3f}"))
+    for score in scores:
+        print(f"{score.name} {score.signature}")
+    print(f"Model: {run / 'model'}")
 
 
 def _dry_run(recipe: Any, as_json: bool) -> None:
@@ -318,7 +322,8 @@ def evaluate(
             length_penalty_form=length_penalty_form,
         )
         result = pipeline.evaluate_model(translator, sources, references, name=str(src), tokenize=tokenization)
-        bleu_score, chrf_score, perplexity, n_lines = result.bleu, result.chrf, result.perplexity, result.n_lines
+        bleu_score, chrf_score = result.scores["bleu"], result.scores["chrf"]
+        perplexity, n_lines = result.perplexity, result.n_lines
     if as_json:
         print_json(
             {

@@ -32,6 +32,9 @@ class DataSettings(Settings):
     train: list[str] | None = Field(None, description="own corpus: [src file, tgt file], plain or .gz")
     dev: list[str] | None = Field(None, description="own corpus: [src file, tgt file]")
     tests: dict[str, list[str]] = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
+    tgt_symbols: bool = Field(
+        False, description="target lines are symbols with spaces between, such as a tree's, each an id of its own"
+    )
     max_tokens: int = Field(256, ge=1, description="a training pair with a longer side is left out")
     max_ratio: float = Field(9.0, ge=1, description="nor one whose longer side has more than so many times the other's")
 
@@ -39,8 +42,6 @@ class DataSettings(Settings):
     def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
             raise ValueError("data.corpus names a corpus, so data.train, data.dev and data.tests must go")
-        if self.corpus is None and not (self.train and self.dev):
-            raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
         for name, files in (("train", self.train), ("dev", self.dev), *self.tests.items()):
             if files is not None and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
@@ -81,11 +82,11 @@ def prepare(
         for pair in (files.dev, *files.tests.values()):  # small: their faults show before the long work
             for _ in read_pairs(pair):
                 pass
-        _train_tokenizer(files, tokenizer_settings, tokenizer_path, report)
+        _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
     tokenizer = Tokenizer.load(tokenizer_path)
-    for name, pairs, limits in (("dev", (files.dev,), None), ("train", files.train, data)):
+    for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         if not (folder / f"{name}.report.json").exists():  # written last
-            _write_split(folder, name, pairs, tokenizer, limits, report)
+            _write_split(folder, name, pairs, tokenizer, data, report)
     train = ParallelCorpus(folder / "train")
     if not len(train):
         raise HeedError(f"no training pair is left after filtering; see {folder / 'train.report.json'}.")
@@ -120,13 +121,23 @@ def _compare_sources(files: TextFiles, path: Path) -> None:
             write_json(temporary, known | found)
 
 
-def _train_tokenizer(files: TextFiles, settings: TokenizerSettings, path: Path, report: Callable[[str], None]) -> None:
-    n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))  # and both sides' lines are as many
+def _train_tokenizer(
+    files: TextFiles, settings: TokenizerSettings, path: Path, tgt_symbols: bool, report: Callable[[str], None]
+) -> None:
+    n_pairs, symbols = 0, set[str]()
+    for pair in files.train:
+        for _, tgt in read_pairs(pair):  # which says so if one side has more lines
+            n_pairs += 1
+            if tgt_symbols:
+                symbols.update(tgt.split(" "))
     every = max(1, -(-n_pairs // settings.sample_pairs))
     some = f" from every {every}th of {n_pairs:,} pairs" if every > 1 else ""
-    report(f"Learning a joint {settings.kind} vocabulary of {settings.vocab_size:,}{some}.")
+    shared = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"
+    beside = f", with {len(symbols):,} target symbols" if tgt_symbols else ""
+    report(f"Learning {shared} of {settings.vocab_size:,}{some}{beside}.")
     pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
-    tokenizer = train_tokenizer((line for both in pairs for line in both), settings)
+    lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
+    tokenizer = train_tokenizer(lines, settings, sorted(symbols))
     if len(tokenizer) < settings.vocab_size:
         report(f"The corpus gives {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; going on.")
     tokenizer.save(path)
@@ -137,7 +148,7 @@ def _write_split(
     name: str,
     pairs: tuple[FilePair, ...],
     tokenizer: Tokenizer,
-    limits: DataSettings | None,
+    data: DataSettings,
     report: Callable[[str], None],
 ) -> None:
     dropped: Counter[str] = Counter()
@@ -148,7 +159,7 @@ def _write_split(
             dropped[reason] += 1
             list_file.write(f"{line}\t{reason}\n")
 
-        encoded = _encoded(pairs, tokenizer, limits, lines, drop, report)
+        encoded = _encoded(pairs, tokenizer, data, name == "train", lines, drop, report)
         corpus = write_corpus(folder / name, encoded, vocab_size=len(tokenizer), lines=lines)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
     facts = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
@@ -162,27 +173,30 @@ def _write_split(
 def _encoded(
     pairs: tuple[FilePair, ...],
     tokenizer: Tokenizer,
-    limits: DataSettings | None,
+    data: DataSettings,
+    limited: bool,
     lines: "array[int]",
     drop: Callable[[int, str], None],
     report: Callable[[str], None],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids of the pairs that pass the limits, whose line numbers it adds to `lines`. Without limits all pass."""
+    """Ids of the pairs that pass, whose line numbers it adds to `lines`; lengths matter only if `limited`."""
     told = time.monotonic()
-    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
+    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer, data.tgt_symbols):
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             shorter, longer = sorted(map(len, ids))
-            if limits is None:
+            if data.tgt_symbols and tgt and not ids[1]:
+                reason = "with a symbol that the training set lacks"
+            elif not limited:
                 reason = None
             elif not src.strip() or not tgt.strip():
                 reason = "with an empty side"
-            elif longer > limits.max_tokens:
-                reason = f"longer than {limits.max_tokens} tokens (data.max_tokens)"
-            elif longer > limits.max_ratio * shorter:
-                reason = f"with a length ratio above {limits.max_ratio:g} (data.max_ratio)"
+            elif longer > data.max_tokens:
+                reason = f"longer than {data.max_tokens} tokens (data.max_tokens)"
+            elif longer > data.max_ratio * shorter:
+                reason = f"with a length ratio above {data.max_ratio:g} (data.max_ratio)"
             else:
                 reason = None
             if reason is None:
@@ -192,7 +206,9 @@ def _encoded(
                 drop(line, reason)
 
 
-def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
+def _encoded_chunks(
+    pairs: tuple[FilePair, ...], tokenizer: Tokenizer, tgt_symbols: bool
+) -> Iterator[tuple[list, list, list]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
 
     The tokenizer works on the next lines, on all cores, while the last ones are written.
@@ -202,7 +218,9 @@ def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterat
     with ThreadPoolExecutor(2) as pool:
         while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
             if chunk:
-                src, tgt = (pool.submit(tokenizer.encode_lines, [pair[side] for _, pair in chunk]) for side in (0, 1))
+                encode_tgt = tokenizer.encode_symbols if tgt_symbols else tokenizer.encode_lines
+                src = pool.submit(tokenizer.encode_lines, [pair[0] for _, pair in chunk])
+                tgt = pool.submit(encode_tgt, [pair[1] for _, pair in chunk])
                 ahead.append((chunk, src, tgt))
             if not chunk or len(ahead) > 2:
                 begun, src, tgt = ahead.popleft()

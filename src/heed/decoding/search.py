@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -71,6 +71,21 @@ class Hypothesis:
     ended: bool
 
 
+class Constraint(Protocol):
+    """Decides which ids may follow, row by row: beam_size rows a sentence, in the order of their admission."""
+
+    ids: NDArray[np.int64]  # the only ones that it ever allows
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        """The sources of these numbers are searched from now on."""
+
+    def allowed(self, rows: NDArray[np.int64], steps_left: NDArray[np.int64]) -> Bools:
+        """(row, place in `ids`) for these rows, which may write so many more ids, eos included."""
+
+    def advance(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        """From now on row i is what was rows[i], with ids[i] behind; the rows that are not named are gone."""
+
+
 def length_penalty(length: int, alpha: float, form: LengthPenalty = "paper") -> float:
     """The score of a target is its log-probability over this; `length` counts its ids, eos included.
 
@@ -113,6 +128,7 @@ def search(
     n_best: int = 1,
     n_sentences: int = 64,
     sampling: SamplingSettings | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """For each source, when it is done: its number and its `n_best` best hypotheses, best first, or fewer.
 
@@ -123,12 +139,14 @@ def search(
     no unfinished hypothesis can still enter the n_best, which never changes the result, and a beam of 1 stops at its
     first eos. A hypothesis that reaches the maximum length without eos counts only where none has ended. Several models
     decide together, by the mean of their probabilities. With `sampling` each of the beam_size hypotheses is drawn by
-    itself.
+    itself. With a `constraint` no hypothesis has an id that it forbids (prefixes and min_tokens are not looked at);
+    log-probabilities stay the model's own.
     """
     beam = settings.beam_size
     states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]
     device = models[0].src_embedding.weight.device
-    live = _Live(special, settings, models[0].vocab_size, n_best, sampling, device)
+    live = _Live(special, settings, models[0].vocab_size, n_best, sampling, constraint, device)
+    lazy = sampling is None and constraint is None
     waiting = _Waiting(sources, settings)
     while True:
         n_free = min(state.n_free for state in states)
@@ -149,7 +167,7 @@ def search(
         tokens = live.tokens()
         active = live.active() if all(state.leaves_out for state in states) else None
         if len(states) == 1:
-            logits = states[0].logits(tokens, active, lazy=sampling is None)
+            logits = states[0].logits(tokens, active, lazy=lazy)
         else:
             parts = [torch.log_softmax(cast(Tensor, state.logits(tokens, active)).float(), dim=-1) for state in states]
             logits = torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
@@ -214,9 +232,11 @@ class _Live:
         vocab_size: int,
         n_best: int,
         sampling: SamplingSettings | None,
+        constraint: Constraint | None,
         device: torch.device,
     ):
         self.special, self.settings, self.vocab_size, self.sampling = special, settings, vocab_size, sampling
+        self.constraint = constraint
         self.beam, self.n_best, self.device = settings.beam_size, min(n_best, settings.beam_size), device
         self.never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.never[[special.pad, special.bos]] = True
@@ -268,6 +288,8 @@ class _Live:
         for name in self.BY_SENTENCE:
             setattr(self, name, np.concatenate([getattr(self, name), new[name]]))
         self.places = np.arange(len(self))[:, None]
+        if self.constraint is not None:
+            self.constraint.admit([source.number for source in sources])
 
     def tokens(self) -> Int[Tensor, " row"]:
         """Every row's last id."""
@@ -322,6 +344,8 @@ class _Live:
 
         Twice the beam: even if half of them end, `beam` unfinished ones remain.
         """
+        if self.constraint is not None:
+            return self._best_allowed(cast(Tensor, logits), active, self.constraint)
         k = min(2 * self.beam, self.beam * self.vocab_size)
         log_probs = torch.from_numpy(np.ascontiguousarray(self.log_probs)).to(self.device)
         if active is not None:
@@ -336,6 +360,22 @@ class _Live:
         found = index.cpu().numpy()
         parents = found // self.vocab_size
         return values.cpu().numpy(), parents, found - parents * self.vocab_size
+
+    def _best_allowed(self, logits: Tensor, active: Tensor | None, constraint: Constraint) -> tuple[Floats, Ints, Ints]:
+        """As `_best`, among what the constraint allows."""
+        n_rows, n_ids = self.log_probs.size, len(constraint.ids)
+        rows = np.arange(n_rows) if active is None else active.numpy()
+        logits = logits.float()
+        candidates = torch.from_numpy(constraint.ids).to(self.device)
+        found = (logits[:, candidates] - torch.logsumexp(logits, dim=-1, keepdim=True)).double().cpu().numpy()
+        steps_left = (self.limits - self.lengths)[rows // self.beam]
+        found = np.where(constraint.allowed(rows, steps_left), found, -np.inf)
+        total = np.full((n_rows, n_ids), -np.inf)
+        total[rows] = self.log_probs.reshape(-1, 1)[rows] + found
+        k = min(2 * self.beam, self.beam * n_ids)
+        best = torch.from_numpy(total.reshape(len(self), -1)).topk(k, dim=1)
+        index = best.indices.numpy()
+        return best.values.numpy(), index // n_ids, constraint.ids[index % n_ids]
 
     def _sampled(self, logits: Tensor) -> tuple[Floats, Ints, Ints]:
         """As `_best`, each row's own continuation, drawn by inverting its distribution at a number of its own."""
@@ -405,6 +445,8 @@ class _Live:
 
     def _keep(self, parents: Ints, done: Bools) -> tuple[Tensor, Tensor]:
         rows = self.places * self.beam + parents
+        if self.constraint is not None:
+            self.constraint.advance(rows[~done].ravel(), self.last[~done].astype(np.int64).ravel())
         if not done.any():
             return torch.from_numpy(rows.ravel()), torch.from_numpy(self.places[:, 0])
         for place in np.flatnonzero(done).tolist():

@@ -168,7 +168,7 @@ def run_rows(
     """
     _keep_recipe(recipe, folder)
     with locked(folder / "data", wait=True):  # all runs read the ids that the first one prepares: no row changes them
-        files = corpus_files(recipe, directory=directory, mirror=mirror, report=report)
+        files = corpus_files(recipe, folder, directory=directory, mirror=mirror, report=report)
         prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
     for seed in range(1, n_seeds + 1):
         for row in rows:
@@ -186,8 +186,8 @@ def run_rows(
             dev = next(evaluation for evaluation in evaluations if evaluation.name.startswith("dev"))
             result = {
                 "perplexity": dev.perplexity,
-                "bleu": dev.bleu.value,
-                "signature": dev.bleu.signature,
+                "bleu": dev.scores["bleu"].value,
+                "signature": dev.scores["bleu"].signature,
                 "parameters": n_parameters(small.model, small.tokenizer.vocab_size),
                 "minutes": _minutes(run),
             }

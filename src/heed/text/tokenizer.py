@@ -18,6 +18,7 @@ from heed.files import whole_file
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
+SYMBOL = "[symbol] "  # before the name of a target symbol, an id of its own
 CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
 # Runs of letters, of digits, of other signs, each with the space before it; other white space by itself. Runs are
 # cut at 64 characters: word pieces are matched in quadratic time.
@@ -34,12 +35,14 @@ class TokenizerSettings(Settings):
 
 
 class Tokenizer:
-    """Texts ↔ ids. Lossless; `pad`, `bos` and `eos` are ids that no text can produce."""
+    """Texts ↔ ids. Lossless; `pad`, `bos`, `eos` and `symbols` (name → id) are ids that no text can produce."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._backend.encode_special_tokens = True  # a text that spells a special symbol is text
         self.pad, self.bos, self.eos = (self._special_id(name) for name in (PAD, BOS, EOS))
+        ids = backend.get_vocab(with_added_tokens=True)
+        self.symbols = {name.removeprefix(SYMBOL): i for name, i in ids.items() if name.startswith(SYMBOL)}
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
@@ -63,6 +66,11 @@ class Tokenizer:
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         """Ids of many lines, on all cores."""
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
+
+    def encode_symbols(self, lines: list[str]) -> list[list[int]]:
+        """Ids of lines of symbols with spaces between; of a line with an unknown symbol none."""
+        found = ([self.symbols.get(name) for name in line.split(" ")] for line in lines)
+        return [[] if None in ids else ids for ids in found]  # type: ignore[misc]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; special symbols are left out. Ids that spell no UTF-8 show as U+FFFD."""
@@ -90,8 +98,10 @@ class Tokenizer:
             raise HeedError(f"{path}: not a tokenizer file ({error}).") from None
 
 
-def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
-    """A tokenizer learned from the lines of both languages. Deterministic. Smaller than asked if the lines give less.
+def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
+    """A tokenizer learned from the lines of both languages, with these target symbols.
+
+    Deterministic. Smaller than asked if the lines give less.
 
     Memory grows with the number of different words, not of lines.
     """
@@ -102,7 +112,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings) -> Tokeni
         "initial_alphabet": alphabet,
         "show_progress": False,
     }
-    special = [PAD, BOS, EOS]
+    special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols)]
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
         backend = _backend(models.BPE())

@@ -1,0 +1,277 @@
+"""Labelled bracketing scores by the rules of EVALB (Sekine & Collins, its version of 2013)."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from heed.config import HeedError
+from heed.data.lines import read_lines
+from heed.parsing.trees import BadTree, Tree, cleaned, parse_tree, parsed_with_lines
+
+Bracket = tuple[str, int, int]  # label, first word, the word behind the last
+
+
+@dataclass(frozen=True)
+class Params:
+    """EVALB's parameters; the defaults are those of its COLLINS.prm."""
+
+    deleted: frozenset[str] = frozenset(["TOP", "-NONE-", ",", ":", "``", "''", "."])
+    deleted_for_length: frozenset[str] = frozenset(["-NONE-"])
+    equal_labels: frozenset[tuple[str, str]] = frozenset([("ADVP", "PRT")])
+    equal_words: frozenset[tuple[str, str]] = frozenset()
+    labelled: bool = True
+    cutoff: int = 40
+
+    def signature(self) -> str:
+        """Which settings made a score."""
+        if self == Params():
+            return "EVALB, COLLINS.prm"
+        deleted = " ".join(sorted(self.deleted))
+        return f"EVALB, {'labelled' if self.labelled else 'unlabelled'}, deleted: {deleted}, cutoff {self.cutoff}"
+
+
+@dataclass
+class Counts:
+    """Sums over sentences; an erroneous or skipped one adds to nothing but its own count."""
+
+    sentences: int = 0
+    errors: int = 0
+    skipped: int = 0
+    matched: int = 0
+    gold: int = 0
+    predicted: int = 0
+    complete: int = 0
+    crossing: int = 0
+    without_crossing: int = 0
+    up_to_two_crossing: int = 0
+    words: int = 0
+    right_tags: int = 0
+
+    def add(self, other: "Counts") -> None:
+        for name in (each.name for each in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def valid(self) -> int:
+        """Sentences that were scored."""
+        return self.sentences - self.errors - self.skipped
+
+    def numbers(self) -> dict[str, Any]:
+        """Percentages and counts, as EVALB's summary has them."""
+        recall, precision = _percent(self.matched, self.gold), _percent(self.matched, self.predicted)
+        return {
+            "sentences": self.sentences,
+            "errors": self.errors,
+            "skipped": self.skipped,
+            "recall": recall,
+            "precision": precision,
+            "f1": 2 * recall * precision / (recall + precision) if self.matched else 0.0,
+            "complete_match": _percent(self.complete, self.valid),
+            "average_crossing": self.crossing / self.valid if self.valid else 0.0,
+            "no_crossing": _percent(self.without_crossing, self.valid),
+            "two_or_less_crossing": _percent(self.up_to_two_crossing, self.valid),
+            "tagging_accuracy": _percent(self.right_tags, self.words),
+        }
+
+
+@dataclass
+class ParseScore:
+    """What `evalb` found, over all sentences and over those of at most `cutoff` words."""
+
+    params: Params
+    all: Counts = field(default_factory=Counts)
+    short: Counts = field(default_factory=Counts)
+    each: list[tuple[int, Counts, str]] = field(default_factory=list)  # length, counts, why it is an error
+    missed_gold: int = 0  # brackets of erroneous and skipped sentences
+
+    @property
+    def f1(self) -> float:
+        return float(self.all.numbers()["f1"])
+
+    @property
+    def strict_f1(self) -> float:
+        """F1 if all brackets of erroneous and skipped sentences count as missed, which EVALB leaves out."""
+        recall = _percent(self.all.matched, self.all.gold + self.missed_gold)
+        precision = _percent(self.all.matched, self.all.predicted)
+        return 2 * recall * precision / (recall + precision) if self.all.matched else 0.0
+
+
+def evalb(pairs: Iterable[tuple[Tree, Tree | str | None]], params: Params | None = None) -> ParseScore:
+    """Scores predicted trees against gold ones, both cleaned (`trees.cleaned`), pair by pair.
+
+    A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
+    why there is none, and is an error. Deleted tags take their words along, in each tree by its own tags; so a word
+    that is punctuation in one of them only makes an error.
+    """
+    params = params or Params()
+    score = ParseScore(params)
+    for gold, predicted in pairs:
+        length = sum(leaf.label not in params.deleted_for_length for leaf in gold.leaves())
+        counts, why = _compared(gold, predicted, params)
+        if why or counts.skipped:
+            score.missed_gold += len(_brackets(gold, params)[1])
+        score.all.add(counts)
+        if length <= params.cutoff:
+            score.short.add(counts)
+        score.each.append((length, counts, why))
+    return score
+
+
+def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
+    if isinstance(predicted, str):
+        return Counts(sentences=1, errors=1), predicted
+    gold_leaves, gold_brackets = _brackets(gold, params)
+    leaves, brackets = _brackets(predicted, params) if predicted else ([], [])
+    if not leaves:
+        return Counts(sentences=1, skipped=1), ""
+    if len(leaves) != len(gold_leaves):
+        return Counts(sentences=1, errors=1), f"{len(leaves)} words, expected {len(gold_leaves)}"
+    for ours, theirs in zip(leaves, gold_leaves, strict=True):
+        if not _same(str(ours.word), str(theirs.word), params.equal_words):
+            return Counts(sentences=1, errors=1), f"the word {ours.word!r}, expected {theirs.word!r}"
+    matched = _matches(gold_brackets, brackets, params)
+    spans = {(start, end) for _, start, end in gold_brackets}
+    crossing = sum(any(_cross(start, end, *span) for span in spans) for _, start, end in brackets)
+    return Counts(
+        sentences=1,
+        matched=matched,
+        gold=len(gold_brackets),
+        predicted=len(brackets),
+        complete=int(matched == len(gold_brackets) == len(brackets)),
+        crossing=crossing,
+        without_crossing=int(crossing == 0),
+        up_to_two_crossing=int(crossing <= 2),
+        words=len(leaves),
+        right_tags=sum(_same(a.label, b.label, params.equal_labels) for a, b in zip(leaves, gold_leaves, strict=True)),
+    ), ""
+
+
+def _brackets(tree: Tree, params: Params) -> tuple[list[Tree], list[Bracket]]:
+    """(leaves that count, brackets that count, in the order in which they open)."""
+    leaves: list[Tree] = []
+    brackets: list[Bracket] = []
+
+    def visit(node: Tree) -> None:
+        if node.word is not None:
+            if node.label not in params.deleted:
+                leaves.append(node)
+            return
+        place, start = len(brackets), len(leaves)
+        brackets.append((node.label, start, start))
+        for child in node.children:
+            visit(child)
+        brackets[place] = (_trimmed(node.label), start, len(leaves))
+
+    visit(tree)
+    alike_deleted = {a for a, b in _both_ways(params.equal_labels) if b in params.deleted} | params.deleted
+    return leaves, [b for b in brackets if b[1] < b[2] and b[0] not in alike_deleted]
+
+
+def _trimmed(label: str) -> str:
+    """EVALB cuts a label at its first - or =."""
+    return label.split("-")[0].split("=")[0]
+
+
+def _matches(gold: list[Bracket], predicted: list[Bracket], params: Params) -> int:
+    """How many gold brackets have one of the same span and label, each used once."""
+    left = Counter(_unlabelled(bracket, params) for bracket in predicted)
+    matched = 0
+    for bracket in gold:
+        label, start, end = _unlabelled(bracket, params)
+        for other in (label, *(b for a, b in _both_ways(params.equal_labels) if a == label)):
+            if left[other, start, end]:
+                left[other, start, end] -= 1
+                matched += 1
+                break
+    return matched
+
+
+def _unlabelled(bracket: Bracket, params: Params) -> Bracket:
+    return bracket if params.labelled else ("", *bracket[1:])
+
+
+def _cross(start: int, end: int, other_start: int, other_end: int) -> bool:
+    return other_start < start < other_end < end or start < other_start < end < other_end
+
+
+def _same(one: str, other: str, equal: frozenset[tuple[str, str]]) -> bool:
+    return one == other or (one, other) in equal or (other, one) in equal
+
+
+def _both_ways(equal: frozenset[tuple[str, str]]) -> list[tuple[str, str]]:
+    return sorted(equal) + sorted((b, a) for a, b in equal)
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0
+
+
+def read_params(path: Path) -> Params:
+    """Parameters in the form of EVALB's .prm files. HeedError names the line of an unknown or broken one."""
+    found: dict[str, list[str]] = {}
+    kinds = {
+        "DELETE_LABEL": 1, "DELETE_LABEL_FOR_LENGTH": 1, "EQ_LABEL": 2, "EQ_WORD": 2, "LABELED": 1, "CUTOFF_LEN": 1,
+        "DEBUG": 1, "MAX_ERROR": 1, "QUOTE_LABEL": 1,
+    }  # fmt: skip
+    for number, line in enumerate(read_lines(path), start=1):
+        name, *arguments = line.split() or [""]
+        if not name or name.startswith("#"):
+            continue
+        if name not in kinds:
+            raise HeedError(f"{path}, line {number}: unknown parameter {name}; known: {', '.join(kinds)}.")
+        if len(arguments) != kinds[name]:
+            raise HeedError(f"{path}, line {number}: {name} takes {kinds[name]} values, found {len(arguments)}.")
+        if name in ("LABELED", "CUTOFF_LEN") and not arguments[0].isdigit():
+            raise HeedError(f"{path}, line {number}: {name} takes a number, found {arguments[0]!r}.")
+        found.setdefault(name, []).append(" ".join(arguments))
+
+    def pairs(name: str) -> frozenset[tuple[str, str]]:
+        return frozenset((one, other) for one, other in (value.split() for value in found.get(name, [])))
+
+    return Params(
+        deleted=frozenset(found.get("DELETE_LABEL", [])),
+        deleted_for_length=frozenset(found.get("DELETE_LABEL_FOR_LENGTH", [])),
+        equal_labels=pairs("EQ_LABEL"),
+        equal_words=pairs("EQ_WORD"),
+        labelled=found.get("LABELED", ["1"])[-1] != "0",
+        cutoff=int(found.get("CUTOFF_LEN", ["40"])[-1]),
+    )
+
+
+def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree, Tree | str | None]]:
+    """Gold trees, each with the prediction of the same place; its file has a tree a line, or a blank one for none.
+
+    HeedError if a gold tree is malformed, or if the files are not of one length; a malformed prediction is a text that
+    says so.
+    """
+    golds: list[tuple[Tree, int]] = []
+    try:
+        for tree, line in parsed_with_lines(read_lines(gold)):
+            kept = cleaned(tree)
+            if kept is None:
+                raise HeedError(f"{gold}, line {line}: a tree of traces only cannot be scored.")
+            golds.append((kept, line))
+    except BadTree as error:
+        raise HeedError(f"{gold}, line {error.line}, column {error.column}: {error}.") from None
+    predictions = [_prediction(line) for line in read_lines(predicted)]
+    while predictions and predictions[-1] is None and len(predictions) > len(golds):
+        predictions.pop()  # blank lines at the end
+    if len(golds) != len(predictions):
+        raise HeedError(
+            f"{gold} has {len(golds):,} trees, {predicted} {len(predictions):,} lines: each tree needs the line of "
+            "its prediction, blank where there is none."
+        )
+    if not golds:
+        raise HeedError(f"{gold}: there is no tree to score.")
+    return [(tree, prediction) for (tree, _), prediction in zip(golds, predictions, strict=True)]
+
+
+def _prediction(line: str) -> Tree | str | None:
+    if line.strip() in ("()", "(())"):  # how some parsers say that they found none
+        return None
+    try:
+        return parse_tree(line)
+    except BadTree as error:
+        return f"column {error.column}: {error}"

@@ -1,0 +1,104 @@
+"""Treebanks on disk → lines of words and of symbols, which the rest of Heed trains on like any parallel text."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from pydantic import Field
+
+from heed.config import HeedError
+from heed.files import whole_file
+from heed.parsing.trees import Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
+
+SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
+
+
+class ParsingSettings(LinearisationSettings):
+    """What to train a parser on. A list names files (globs), or sections of the LDC's layout: 02-21 is wsj/02 to 21."""
+
+    treebank: str = Field(min_length=1, description="folder of the trees, also looked for in --mirror and --dir")
+    train: list[str] = Field(min_length=1, description="trees to learn from")
+    dev: list[str] = Field(min_length=1, description="trees to watch the training with")
+    tests: dict[str, list[str]] = Field(default_factory=dict, description="name = trees to score")
+    parsed: list[str] = Field(
+        default_factory=list,
+        description="trees that a parser made (heed parse --min-confidence), to learn from as well",
+    )
+    gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of parsed")
+
+
+def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:
+    """Where the trees lie. HeedError says where they were looked for."""
+    places = [Path(place) / settings.treebank for place in (mirror, directory) if place is not None]
+    for place in places:  # an absolute name stands for itself in each of them
+        if place.is_dir():
+            return place
+    tried = ", ".join(dict.fromkeys(map(str, places)))
+    raise HeedError(
+        f"treebank {settings.treebank}: no folder {tried}; name the folder that holds it with --mirror, or itself with "
+        "--set parsing.treebank=FOLDER."
+    )
+
+
+def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
+    """The files of these sections and globs, in order. HeedError names an entry that has none."""
+    found: list[Path] = []
+    for entry in entries:
+        if match := SECTIONS.fullmatch(entry):
+            for number in range(int(match[1]), int(match[2] or match[1]) + 1):
+                section = f"{number:02d}"
+                # Beside the trees the LDC ships raw text, tags and other trees under the same numbers.
+                files = [path for path in folder.rglob(f"{section}/*") if ".mrg" in path.suffixes]
+                if not files:
+                    raise HeedError(f"{folder}: no section {section} (files such as wsj/{section}/*.mrg).")
+                found += sorted(files)
+            continue
+        pattern, base = (Path(entry).name, Path(entry).parent) if Path(entry).is_absolute() else (entry, folder)
+        files = sorted(path for path in base.glob(pattern) if path.is_file())
+        if not files:
+            raise HeedError(f"{base}: no file {pattern}.")
+        found += files
+    return found
+
+
+def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterator[Tree]:
+    """All trees of these sections and files, cleaned."""
+    for path in files_of(folder, entries):
+        yield from read_trees(path, functions=functions)
+
+
+def write_lines(
+    folder: Path, settings: ParsingSettings, out: Path, *, report: Callable[[str], None]
+) -> dict[str, tuple[Path, Path]]:
+    """Writes OUT/NAME.words and OUT/NAME.symbols for train, dev and each test unless they are there."""
+    written: dict[str, tuple[Path, Path]] = {}
+    for name, entries in {"train": settings.train, "dev": settings.dev, **settings.tests}.items():
+        written[name] = out / f"{name}.words", out / f"{name}.symbols"
+        if all(path.exists() for path in written[name]):
+            continue
+        gold = list(trees_of(folder, entries, functions=settings.functions))
+        parsed: Iterator[Tree] = iter(())
+        copies = 1
+        if name == "train" and settings.parsed:
+            parsed = trees_of(folder, settings.parsed, functions=settings.functions)
+            copies = settings.gold_weight
+        n_trees = _write(chain(gold * copies, parsed), *written[name], leaves=settings.leaves)
+        of_these = f", {len(gold):,} gold ones {copies} times among them" if n_trees > len(gold) else ""
+        report(f"{name}: {n_trees:,} trees{of_these}.")
+    return written
+
+
+def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:
+    n_trees = 0
+    with (
+        whole_file(words_path) as words,
+        whole_file(symbols_path) as symbols,
+        words.open("w", encoding="utf-8") as words_file,
+        symbols.open("w", encoding="utf-8") as symbols_file,
+    ):
+        for tree in trees:
+            n_trees += 1
+            words_file.write(f"{sentence(tree.words())}\n")
+            symbols_file.write(f"{' '.join(linearised(tree, leaves))}\n")
+    return n_trees

@@ -1,0 +1,220 @@
+"""Constituency trees: read, written, and as the sequences that a Transformer learns (Vinyals & Kaiser et al. 2015)."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from heed.config import HeedError, Settings
+from heed.data.lines import read_lines
+
+Leaves = Literal["tags", "single"]
+ROOT_LABELS = ("", "TOP", "ROOT", "S1")
+ROOT = "TOP"
+EMPTY = "-NONE-"  # the tag of a trace
+SINGLE = "XX"  # stands for every word, if not its tag does
+MAX_DEPTH = 200
+# Only these separate: a word may hold any other character, a no-break space among them.
+TOKEN = re.compile(r"[()]|[^() \t\r\n\f\v]+")
+ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
+UNESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+class LinearisationSettings(Settings):
+    """How a tree becomes a sequence of symbols."""
+
+    leaves: Leaves = Field("tags", description='a word\'s symbol: its part of speech, or "single": XX for every word')
+    functions: bool = Field(False, description="keep function tags and indices: NP-SBJ-1, not NP")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A constituent with its children, or a leaf: a part of speech (its label) and its word."""
+
+    label: str
+    children: tuple["Tree", ...] = ()
+    word: str | None = None
+
+    def leaves(self) -> Iterator["Tree"]:
+        """Left to right."""
+        if self.word is not None:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+    def words(self) -> list[str]:
+        return [leaf.word for leaf in self.leaves() if leaf.word is not None]
+
+    def __str__(self) -> str:
+        """In one line of brackets. What a word may not hold there is written -LRB-, -RRB-."""
+        if self.word is not None:
+            return f"({self.label} {escaped(self.word)})"
+        return f"({self.label} {' '.join(map(str, self.children))})"
+
+
+def escaped(word: str) -> str:
+    """A word as treebanks write it: brackets by name."""
+    return word.replace("(", ESCAPES["("]).replace(")", ESCAPES[")"])
+
+
+def plain(word: str) -> str:
+    """A treebank's word as text has it: brackets as such, slashes and asterisks without a backslash."""
+    return UNESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")
+
+
+def sentence(words: Iterable[str]) -> str:
+    """What the model reads: plain words with a space between."""
+    return " ".join(map(plain, words))
+
+
+class BadTree(Exception):
+    """A text in which no tree can be read; line and column count from 1."""
+
+    def __init__(self, message: str, line: int, column: int):
+        super().__init__(message)
+        self.line, self.column = line, column
+
+
+def read_trees(path: Path, *, functions: bool = True) -> Iterator[Tree]:
+    """The trees of a plain or gzipped file, a line each or over many lines, cleaned by `cleaned`.
+
+    Trees of traces only are left out. HeedError names file, line and column of what is no tree.
+    """
+    try:
+        for tree, _ in parsed_with_lines(read_lines(path)):
+            if kept := cleaned(tree, functions=functions):
+                yield kept
+    except BadTree as error:
+        raise HeedError(f"{path}, line {error.line}, column {error.column}: {error}.") from None
+
+
+def parse_tree(text: str) -> Tree | None:
+    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
+    found = list(parsed_with_lines([text]))
+    if len(found) > 1:
+        raise BadTree("more than one tree in a line", 1, 1)
+    return cleaned(found[0][0]) if found else None
+
+
+def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
+    """(tree, line where it begins) as written: traces and all. BadTree at the first fault."""
+    # One open bracket: [label or None, children, word or None, line, column]
+    stack: list[list] = []
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        for match in TOKEN.finditer(line):
+            token, column = match[0], match.start() + 1
+            if token == "(":
+                if stack and stack[-1][2] is not None:
+                    raise BadTree(f"a bracket behind the word {stack[-1][2]!r}; expected )", number, column)
+                if len(stack) == MAX_DEPTH:
+                    raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", number, column)
+                if stack and stack[-1][0] is None:
+                    if len(stack) > 1:
+                        raise BadTree("a bracket without a label", stack[-1][3], stack[-1][4])
+                    stack[-1][0] = ""
+                stack.append([None, [], None, number, column])
+            elif token != ")":
+                if not stack:
+                    raise BadTree(f"{token!r} outside of brackets", number, column)
+                top = stack[-1]
+                if top[0] is None:
+                    top[0] = token
+                elif top[2] is None and not top[1]:
+                    top[2] = token
+                else:
+                    raise BadTree(f"the word {token!r} beside other contents; expected (TAG word)", number, column)
+            else:
+                if not stack:
+                    raise BadTree("a bracket is closed that was not opened", number, column)
+                label, children, word, *opened = stack.pop()
+                if not children and word is None:
+                    raise BadTree("an empty bracket" if label is None else f"{label} is empty", *opened)
+                tree = Tree(label, tuple(children), word)
+                if stack:
+                    stack[-1][1].append(tree)
+                else:
+                    yield tree, opened[0]
+    if stack:
+        raise BadTree("this bracket is never closed", stack[0][3], stack[0][4])
+
+
+def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
+    """Without traces and what they leave empty, its root called TOP (put above a tree that has none).
+
+    With functions=False constituents lose function tags and indices. None if nothing but traces is left.
+    """
+    if tree.word is not None or tree.label not in ROOT_LABELS:
+        tree = Tree(ROOT, (tree,))
+    kept = _without_empty(tree, functions)
+    return None if kept is None else Tree(ROOT, kept.children)
+
+
+def _without_empty(tree: Tree, functions: bool) -> Tree | None:
+    if tree.word is not None:
+        return None if tree.label == EMPTY else tree
+    children = tuple(kept for child in tree.children if (kept := _without_empty(child, functions)))
+    return Tree(tree.label if functions else category(tree.label), children) if children else None
+
+
+def category(label: str) -> str:
+    """A constituent's label without function tags and indices: NP-SBJ-1 is NP, NP=2 is NP, -LRB- stays."""
+    return re.split("[-=]", label, maxsplit=1)[0] or label
+
+
+def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
+    """Symbols of a cleaned tree's brackets below its root, labelled at both ends: (NP DT NN )NP.
+
+    With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag.
+    """
+    symbols: list[str] = []
+
+    def add(node: Tree) -> None:
+        if node.word is not None:
+            symbols.append(node.label if leaves == "tags" or is_punctuation(node.label) else SINGLE)
+            return
+        symbols.append(f"({node.label}")
+        for child in node.children:
+            add(child)
+        symbols.append(f"){node.label}")
+
+    for child in tree.children:
+        add(child)
+    return symbols
+
+
+def is_punctuation(tag: str) -> bool:
+    """Whether a tag is one of punctuation: no letters in it, or a bracket's name."""
+    return tag in UNESCAPES or not any(character.isalpha() for character in tag)
+
+
+def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
+    """The tree of which `linearised` made the symbols. ValueError if they are none over exactly these words.
+
+    `tags` takes the place of the leaves' symbols.
+    """
+    stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
+    n_words = 0
+    for symbol in symbols:
+        if symbol.startswith("("):
+            stack.append((symbol[1:], []))
+        elif symbol.startswith(")"):
+            label, children = stack.pop()
+            if not stack or label != symbol[1:]:
+                raise ValueError(f"{symbol} closes what is not open")
+            if not children:
+                raise ValueError(f"{label} is empty")
+            stack[-1][1].append(Tree(label, tuple(children)))
+        else:
+            if n_words == len(words):
+                raise ValueError("more leaves than words")
+            stack[-1][1].append(Tree(tags[n_words] if tags else symbol, word=words[n_words]))
+            n_words += 1
+    if len(stack) > 1:
+        raise ValueError(f"{stack[-1][0]} is not closed")
+    if n_words < len(words):
+        raise ValueError("fewer leaves than words")
+    return Tree(ROOT, tuple(stack[0][1]))
