@@ -12,7 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from heed.cli.paper import paper_app
-from heed.cli.terminal import JSON, Directory, Mirror, print_json, say
+from heed.cli.parsing import evalb, parse
+from heed.cli.terminal import (
+    JSON,
+    Alpha,
+    Beam,
+    Device,
+    Directory,
+    Mirror,
+    PrecisionOption,
+    decoding_precision,
+    print_json,
+    say,
+)
 from heed.config import HeedError, Stopped
 
 app = typer.Typer(
@@ -29,14 +41,9 @@ app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 app.add_typer(paper_app, name="paper")
+app.command(epilog="Example: heed parse runs/parsing-gum/model < sentences.txt > trees.txt")(parse)
+app.command(epilog="Example: heed evalb gold.trees parsed.trees")(evalb)
 
-Beam = Annotated[int | None, typer.Option(help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")]
-Alpha = Annotated[
-    float | None,
-    typer.Option(
-        help="α of the length penalty, in the paper's form ((5 + length) / 6)^α. Default: the model's recipe."
-    ),
-]
 Form = Annotated[
     str | None,
     typer.Option(
@@ -44,14 +51,6 @@ Form = Annotated[
         help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
     ),
 ]
-PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        help="fp32: a line's translation is the same bits whatever is translated beside it; bf16 or int8: faster.",
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
 Tokenize = Annotated[
     str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for text that is tokenised already.")
 ]
@@ -457,7 +456,7 @@ def bench_decode(
         src_length=src_len,
         tgt_length=tgt_len,
         vocab_size=vocab,
-        precision=_decoding_precision(precision),
+        precision=decoding_precision(precision),
         device=device,
     )
     if as_json:
@@ -500,13 +499,7 @@ def _counted(lines: Iterable[str]) -> Iterator[str]:
 def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> Any:
     from heed.decoding.translator import Translator
 
-    return Translator.load(*models, device=device, precision=_decoding_precision(precision), report=say, **settings)
-
-
-def _decoding_precision(name: str) -> Any:
-    if name not in ("fp32", "bf16", "int8"):
-        raise HeedError(f"--precision {name}: expected fp32, bf16 or int8.")
-    return name
+    return Translator.load(*models, device=device, precision=decoding_precision(precision), report=say, **settings)
 
 
 def _progress(name: str, done: int, total: int | None) -> None:

@@ -6,9 +6,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Generic, TypeVar
 
 from heed.config import HeedError
 
+T = TypeVar("T")
 FilePair = tuple[Path, Path]
 
 
@@ -60,16 +62,16 @@ def read_pairs(files: FilePair) -> Iterator[tuple[str, str]]:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
-class UntilError:
-    """Lines up to a faulty one, so that those before it are still used; then `raise_error`."""
+class UntilError(Generic[T]):
+    """Items up to a faulty one, so that those before it are still used; then `raise_error`."""
 
-    def __init__(self, lines: Iterable[str]):
-        self._lines = lines
+    def __init__(self, items: Iterable[T]):
+        self._items = items
         self._error: HeedError | None = None
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[T]:
         try:
-            yield from self._lines
+            yield from self._items
         except HeedError as error:
             self._error = error
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -71,6 +71,7 @@ class Hypothesis:
     ended: bool
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """Decides which ids may follow, row by row: beam_size rows a sentence, in the order of their admission."""
 

@@ -1,0 +1,208 @@
+"""EVALB's rules: by hand, and against PYEVALB and, where it is installed, EVALB itself."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+from PYEVALB import parser as reference_parser
+from PYEVALB.scorer import Scorer
+
+from heed.config import HeedError
+from heed.parsing.evalb import Params, evalb, read_pairs_of_trees, read_params
+from heed.parsing.trees import Tree, parse_tree, read_trees
+from tests.parsing.damage import damaged
+
+GOLD = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran) (ADVP (RB away)) (PP (IN from) (NP (NNP Kim)))) (. .)))"
+
+
+def score(gold: str, predicted: str, params: Params | None = None):
+    return evalb([(parse_tree(gold), parse_tree(predicted))], params).all
+
+
+def test_the_same_tree_is_complete():
+    counts = score(GOLD, GOLD)
+    assert (counts.matched, counts.gold, counts.predicted, counts.complete) == (6, 6, 6, 1)
+    assert (counts.words, counts.right_tags, counts.crossing) == (6, 6, 0)  # the full stop is deleted, TOP as well
+
+
+def test_by_hand():
+    # PP hangs lower (crossing nothing), ADVP is called PRT, which is the same, Kim has another tag.
+    predicted = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran) (PRT (RB away)) (PP (IN from) (S (NN Kim)))) (. .)))"
+    counts = score(GOLD, predicted)
+    assert (counts.matched, counts.gold, counts.predicted, counts.complete) == (5, 6, 6, 0)
+    assert counts.right_tags == 5
+    numbers = counts.numbers()
+    assert numbers["recall"] == numbers["precision"] == numbers["f1"] == pytest.approx(100 * 5 / 6)
+
+
+def test_crossing_is_counted_by_predicted_brackets():
+    crossed = "(TOP (S (X (NP (DT The) (NN dog)) (VP (VBD ran))) (Y (RB away) (IN from) (NNP Kim)) (. .)))"
+    counts = score(GOLD, crossed)
+    assert counts.crossing == 1  # X ends within the gold VP; Y lies within it
+
+
+def test_a_bracket_is_used_once():
+    twice = score("(TOP (NP (NP (NN a))))", "(TOP (NP (NN a)))")
+    assert (twice.matched, twice.gold, twice.predicted) == (1, 2, 1)
+
+
+def test_brackets_of_deleted_words_only_do_not_count():
+    counts = score("(TOP (S (NP (NN a)) (X (. .))))", "(TOP (S (NP (NN a)) (. .)))")
+    assert (counts.matched, counts.gold, counts.predicted) == (2, 2, 2)
+
+
+def test_function_tags_do_not_count():
+    assert score("(TOP (S (NP-SBJ-1 (NN a)) (VP (VB b))))", "(TOP (S (NP (NN a)) (VP=2 (VB b))))").complete == 1
+
+
+def test_other_words_are_errors_no_tree_is_skipped_and_neither_counts():
+    pairs = [(parse_tree(GOLD), prediction) for prediction in (parse_tree("(TOP (NN x))"), None, "broken")]
+    found = evalb([*pairs, (parse_tree(GOLD), parse_tree(GOLD))])
+    assert (found.all.sentences, found.all.errors, found.all.skipped, found.all.gold) == (4, 2, 1, 6)
+    assert found.f1 == 100
+    assert found.strict_f1 == pytest.approx(2 * 100 * 25 / 125)
+    assert [why for _, _, why in found.each] == ["1 words, expected 6", "", "broken", ""]
+
+
+def test_punctuation_in_one_tree_only_is_an_error():
+    assert score("(TOP (S (NN a) (. .)))", "(TOP (S (NN a) (NN .)))").errors == 1
+
+
+def test_length_counts_punctuation():
+    long = "(TOP (S " + "(NN a) " * 40 + "(. .)))"
+    found = evalb([(parse_tree(long), parse_tree(long)), (parse_tree(GOLD), parse_tree(GOLD))])
+    assert (found.all.sentences, found.short.sentences) == (2, 1)
+
+
+def test_parameters_are_read_and_faults_named(tmp_path):
+    path = tmp_path / "own.prm"
+    path.write_text("# own\nLABELED 0\nCUTOFF_LEN 10\nDELETE_LABEL TOP\nEQ_LABEL A B\nEQ_WORD This this\n")
+    params = read_params(path)
+    assert params == Params(
+        deleted=frozenset(["TOP"]),
+        deleted_for_length=frozenset(),
+        equal_labels=frozenset([("A", "B")]),
+        equal_words=frozenset([("This", "this")]),
+        labelled=False,
+        cutoff=10,
+    )
+    assert score("(TOP (X (NN This)))", "(TOP (Y (NN this)))", params).matched == 1
+    for text, part in (("FOO 1", "line 1: unknown parameter FOO"), ("\nEQ_LABEL A", "line 2: EQ_LABEL takes 2")):
+        path.write_text(text)
+        with pytest.raises(HeedError, match=part):
+            read_params(path)
+
+
+def made_trees(n_trees: int, rng: random.Random) -> list[Tree]:
+    """Random trees with labels and tags of English, without brackets of one label over one span."""
+
+    def grown(depth: int, above: str) -> Tree:
+        if depth == 0 or rng.random() < 0.2:
+            return Tree(rng.choice(("NN", "VB", "DT", "IN", ",", ".")), word=rng.choice("abcde"))
+        label = rng.choice([label for label in ("S", "NP", "VP", "PP", "ADVP", "PRT") if label != above])
+        return Tree(label, tuple(grown(depth - 1, label) for _ in range(rng.randint(1, 4))))
+
+    return [Tree("TOP", (Tree("S", tuple(grown(4, "S") for _ in range(rng.randint(2, 4)))),)) for _ in range(n_trees)]
+
+
+def without_deleted(tree: Tree, params: Params) -> Tree | None:
+    """What EVALB looks at, as a tree: PYEVALB deletes nothing by itself."""
+    if tree.word is not None:
+        return None if tree.label in params.deleted else tree
+    children = tuple(kept for child in tree.children if (kept := without_deleted(child, params)))
+    return Tree(tree.label.replace("PRT", "ADVP"), children) if children else None
+
+
+def has_a_bracket_twice(tree: Tree) -> bool:
+    found = []
+
+    def visit(node: Tree, start: int) -> int:
+        end = start + 1 if node.word is not None else start
+        for child in node.children:
+            end = visit(child, end)
+        if node.word is None:
+            found.append((node.label, start, end))
+        return end
+
+    visit(tree, 0)
+    return len(found) != len(set(found))
+
+
+def test_agrees_with_pyevalb_on_a_thousand_damaged_trees():
+    rng, params, scorer = random.Random(5), Params(), Scorer()
+    compared, sums = [], [0, 0, 0, 0, 0]
+    for gold in made_trees(4000, rng):
+        predicted = damaged(gold, rng)
+        bare = [without_deleted(tree, params) for tree in (gold, predicted)]
+        # PYEVALB counts a bracket that stands twice once.
+        if None in bare or any(has_a_bracket_twice(tree) for tree in bare) or len({len(t.words()) for t in bare}) > 1:
+            continue
+        # Without TOP, which COLLINS.prm deletes: its only child is the root there.
+        roots = [tree.children[0] for tree in bare if len(tree.children) == 1]
+        texts = [str(root) for root in roots if root.word is None]
+        if len(texts) < 2 or bare[0].words() != bare[1].words():
+            continue
+        theirs = scorer.score_trees(*map(reference_parser.create_from_bracket_string, texts))
+        ours = evalb([(gold, predicted)], params).all
+        expected = (theirs.matched_brackets, theirs.gold_brackets, theirs.test_brackets, theirs.cross_brackets)
+        assert (ours.matched, ours.gold, ours.predicted, ours.crossing) == expected, (str(gold), str(predicted))
+        assert (ours.words, ours.right_tags) == (theirs.words, theirs.correct_tags)
+        sums = [a + b for a, b in zip(sums, (*expected[:3], theirs.words, theirs.correct_tags), strict=True)]
+        compared.append((gold, predicted))
+    assert len(compared) >= 1000
+    numbers = evalb(compared).all.numbers()
+    assert round(numbers["recall"], 2) == round(100 * sums[0] / sums[1], 2)
+    assert round(numbers["precision"], 2) == round(100 * sums[0] / sums[2], 2)
+    assert round(numbers["tagging_accuracy"], 2) == round(100 * sums[4] / sums[3], 2)
+    assert 50 < numbers["f1"] < 95  # they were damaged
+
+
+def test_agrees_with_evalb_itself(tmp_path, data_folder):
+    program = shutil.which("evalb")
+    if program is None:
+        pytest.skip("no evalb on the path")
+    rng = random.Random(1)
+    gold = [tree for tree in read_trees(data_folder / "gum" / "dev.ptb.gz") if len(str(tree)) < 2000]
+    lines = [str(damaged(tree, rng)) for tree in gold]
+    for i in rng.sample(range(len(lines)), 40):
+        lines[i] = rng.choice(["", "(TOP (S (NN x)))"])
+    (tmp_path / "gold").write_text("".join(f"{tree}\n" for tree in gold))
+    (tmp_path / "parsed").write_text("".join(f"{line}\n" for line in lines))
+    collins = "CUTOFF_LEN 40\nLABELED 1\nDELETE_LABEL_FOR_LENGTH -NONE-\nEQ_LABEL ADVP PRT\n"
+    collins += "".join(f"DELETE_LABEL {label}\n" for label in Params().deleted)
+    (tmp_path / "collins.prm").write_text(collins)
+    command = [program, "-p", "collins.prm", "-e", "100000", "gold", "parsed"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"), read_params(tmp_path / "collins.prm"))
+    for ours, summary in zip((found.all, found.short), shown.split("Number of sentence")[1:], strict=True):
+        theirs = [float(value) for value in re.findall(r"= +([\d.]+)", summary)]
+        numbers = ours.numbers()
+        assert theirs[:4] == [ours.sentences, ours.errors, ours.skipped, ours.valid]
+        names = ("recall", "precision", "f1", "complete_match", "average_crossing", "no_crossing")
+        names += ("two_or_less_crossing", "tagging_accuracy")
+        assert theirs[4:] == [pytest.approx(numbers[name], abs=0.006) for name in names]
+
+
+def test_command_line(tmp_path, heed):
+    (tmp_path / "gold").write_text(f"{GOLD}\n{GOLD}\n{GOLD}\n")
+    (tmp_path / "parsed").write_text(f"{GOLD}\n\n{GOLD[:-1]}\n")
+    done = heed("evalb", "gold", "parsed", "--json", "--verbose", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    for part in ("all", "len40"):
+        assert {"recall", "precision", "f1", "complete_match", "tagging_accuracy"} <= found[part].keys()
+        assert (found[part]["sentences"], found[part]["errors"], found[part]["skipped"]) == (3, 1, 1)
+    assert "never closed" in found["each"][2]["error"]
+    shown = heed("evalb", "gold", "parsed", "--verbose", cwd=tmp_path).stdout
+    assert "skipped" in shown and "EVALB, COLLINS.prm" in shown and "count as missed: 50.00" in shown
+    for gold, parsed, part in (
+        ("(TOP (S\n", "", "gold, line 1, column 1: this bracket is never closed"),
+        (f"{GOLD}\n", f"{GOLD}\n{GOLD}\n", "has 1 trees, parsed 2 lines"),
+        ("", "", "no tree to score"),
+    ):
+        (tmp_path / "gold").write_text(gold)
+        (tmp_path / "parsed").write_text(parsed)
+        bad = heed("evalb", "gold", "parsed", cwd=tmp_path)
+        assert bad.returncode == 1 and part in bad.stderr and "Traceback" not in bad.stderr

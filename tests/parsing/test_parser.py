@@ -1,0 +1,288 @@
+"""Whatever the model, every parse is a tree over exactly the words; what a treebank's layout holds is found."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.config import HeedError
+from heed.decoding.search import DecodingSettings
+from heed.model.transformer import Architecture, Transformer
+from heed.parsing.parser import Parser, TreeConstraint
+from heed.parsing.treebank import files_of
+from heed.parsing.trees import linearised, parse_tree, read_trees
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from tests.end_to_end.test_command_line import assert_one_clear_line
+
+SYMBOLS = ["(NP", ")NP", "(S", ")S", "(VP", ")VP", "DT", "NN", "VB", "."]
+WORDS = ["the", "dog", "runs", ".", "(", "a/b", "-LRB-", "no\u00a0break", "Zürich", "…"]
+BEAM = DecodingSettings(beam_size=3, length_penalty=0.3, max_extra_tokens=30)
+RECIPE = """
+preset = "parsing"
+[parsing]
+treebank = "{treebank}"
+train = ["02-21"]
+dev = ["22"]
+tests = {{ section23 = ["23"] }}
+[tokenizer]
+vocab_size = 600
+[model]
+n_layers = 2
+d_model = 64
+d_ff = 64
+n_heads = 4
+[training]
+batch_src_tokens = 600
+batch_tgt_tokens = 600
+learning_rate_factor = 1.0
+warmup_steps = 100
+max_steps = {max_steps}
+checkpoint_every = "100 steps"
+keep_checkpoints = 2
+average_last = 2
+[decoding]
+beam_size = 4
+max_extra_tokens = 40
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["the dog runs in Zürich ."] * 3, TokenizerSettings(vocab_size=600), SYMBOLS)
+
+
+def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2, **changes)
+    model = Transformer(arch, vocab_size).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # sharp: what it wants most is hardly ever a tree
+    return model
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), max_size=8), min_size=1, max_size=5),
+    st.integers(0, 1000),
+    st.sampled_from([1, 3, 21]),
+)
+def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam):
+    parser = Parser(random_model(len(tokenizer), seed), tokenizer, BEAM.model_copy(update={"beam_size": beam}))
+    parses = parser.parse(sentences)
+    assert [list(parse.words) for parse in parses] == sentences
+    for words, parse in zip(sentences, parses, strict=True):
+        if words:
+            assert parse.tree is not None and parse.tree.words() == words
+            assert parse_tree(str(parse.tree)) is not None
+            assert 0 < parse.confidence <= 1
+        else:
+            assert parse.tree is None
+
+
+def test_without_the_constraint_random_weights_write_none(tokenizer):
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, constrained=False)
+    assert [parse.tree for parse in parser.parse([["the", "dog", "runs"]])] == [None]
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_a_parse_does_not_depend_on_what_is_parsed_beside_it(tokenizer, positions):
+    # Learned positions have no kernels: the search then looks at every row, not at those only that can still win.
+    rng = random.Random(3)
+    sentences = [rng.choices(WORDS, k=rng.randint(1, 9)) for _ in range(40)]
+    parser = Parser(random_model(len(tokenizer), 2, positions=positions), tokenizer, BEAM)
+    together = parser.parse(sentences)
+    for words, parse in zip(sentences, together, strict=True):
+        (alone,) = parser.parse([words])
+        assert alone.tree == parse.tree and alone.score == pytest.approx(parse.score)
+
+
+def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenizer):
+    """With a beam that holds all of them: compared with every tree of a small space, scored one by one."""
+    from heed.decoding.translator import Translator
+
+    words = ["dog"]
+    model = random_model(len(tokenizer), 4)
+    tight = DecodingSettings(beam_size=400, length_penalty=0.0, max_extra_tokens=4)
+    (found,) = Parser(model, tokenizer, tight).parse([words])
+    longest = len(tokenizer.encode("dog")) + 4 - 1
+    leaves, labels = ["DT", "NN", "VB", "."], ["NP", "S", "VP"]
+    trees = [[leaf] for leaf in leaves]
+    candidates = list(trees)
+    while trees and len(trees[0]) + 2 <= longest:
+        trees = [[f"({label}", *inner, f"){label}"] for label in labels for inner in trees]
+        candidates += trees
+    ids = [tokenizer.encode_symbols([" ".join(symbols)])[0] for symbols in candidates]
+    scores = {}
+    translator = Translator(model, tokenizer, tight)
+    translator.tokenizer = _Fixed(tokenizer, ids)
+    for symbols, log_probs in zip(candidates, translator.log_probs(["dog"] * len(ids), ["?"] * len(ids)), strict=True):
+        scores[tuple(symbols)] = sum(log_probs)
+    assert found.tree is not None
+    assert found.log_prob == pytest.approx(max(scores.values()), abs=1e-4)
+    assert scores[tuple(linearised(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
+
+
+class _Fixed:
+    """A tokenizer whose second call for lines gives these ids."""
+
+    def __init__(self, tokenizer, ids):
+        self._tokenizer, self._ids = tokenizer, ids
+
+    def encode_lines(self, lines):
+        return self._ids if lines[0] == "?" else self._tokenizer.encode_lines(lines)
+
+
+def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
+    parser = Parser(random_model(len(tokenizer), 5), tokenizer, BEAM)
+    (parse,) = parser.parse([["the", "dog", "x"]], tags=[["DT", "VB", "FW"]])
+    assert [leaf.label for leaf in parse.tree.leaves()] == ["DT", "VB", "FW"]
+
+
+def test_the_constraint_leaves_room_to_close_everything(tokenizer):
+    """A walk that always opens where it may still ends in time."""
+    constraint = TreeConstraint(tokenizer, beam_size=1)
+    constraint.expect(0, ["a"] * 5, None)
+    constraint.admit([0])
+    names = {i: name for name, i in tokenizer.symbols.items()}
+    steps_left, written = 40, []
+    rows = torch.zeros(1, dtype=torch.int64).numpy()
+    while True:
+        allowed = constraint.ids[constraint.allowed(rows, torch.tensor([steps_left]).numpy())[0]]
+        assert len(allowed) and steps_left > 0
+        opening = [i for i in allowed if names.get(int(i), "").startswith("(")]
+        chosen = int((opening or list(allowed))[0])
+        if chosen == tokenizer.eos:
+            break
+        written.append(names[chosen])
+        constraint.advance(rows, torch.tensor([chosen]).numpy())
+        steps_left -= 1
+    assert steps_left >= 1
+    assert sum(symbol[0] not in "()" for symbol in written) == 5
+
+
+def test_a_translator_is_no_parser():
+    plain = train_tokenizer(["a b"] * 3, TokenizerSettings(vocab_size=600))
+    with pytest.raises(HeedError, match="no symbols of trees"):
+        Parser(random_model(len(plain), 1), plain, BEAM)
+
+
+def write_treebank(folder: Path) -> None:
+    """The LDC's layout with a small language of its own: subject, verb, and objects that depend on the verb."""
+    rng = random.Random(7)
+    nouns, verbs = ["dog", "cat", "tree", "house", "bird"], {"sees": 1, "gives": 2, "sleeps": 0}
+
+    def noun_phrase() -> str:
+        return f"(NP (DT the) (NN {rng.choice(nouns)}))"
+
+    for section in range(25):
+        path = folder / "parsed" / "mrg" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01.mrg"
+        path.parent.mkdir(parents=True)
+        trees = []
+        for _ in range(20):
+            verb = rng.choice(list(verbs))
+            objects = "".join(f" {noun_phrase()}" for _ in range(verbs[verb]))
+            subject = noun_phrase().replace("(NP", "(NP-SBJ")
+            trees.append(f"( (S {subject}\n    (VP (VBZ {verb}){objects} (NP (-NONE- *)))\n    (. .)) )\n")
+        path.write_text("\n".join(trees))
+        other = folder / "raw" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01"
+        other.parent.mkdir(parents=True)
+        other.write_text("no trees")
+
+
+@pytest.fixture(scope="module")
+def parser_run(tmp_path_factory, heed) -> Path:
+    """A folder with a treebank in the LDC's layout and a parser that `heed train` made of it."""
+    folder = tmp_path_factory.mktemp("parsing")
+    write_treebank(folder / "treebank")
+    (folder / "small.toml").write_text(RECIPE.format(treebank="treebank", max_steps=300))
+    done = heed("train", "small.toml", "--mirror", ".", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "train: 400 trees." in done.stderr and "dev: 20 trees." in done.stderr
+    scores = {score["name"]: score for score in json.loads(done.stdout)["scores"]}
+    assert scores["section23 (average)"]["f1"] > 90  # a language so small is learned
+    assert "COLLINS" in scores["section23 (average)"]["f1_signature"]
+    return folder
+
+
+def test_sections_are_split_as_the_recipe_says(parser_run):
+    folder = parser_run / "treebank"
+    assert [path.parent.name for path in files_of(folder, ["02-21"])] == [f"{n:02d}" for n in range(2, 22)]
+    assert [path.name for path in files_of(folder, ["23"])] == ["wsj_2301.mrg"]
+    with pytest.raises(HeedError, match="no section 25"):
+        files_of(folder, ["24-25"])
+    with pytest.raises(HeedError, match=r"no file \*.ptb"):
+        files_of(folder, ["*.ptb"])
+
+
+def test_parse_and_evalb_from_the_command_line(parser_run, heed):
+    gold = list(read_trees(parser_run / "treebank/parsed/mrg/wsj/23/wsj_2301.mrg", functions=False))
+    (parser_run / "gold").write_text("".join(f"{tree}\n" for tree in gold))
+    sentences = "".join(" ".join(tree.words()) + "\n" for tree in gold) + "\n( odd/one\n"
+    model = "runs/small/model"
+    done = heed("parse", model, stdin=sentences, cwd=parser_run)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 22 and lines[20] == ""
+    assert parse_tree(lines[21]).words() == ["-LRB-", "odd/one"]
+    (parser_run / "parsed").write_text("\n".join(lines[:20]) + "\n")
+    found = json.loads(heed("evalb", "gold", "parsed", "--json", cwd=parser_run).stdout)
+    assert found["all"]["f1"] > 90 and found["all"]["errors"] == 0
+
+    tagged = heed("parse", model, "--tags", "--json", stdin="the/DT dog/NN sleeps/VBZ ./FW\n", cwd=parser_run)
+    facts = json.loads(tagged.stdout)
+    assert "(FW .)" in facts["tree"] and facts["words"] == ["the", "dog", "sleeps", "."]
+    assert facts["log_prob"] < 0 < facts["confidence"] < 1
+    free = heed("parse", model, "--unconstrained", stdin="the dog sleeps .\n", cwd=parser_run)
+    assert "of 1 outputs are no tree over their words" in free.stderr
+    none = heed("parse", model, "--min-confidence", "1", stdin=sentences, cwd=parser_run)
+    assert "0 of" not in none.stderr or none.stdout == ""
+
+
+def test_self_training_mixes_in_what_the_parser_is_sure_of(parser_run, heed):
+    raw = "the bird gives the dog the cat .\n" * 30
+    sure = heed("parse", "runs/small/model", "--min-confidence", "0.5", stdin=raw, cwd=parser_run)
+    assert sure.returncode == 0, sure.stderr
+    n_sure = len(sure.stdout.splitlines())
+    assert n_sure and f"{n_sure} of 30 trees have a confidence of 0.5 or more" in sure.stderr
+    (parser_run / "treebank" / "auto.trees").write_text(sure.stdout)
+    mixed = [
+        "--set",
+        'parsing.parsed=["auto.trees"]',
+        "--set",
+        "parsing.gold_weight=2",
+        "--set",
+        "training.max_steps=5",
+    ]
+    done = heed("train", "small.toml", "--mirror", ".", "--run", "mixed", *mixed, cwd=parser_run)
+    assert done.returncode == 0, done.stderr
+    assert f"train: {800 + n_sure} trees, 400 gold ones 2 times among them." in done.stderr
+
+
+def test_bad_input_is_one_clear_line(parser_run, heed):
+    assert_one_clear_line(
+        heed("parse", "runs/small/model", "--tags", stdin="the/DT dog/NN\ndog\n", cwd=parser_run),
+        "standard input, line 2: 'dog' is not word/TAG",
+    )
+    assert_one_clear_line(
+        heed("train", "small.toml", "--run", "x", cwd=parser_run), "treebank treebank: no folder corpora/treebank"
+    )
+    other = ["--set", 'parsing.leaves="single"', "--mirror", "."]
+    assert_one_clear_line(heed("train", "small.toml", *other, cwd=parser_run), "parsing.leaves was 'tags', is 'single'")
+    assert_one_clear_line(
+        heed("train", "small.toml", "--set", "data.tgt_symbols=false", "--mirror", ".", cwd=parser_run),
+        "data.tgt_symbols must be true",
+    )
+    path = parser_run / "treebank/parsed/mrg/wsj/05/wsj_0501.mrg"
+    good = path.read_text()
+    path.write_text(good + "\n(S (NP")
+    assert_one_clear_line(
+        heed("train", "small.toml", "--mirror", ".", "--run", "y", cwd=parser_run),
+        "wsj_0501.mrg, line ",
+        "never closed",
+    )
+    path.write_text(good)

@@ -1,0 +1,145 @@
+"""Brackets are read and written; a tree and its symbols are the same thing; faults are named where they are."""
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.config import HeedError
+from heed.parsing.trees import (
+    ROOT,
+    BadTree,
+    Tree,
+    category,
+    cleaned,
+    linearised,
+    parse_tree,
+    plain,
+    read_trees,
+    restored,
+    sentence,
+)
+
+DOG = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran)) (. .)))"
+# What a label or a word can hold: anything that neither ends a token nor is a bracket.
+TOKENS = st.text(st.characters(exclude_characters="() \t\r\n\f\v", exclude_categories=["Cs"]), min_size=1, max_size=6)
+LABELS = st.one_of(st.sampled_from(["NP", "VP-TMP", "-LRB-", "XX", "NP=2", "S"]), TOKENS)
+WORDS = st.one_of(st.sampled_from(["-LRB-", "1\\/2", "a/b", "XX", "=", "[", "'", "no\u00a0break"]), TOKENS)
+LEAVES = st.builds(lambda label, word: Tree(label, word=word), LABELS, WORDS)
+CONSTITUENTS = st.recursive(
+    LEAVES,
+    lambda children: st.builds(Tree, LABELS, st.lists(children, min_size=1, max_size=4).map(tuple)),
+    max_leaves=12,
+)
+TREES = st.lists(CONSTITUENTS, min_size=1, max_size=3).map(lambda children: Tree(ROOT, tuple(children)))
+
+
+@given(TREES)
+def test_symbols_and_words_give_the_tree_back(tree):
+    words = tree.words()
+    assert restored(words, linearised(tree)) == tree
+    tags = [leaf.label for leaf in tree.leaves()]
+    assert restored(words, linearised(tree, "single"), tags) == tree
+
+
+@given(TREES)
+def test_a_written_tree_is_read_as_it_was(tree):
+    if all(leaf.label != "-NONE-" for leaf in tree.leaves()):
+        assert parse_tree(str(tree)) == tree
+
+
+@given(TREES, st.data())
+def test_symbols_of_another_sentence_or_with_one_lost_are_refused(tree, data):
+    words, symbols = tree.words(), linearised(tree)
+    with pytest.raises(ValueError):
+        restored([*words, "more"], symbols)
+    lost = data.draw(st.integers(0, len(symbols) - 1))
+    with pytest.raises(ValueError):
+        restored(words, symbols[:lost] + symbols[lost + 1 :])
+
+
+def test_linearisation_is_the_one_of_vinyals_and_kaiser():
+    tree = parse_tree(DOG)
+    assert linearised(tree) == ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBD", ")VP", ".", ")S"]
+    assert linearised(tree, "single") == ["(S", "(NP", "XX", "XX", ")NP", "(VP", "XX", ")VP", ".", ")S"]
+
+
+@pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1"])
+def test_roots_of_all_kinds_are_top(root):
+    assert parse_tree(DOG.replace("TOP", root)) == parse_tree(DOG)
+
+
+def test_a_tree_without_a_root_gets_one():
+    assert parse_tree("(S (NP (NN x)))") == parse_tree("(TOP (S (NP (NN x))))")
+    assert parse_tree("(NN x)") == Tree(ROOT, (Tree("NN", word="x"),))
+
+
+def test_traces_go_with_what_they_leave_empty_and_function_tags_if_asked():
+    text = "( (S (NP-SBJ-1 (NNP Kim)) (VP (VBZ likes) (NP=2 (-NONE- *T*-1)) (ADVP-TMP (RB now)))))"
+    tree = parse_tree(text)
+    assert str(tree) == "(TOP (S (NP-SBJ-1 (NNP Kim)) (VP (VBZ likes) (ADVP-TMP (RB now)))))"
+    assert str(cleaned(tree, functions=False)) == "(TOP (S (NP (NNP Kim)) (VP (VBZ likes) (ADVP (RB now)))))"
+    assert parse_tree("(TOP (S (NP (-NONE- *))))") is None
+    assert [category(label) for label in ("NP-SBJ", "NP=2", "-LRB-", "PRT|ADVP")] == ["NP", "NP", "-LRB-", "PRT|ADVP"]
+
+
+def test_unary_chains_stay():
+    text = "(TOP (S (VP (VB Go))))"
+    assert str(parse_tree(text)) == text
+
+
+def test_the_model_reads_plain_words():
+    assert sentence(["-LRB-", "1\\/2", "\\*", "a", "-RRB-"]) == "( 1/2 * a )"
+    assert plain("and/or") == "and/or"
+    assert str(Tree("NN", word="f(x)")) == "(NN f-LRB-x-RRB-)"
+
+
+def test_trees_over_many_lines_and_a_line_each_zipped_or_not(tmp_path):
+    pretty = "\n( (S (NP (NN a))\n     (VP (VB b)) )\n)\n\n( (X (NN c)))\n"
+    expected = ["(TOP (S (NP (NN a)) (VP (VB b))))", "(TOP (X (NN c)))"]
+    (tmp_path / "t.mrg").write_text(pretty)
+    (tmp_path / "t.ptb.gz").write_bytes(gzip.compress("\n".join(expected).encode()))
+    for name in ("t.mrg", "t.ptb.gz"):
+        assert [str(tree) for tree in read_trees(tmp_path / name)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "part"),
+    [
+        ("(TOP (NN a))\n(TOP (S (NN b))", 2, 1, "never closed"),
+        ("(TOP (NN a)))", 1, 13, "not opened"),
+        ("(TOP\n (S ))", 2, 2, "S is empty"),
+        ("(TOP (NN a b))", 1, 12, "'b' beside"),
+        ("(TOP ((NN a)))", 1, 6, "without a label"),
+        ("(TOP (NN a (X b)))", 1, 12, "behind the word"),
+        ("word", 1, 1, "outside of brackets"),
+        ("()", 1, 1, "empty bracket"),
+        ("(TOP " + "(S " * 300, 1, 5 + 3 * 199 + 1, "deeper than 200"),
+    ],
+)
+def test_a_fault_is_named_with_file_line_and_column(tmp_path, text, line, column, part):
+    path = tmp_path / "bad.mrg"
+    path.write_text(text)
+    with pytest.raises(HeedError) as caught:
+        list(read_trees(path))
+    assert f"bad.mrg, line {line}, column {column}: " in str(caught.value)
+    assert part in str(caught.value)
+
+
+def test_two_trees_in_a_line_are_refused():
+    with pytest.raises(BadTree):
+        parse_tree("(TOP (NN a)) (TOP (NN b))")
+    assert parse_tree("  ") is None
+
+
+def test_all_trees_of_gum_come_back(data_folder):
+    n_trees = 0
+    for split in ("train", "dev"):
+        for tree in read_trees(data_folder / "gum" / f"{split}.ptb.gz"):
+            words, tags = tree.words(), [leaf.label for leaf in tree.leaves()]
+            assert restored(words, linearised(tree)) == tree
+            assert restored(words, linearised(tree, "single"), tags) == tree
+            assert parse_tree(str(tree)) == tree
+            n_trees += 1
+    assert n_trees == 11_799
