@@ -1,5 +1,6 @@
 """Shapes in signatures are checked whenever tests run; small models and corpora that several tests use."""
 
+import json
 import os
 import subprocess
 import sys
@@ -90,3 +91,21 @@ def random_pairs(n_pairs: int, *, vocab_size: int = 50, seed: int = 3) -> tuple[
     src = torch.randint(3, vocab_size, mask.shape, generator=generator)
     src[torch.arange(n_pairs), lengths] = SPECIAL.eos
     return src.masked_fill(~mask, SPECIAL.pad), mask
+
+
+@pytest.fixture(scope="session")
+def parser_run(tmp_path_factory, heed) -> Path:
+    """A folder with a treebank in the LDC's layout and a parser that `heed train` made of it."""
+    folder = tmp_path_factory.mktemp("parsing")
+    from tests.parsing.corpus import RECIPE as PARSING
+    from tests.parsing.corpus import write_treebank
+
+    write_treebank(folder / "treebank")
+    (folder / "small.toml").write_text(PARSING.format(treebank="treebank", max_steps=300))
+    done = heed("train", "small.toml", "--mirror", ".", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "train: 400 trees." in done.stderr and "dev: 20 trees." in done.stderr
+    scores = {score["name"]: score for score in json.loads(done.stdout)["scores"]}
+    assert scores["section23 (average)"]["f1"] > 90  # a language so small is learned
+    assert "COLLINS" in scores["section23 (average)"]["f1_signature"]
+    return folder

@@ -26,10 +26,14 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores."""
+    """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores.
+
+    verb: the command that uses it.
+    """
 
     src: str
     tgt: str
+    verb: str = "translate"
     decoding: dict[str, Any] = field(default_factory=dict)
     trained_on: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, str] = field(default_factory=dict)
@@ -187,7 +191,8 @@ def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:
         f"{arch.n_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, {arch.n_heads} heads, "
         f"{n_parameters(arch, vocab_size):,} parameters, {vocab_size:,} ids.",
         "",
-        "Use: `heed translate FOLDER < text`, or in Python `heed.load(FOLDER).translate([...])`.",
+        f"Use: `heed {card.verb} FOLDER < text`"
+        + (", or in Python `heed.load(FOLDER).translate([...])`." if card.verb == "translate" else "."),
     ]
     for title, facts in (("Trained on", card.trained_on), ("Scores", card.scores), ("Decoding", card.decoding)):
         if facts:

@@ -171,9 +171,10 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     card = ModelCard(
         recipe.data.src,
         recipe.data.tgt,
+        verb="translate" if recipe.parsing is None else "parse",
         decoding=recipe.decoding.model_dump(),
         trained_on={
-            "corpus": recipe.data.corpus or "own files",
+            "corpus": recipe.data.corpus or (f"treebank {recipe.parsing.treebank}" if recipe.parsing else "own files"),
             "pairs": len(prepared.train),
             "sha256 of its ids": prepared.train.fingerprint,
         },

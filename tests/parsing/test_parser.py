@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,33 +20,6 @@ from tests.end_to_end.test_command_line import assert_one_clear_line
 SYMBOLS = ["(NP", ")NP", "(S", ")S", "(VP", ")VP", "DT", "NN", "VB", "."]
 WORDS = ["the", "dog", "runs", ".", "(", "a/b", "-LRB-", "no\u00a0break", "Zürich", "…"]
 BEAM = DecodingSettings(beam_size=3, length_penalty=0.3, max_extra_tokens=30)
-RECIPE = """
-preset = "parsing"
-[parsing]
-treebank = "{treebank}"
-train = ["02-21"]
-dev = ["22"]
-tests = {{ section23 = ["23"] }}
-[tokenizer]
-vocab_size = 600
-[model]
-n_layers = 2
-d_model = 64
-d_ff = 64
-n_heads = 4
-[training]
-batch_src_tokens = 600
-batch_tgt_tokens = 600
-learning_rate_factor = 1.0
-warmup_steps = 100
-max_steps = {max_steps}
-checkpoint_every = "100 steps"
-keep_checkpoints = 2
-average_last = 2
-[decoding]
-beam_size = 4
-max_extra_tokens = 40
-"""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +70,7 @@ def test_a_parse_does_not_depend_on_what_is_parsed_beside_it(tokenizer, position
     together = parser.parse(sentences)
     for words, parse in zip(sentences, together, strict=True):
         (alone,) = parser.parse([words])
-        assert alone.tree == parse.tree and alone.score == pytest.approx(parse.score)
+        assert alone.tree == parse.tree and alone.score == pytest.approx(parse.score, rel=1e-5)
 
 
 def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenizer):
@@ -116,25 +88,12 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     while trees and len(trees[0]) + 2 <= longest:
         trees = [[f"({label}", *inner, f"){label}"] for label in labels for inner in trees]
         candidates += trees
-    ids = [tokenizer.encode_symbols([" ".join(symbols)])[0] for symbols in candidates]
-    scores = {}
-    translator = Translator(model, tokenizer, tight)
-    translator.tokenizer = _Fixed(tokenizer, ids)
-    for symbols, log_probs in zip(candidates, translator.log_probs(["dog"] * len(ids), ["?"] * len(ids)), strict=True):
-        scores[tuple(symbols)] = sum(log_probs)
+    targets = [" ".join(symbols) for symbols in candidates]
+    log_probs = Translator(model, tokenizer, tight).log_probs(["dog"] * len(targets), targets)
+    scores = {tuple(symbols): sum(values) for symbols, values in zip(candidates, log_probs, strict=True)}
     assert found.tree is not None
     assert found.log_prob == pytest.approx(max(scores.values()), abs=1e-4)
     assert scores[tuple(linearised(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
-
-
-class _Fixed:
-    """A tokenizer whose second call for lines gives these ids."""
-
-    def __init__(self, tokenizer, ids):
-        self._tokenizer, self._ids = tokenizer, ids
-
-    def encode_lines(self, lines):
-        return self._ids if lines[0] == "?" else self._tokenizer.encode_lines(lines)
 
 
 def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
@@ -169,44 +128,6 @@ def test_a_translator_is_no_parser():
     plain = train_tokenizer(["a b"] * 3, TokenizerSettings(vocab_size=600))
     with pytest.raises(HeedError, match="no symbols of trees"):
         Parser(random_model(len(plain), 1), plain, BEAM)
-
-
-def write_treebank(folder: Path) -> None:
-    """The LDC's layout with a small language of its own: subject, verb, and objects that depend on the verb."""
-    rng = random.Random(7)
-    nouns, verbs = ["dog", "cat", "tree", "house", "bird"], {"sees": 1, "gives": 2, "sleeps": 0}
-
-    def noun_phrase() -> str:
-        return f"(NP (DT the) (NN {rng.choice(nouns)}))"
-
-    for section in range(25):
-        path = folder / "parsed" / "mrg" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01.mrg"
-        path.parent.mkdir(parents=True)
-        trees = []
-        for _ in range(20):
-            verb = rng.choice(list(verbs))
-            objects = "".join(f" {noun_phrase()}" for _ in range(verbs[verb]))
-            subject = noun_phrase().replace("(NP", "(NP-SBJ")
-            trees.append(f"( (S {subject}\n    (VP (VBZ {verb}){objects} (NP (-NONE- *)))\n    (. .)) )\n")
-        path.write_text("\n".join(trees))
-        other = folder / "raw" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01"
-        other.parent.mkdir(parents=True)
-        other.write_text("no trees")
-
-
-@pytest.fixture(scope="module")
-def parser_run(tmp_path_factory, heed) -> Path:
-    """A folder with a treebank in the LDC's layout and a parser that `heed train` made of it."""
-    folder = tmp_path_factory.mktemp("parsing")
-    write_treebank(folder / "treebank")
-    (folder / "small.toml").write_text(RECIPE.format(treebank="treebank", max_steps=300))
-    done = heed("train", "small.toml", "--mirror", ".", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "train: 400 trees." in done.stderr and "dev: 20 trees." in done.stderr
-    scores = {score["name"]: score for score in json.loads(done.stdout)["scores"]}
-    assert scores["section23 (average)"]["f1"] > 90  # a language so small is learned
-    assert "COLLINS" in scores["section23 (average)"]["f1_signature"]
-    return folder
 
 
 def test_sections_are_split_as_the_recipe_says(parser_run):

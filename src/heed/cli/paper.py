@@ -83,6 +83,35 @@ def paper_table3(
         _give(table3.page(vocab_size, folder), out)
 
 
+@paper_app.command("table4", epilog="Example: heed paper table4 --run --treebank /ldc/wsj")
+def paper_table4(
+    run: Annotated[bool, typer.Option("--run", help="Train and score a parser first.")] = False,
+    treebank: Annotated[
+        Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the runs lie: parsing-wsj, parsing-gum.")] = Path("runs"),
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    out: Out = None,
+    as_json: JSON = False,
+) -> None:
+    """Constituency parsing: published, and the parsers that were trained here."""
+    from heed.paper import table4
+
+    if run:
+        from heed.pipeline import train_recipe
+        from heed.recipe import read_recipe
+
+        name = "parsing-wsj" if treebank else "parsing-gum"
+        changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
+        recipe = read_recipe(Path("recipes") / f"{name}.toml", changes)
+        train_recipe(recipe, folder / name, directory=directory, mirror=mirror, report=say)
+    if as_json:
+        print_json(table4.facts(folder))
+    else:
+        _give(table4.page(folder), out)
+
+
 @paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
 def paper_equations(out: Out = None, as_json: JSON = False) -> None:
     """The schedule, the position table's linearity, the variance of dot products."""
@@ -142,7 +171,7 @@ def paper_all(
     src: Annotated[Path | None, typer.Option(help="Sentences for named heads; the first 200 are read.")] = None,
     lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Table 3 counts for this vocabulary.")] = 37_000,
-    folder: Annotated[Path, typer.Option(help="Where Table 3's runs lie.")] = Path("runs/table3"),
+    folder: Annotated[Path, typer.Option(help="Where runs lie: Table 3's in table3, parsers.")] = Path("runs"),
 ) -> None:
     """Every page with its plots, and an index."""
     from heed.paper.index import write_all

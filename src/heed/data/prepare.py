@@ -181,7 +181,7 @@ def _encoded(
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids of the pairs that pass, whose line numbers it adds to `lines`; lengths matter only if `limited`."""
     told = time.monotonic()
-    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer, data.tgt_symbols):
+    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
@@ -206,9 +206,7 @@ def _encoded(
                 drop(line, reason)
 
 
-def _encoded_chunks(
-    pairs: tuple[FilePair, ...], tokenizer: Tokenizer, tgt_symbols: bool
-) -> Iterator[tuple[list, list, list]]:
+def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
 
     The tokenizer works on the next lines, on all cores, while the last ones are written.
@@ -218,9 +216,8 @@ def _encoded_chunks(
     with ThreadPoolExecutor(2) as pool:
         while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
             if chunk:
-                encode_tgt = tokenizer.encode_symbols if tgt_symbols else tokenizer.encode_lines
                 src = pool.submit(tokenizer.encode_lines, [pair[0] for _, pair in chunk])
-                tgt = pool.submit(encode_tgt, [pair[1] for _, pair in chunk])
+                tgt = pool.submit(tokenizer.encode_targets, [pair[1] for _, pair in chunk])
                 ahead.append((chunk, src, tgt))
             if not chunk or len(ahead) > 2:
                 begun, src, tgt = ahead.popleft()

@@ -127,7 +127,9 @@ class Translator:
         """
         lines: deque[_Line] = deque()  # read, not given out yet
         pieces: dict[int, tuple[_Line, int]] = {}
-        sources = self._sources(iter(texts), lines, pieces, self.tokenizer.encode(prefix) if prefix else [])
+        sources = self._sources(
+            iter(texts), lines, pieces, self.tokenizer.encode_targets([prefix])[0] if prefix else []
+        )
         found = search(
             self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
             sampling=sampling,
@@ -181,7 +183,7 @@ class Translator:
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""
-        pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_lines(targets), strict=True))
+        pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_targets(targets), strict=True))
         results: list[list[float]] = [[] for _ in pairs]
         device = self.models[0].src_embedding.weight.device
         for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
@@ -198,7 +200,7 @@ class Translator:
         """
         device = self.models[0].src_embedding.weight.device
         src = torch.tensor([*self.tokenizer.encode(source), self.special.eos], device=device)
-        tgt_in = torch.tensor([self.special.bos, *self.tokenizer.encode(target)], device=device)
+        tgt_in = torch.tensor([self.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
         return attention_weights(self.models[0], src, tgt_in)
 
     def _translation(self, source: str, found: list[list[Hypothesis]]) -> Translation:

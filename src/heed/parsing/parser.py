@@ -60,7 +60,6 @@ class Parser:
         self.model, self.tokenizer, self.settings = packed(model, precision), tokenizer, settings
         self.constrained = constrained
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
-        self._names = {i: name for name, i in tokenizer.symbols.items()}
 
     @classmethod
     def load(
@@ -145,7 +144,7 @@ class Parser:
         self, words: Sequence[str], tags: Sequence[str] | None, ids: tuple[int, ...], score: float, log_prob: float
     ) -> Parse:
         try:
-            tree = restored(words, [self._names.get(i, "?") for i in ids], tags)
+            tree = restored(words, self.tokenizer.pieces(ids), tags)
         except ValueError:
             tree = None
         return Parse(tuple(words), tree, score, log_prob, math.exp(log_prob / (len(ids) + 1)))

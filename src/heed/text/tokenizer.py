@@ -5,7 +5,7 @@ A space belongs to the word that follows it; a text is encoded with one space pu
 so a word has the same ids at the beginning of a line as within it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class Tokenizer:
         self.pad, self.bos, self.eos = (self._special_id(name) for name in (PAD, BOS, EOS))
         ids = backend.get_vocab(with_added_tokens=True)
         self.symbols = {name.removeprefix(SYMBOL): i for name, i in ids.items() if name.startswith(SYMBOL)}
+        self._names = {i: name for name, i in self.symbols.items()}
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
@@ -67,19 +68,23 @@ class Tokenizer:
         """Ids of many lines, on all cores."""
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
 
-    def encode_symbols(self, lines: list[str]) -> list[list[int]]:
-        """Ids of lines of symbols with spaces between; of a line with an unknown symbol none."""
+    def encode_targets(self, lines: list[str]) -> list[list[int]]:
+        """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown."""
+        if not self.symbols:
+            return self.encode_lines(lines)
         found = ([self.symbols.get(name) for name in line.split(" ")] for line in lines)
         return [[] if None in ids else ids for ids in found]  # type: ignore[misc]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text; special symbols are left out. Ids that spell no UTF-8 show as U+FFFD."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text, or the symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
         special = {self.pad, self.bos, self.eos}
+        if names := [self._names[i] for i in ids if i in self._names]:
+            return " ".join(names)
         return str(self._backend.decode([i for i in ids if i not in special])).removeprefix(" ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What each id stands for, readable; for figures and logs."""
-        return [str(self._backend.decode([i])) or str(self._backend.id_to_token(i)) for i in ids]
+        return [self._names.get(i) or str(self._backend.decode([i]) or self._backend.id_to_token(i)) for i in ids]
 
     def save(self, path: Path) -> None:
         with whole_file(path) as temporary:

@@ -1,0 +1,82 @@
+"""Table 4: constituency parsing (section 6.3), published and by the parsers that were trained here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heed.model.cost import n_parameters
+from heed.model_folder import read_config
+from heed.paper.page import Page, prose
+
+RECIPES = ("parsing-wsj", "parsing-wsj-semi", "parsing-gum")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 4: EVALB's F1 on section 23 of the WSJ."""
+
+    parser: str
+    training: str
+    f1: float
+
+
+PUBLISHED = (
+    Row("Vinyals & Kaiser et al. 2014", "WSJ only", 88.3),
+    Row("Petrov et al. 2006", "WSJ only", 90.4),
+    Row("Zhu et al. 2013", "WSJ only", 90.4),
+    Row("Dyer et al. 2016", "WSJ only", 91.7),
+    Row("Transformer (4 layers)", "WSJ only", 91.3),
+    Row("Zhu et al. 2013", "semi-supervised", 91.3),
+    Row("Huang & Harper 2009", "semi-supervised", 91.3),
+    Row("McClosky et al. 2006", "semi-supervised", 92.1),
+    Row("Vinyals & Kaiser et al. 2014", "semi-supervised", 92.1),
+    Row("Transformer (4 layers)", "semi-supervised", 92.7),
+    Row("Luong et al. 2015", "multi-task", 93.0),
+    Row("Dyer et al. 2016", "generative", 93.3),
+)
+
+
+def facts(runs: Path) -> dict[str, Any]:
+    """The published rows, and what the parsers in RUNS/parsing-* were trained on and score."""
+    parsers = []
+    for name in RECIPES:
+        folder = runs / name / "model"
+        if (folder / "config.json").is_file():
+            arch, vocab_size, card = read_config(folder)
+            parsers.append(
+                {"model": str(folder), "parameters": n_parameters(arch, vocab_size), **card.trained_on, **card.scores}
+            )
+    return {"published": [vars(row) for row in PUBLISHED], "parsers": parsers}
+
+
+def page(runs: Path) -> Page:
+    """The table as Markdown, with the parsers in RUNS."""
+    lines = [
+        "# Table 4: constituency parsing",
+        "",
+        "Published: F1 by EVALB on section 23 of the Wall Street Journal in the Penn Treebank.",
+        "",
+        "| parser | training | F1 |",
+        "|---|---|---|",
+        *(f"| {row.parser} | {row.training} | {row.f1} |" for row in PUBLISHED),
+        "",
+        "## Heed",
+        "",
+    ]
+    parsers = facts(runs)["parsers"]
+    if not any("wsj" in parser["corpus"] for parser in parsers):
+        lines += [
+            prose(
+                """Not measured on the WSJ, which the LDC licenses: `heed paper table4 --run --treebank FOLDER` trains
+                `recipes/parsing-wsj.toml` on yours, which has the paper's settings. What follows is of GUM (Zeldes
+                2017), another treebank: its figures are not comparable with the published ones."""
+            ),
+            "",
+        ]
+    if not parsers:
+        lines += ["Not measured on GUM yet: `heed paper table4 --run`.", ""]
+    for parser in parsers:
+        lines += [f"- **{parser['corpus']}**, {parser['parameters']:,} parameters"]
+        lines += [f"  - {name}: {value}" for name, value in parser.items() if name not in ("corpus", "parameters")]
+        lines += [""]
+    return Page("table4", "\n".join(lines))

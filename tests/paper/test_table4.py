@@ -1,0 +1,23 @@
+"""Table 4: what is published, and what says which treebank a figure is of."""
+
+import json
+
+from heed.paper.table4 import PUBLISHED, page
+
+
+def test_the_papers_rows():
+    ours = [row.f1 for row in PUBLISHED if row.parser.startswith("Transformer")]
+    assert len(PUBLISHED) == 12 and ours == [91.3, 92.7]
+
+
+def test_without_a_run_the_page_says_how_to_measure(tmp_path):
+    text = page(tmp_path).text
+    assert "heed paper table4 --run --treebank FOLDER" in text and "Not measured on GUM yet" in text
+
+
+def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
+    (tmp_path / "parsing-gum").symlink_to(parser_run / "runs" / "small")
+    found = json.loads(heed("paper", "table4", "--folder", tmp_path, "--json").stdout)["parsers"]
+    assert [parser["corpus"] for parser in found] == ["treebank treebank"]
+    text = page(tmp_path).text
+    assert "**treebank treebank**" in text and "section23: F1 " in text and "not comparable" in text

@@ -1,0 +1,55 @@
+"""A treebank in the LDC's layout and a recipe for it, both small."""
+
+import random
+from pathlib import Path
+
+RECIPE = """
+preset = "parsing"
+[parsing]
+treebank = "{treebank}"
+train = ["02-21"]
+dev = ["22"]
+tests = {{ section23 = ["23"] }}
+[tokenizer]
+vocab_size = 600
+[model]
+n_layers = 2
+d_model = 64
+d_ff = 64
+n_heads = 4
+[training]
+batch_src_tokens = 600
+batch_tgt_tokens = 600
+learning_rate_factor = 1.0
+warmup_steps = 100
+max_steps = {max_steps}
+checkpoint_every = "100 steps"
+keep_checkpoints = 2
+average_last = 2
+[decoding]
+beam_size = 4
+max_extra_tokens = 40
+"""
+
+
+def write_treebank(folder: Path) -> None:
+    """The LDC's layout with a small language of its own: subject, verb, and objects that depend on the verb."""
+    rng = random.Random(7)
+    nouns, verbs = ["dog", "cat", "tree", "house", "bird"], {"sees": 1, "gives": 2, "sleeps": 0}
+
+    def noun_phrase() -> str:
+        return f"(NP (DT the) (NN {rng.choice(nouns)}))"
+
+    for section in range(25):
+        path = folder / "parsed" / "mrg" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01.mrg"
+        path.parent.mkdir(parents=True)
+        trees = []
+        for _ in range(20):
+            verb = rng.choice(list(verbs))
+            objects = "".join(f" {noun_phrase()}" for _ in range(verbs[verb]))
+            subject = noun_phrase().replace("(NP", "(NP-SBJ")
+            trees.append(f"( (S {subject}\n    (VP (VBZ {verb}){objects} (NP (-NONE- *)))\n    (. .)) )\n")
+        path.write_text("\n".join(trees))
+        other = folder / "raw" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01"
+        other.parent.mkdir(parents=True)
+        other.write_text("no trees")
