@@ -28,15 +28,15 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 class ModelCard:
     """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores.
 
-    verb: the command that uses it.
+    parsing: of a parser, how trees are sequences (LinearisationSettings).
     """
 
     src: str
     tgt: str
-    verb: str = "translate"
     decoding: dict[str, Any] = field(default_factory=dict)
     trained_on: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, str] = field(default_factory=dict)
+    parsing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,9 @@ def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:
         f"{arch.n_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, {arch.n_heads} heads, "
         f"{n_parameters(arch, vocab_size):,} parameters, {vocab_size:,} ids.",
         "",
-        f"Use: `heed {card.verb} FOLDER < text`"
-        + (", or in Python `heed.load(FOLDER).translate([...])`." if card.verb == "translate" else "."),
+        "Use: `heed parse FOLDER < sentences`."
+        if card.parsing
+        else "Use: `heed translate FOLDER < text`, or in Python `heed.load(FOLDER).translate([...])`.",
     ]
     for title, facts in (("Trained on", card.trained_on), ("Scores", card.scores), ("Decoding", card.decoding)):
         if facts:

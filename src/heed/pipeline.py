@@ -171,7 +171,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     card = ModelCard(
         recipe.data.src,
         recipe.data.tgt,
-        verb="translate" if recipe.parsing is None else "parse",
+        parsing=recipe.parsing.linearisation() if recipe.parsing else {},
         decoding=recipe.decoding.model_dump(),
         trained_on={
             "corpus": recipe.data.corpus or (f"treebank {recipe.parsing.treebank}" if recipe.parsing else "own files"),
@@ -199,7 +199,10 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         nats = cross_entropy(current, _all_batches(dev, machine))
         precision = machine.precision
         if recipe.parsing is not None:
-            name, score = "f1", parsing_score(Parser(current, tokenizer, greedy, precision=precision), dev_pairs)
+            name, score = (
+                "f1",
+                parsing_score(Parser(current, tokenizer, greedy, recipe.parsing, precision=precision), dev_pairs),
+            )
         else:
             translations = Translator(current, tokenizer, greedy, precision=precision).translate(
                 s for s, _ in dev_pairs

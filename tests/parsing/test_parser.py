@@ -13,12 +13,13 @@ from heed.decoding.search import DecodingSettings
 from heed.model.transformer import Architecture, Transformer
 from heed.parsing.parser import Parser, TreeConstraint
 from heed.parsing.treebank import files_of
-from heed.parsing.trees import linearised, parse_tree, read_trees
+from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, read_trees
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 SYMBOLS = ["(NP", ")NP", "(S", ")S", "(VP", ")VP", "DT", "NN", "VB", "."]
 WORDS = ["the", "dog", "runs", ".", "(", "a/b", "-LRB-", "no\u00a0break", "Zürich", "…"]
+TAGS = LinearisationSettings()
 BEAM = DecodingSettings(beam_size=3, length_penalty=0.3, max_extra_tokens=30)
 
 
@@ -42,9 +43,11 @@ def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
     st.lists(st.lists(st.sampled_from(WORDS), max_size=8), min_size=1, max_size=5),
     st.integers(0, 1000),
     st.sampled_from([1, 3, 21]),
+    st.sampled_from(["tags", "words"]),
 )
-def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam):
-    parser = Parser(random_model(len(tokenizer), seed), tokenizer, BEAM.model_copy(update={"beam_size": beam}))
+def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam, leaves):
+    search = BEAM.model_copy(update={"beam_size": beam})
+    parser = Parser(random_model(len(tokenizer), seed), tokenizer, search, LinearisationSettings(leaves=leaves))
     parses = parser.parse(sentences)
     assert [list(parse.words) for parse in parses] == sentences
     for words, parse in zip(sentences, parses, strict=True):
@@ -57,7 +60,7 @@ def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences,
 
 
 def test_without_the_constraint_random_weights_write_none(tokenizer):
-    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, constrained=False)
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, constrained=False)
     assert [parse.tree for parse in parser.parse([["the", "dog", "runs"]])] == [None]
 
 
@@ -66,7 +69,7 @@ def test_a_parse_does_not_depend_on_what_is_parsed_beside_it(tokenizer, position
     # Learned positions have no kernels: the search then looks at every row, not at those only that can still win.
     rng = random.Random(3)
     sentences = [rng.choices(WORDS, k=rng.randint(1, 9)) for _ in range(40)]
-    parser = Parser(random_model(len(tokenizer), 2, positions=positions), tokenizer, BEAM)
+    parser = Parser(random_model(len(tokenizer), 2, positions=positions), tokenizer, BEAM, TAGS)
     together = parser.parse(sentences)
     for words, parse in zip(sentences, together, strict=True):
         (alone,) = parser.parse([words])
@@ -80,7 +83,7 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     words = ["dog"]
     model = random_model(len(tokenizer), 4)
     tight = DecodingSettings(beam_size=400, length_penalty=0.0, max_extra_tokens=4)
-    (found,) = Parser(model, tokenizer, tight).parse([words])
+    (found,) = Parser(model, tokenizer, tight, TAGS).parse([words])
     longest = len(tokenizer.encode("dog")) + 4 - 1
     leaves, labels = ["DT", "NN", "VB", "."], ["NP", "S", "VP"]
     trees = [[leaf] for leaf in leaves]
@@ -97,37 +100,32 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
 
 
 def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
-    parser = Parser(random_model(len(tokenizer), 5), tokenizer, BEAM)
+    parser = Parser(random_model(len(tokenizer), 5), tokenizer, BEAM, TAGS)
     (parse,) = parser.parse([["the", "dog", "x"]], tags=[["DT", "VB", "FW"]])
     assert [leaf.label for leaf in parse.tree.leaves()] == ["DT", "VB", "FW"]
 
 
-def test_the_constraint_leaves_room_to_close_everything(tokenizer):
+@pytest.mark.parametrize("copies", [False, True])
+def test_the_constraint_leaves_room_to_close_everything(tokenizer, copies):
     """A walk that always opens where it may still ends in time."""
-    constraint = TreeConstraint(tokenizer, beam_size=1)
+    constraint = TreeConstraint(tokenizer, beam_size=1, copies_words=copies)
     constraint.expect(0, ["a"] * 5, None)
     constraint.admit([0])
     names = {i: name for name, i in tokenizer.symbols.items()}
     steps_left, written = 40, []
     rows = torch.zeros(1, dtype=torch.int64).numpy()
     while True:
-        allowed = constraint.ids[constraint.allowed(rows, torch.tensor([steps_left]).numpy())[0]]
-        assert len(allowed) and steps_left > 0
+        allowed = [i for i in constraint.choices(rows, torch.tensor([steps_left]).numpy())[0] if i >= 0]
+        assert allowed and steps_left > 0
         opening = [i for i in allowed if names.get(int(i), "").startswith("(")]
         chosen = int((opening or list(allowed))[0])
         if chosen == tokenizer.eos:
             break
-        written.append(names[chosen])
+        written.append(names.get(chosen, "piece"))
         constraint.advance(rows, torch.tensor([chosen]).numpy())
         steps_left -= 1
     assert steps_left >= 1
-    assert sum(symbol[0] not in "()" for symbol in written) == 5
-
-
-def test_a_translator_is_no_parser():
-    plain = train_tokenizer(["a b"] * 3, TokenizerSettings(vocab_size=600))
-    with pytest.raises(HeedError, match="no symbols of trees"):
-        Parser(random_model(len(plain), 1), plain, BEAM)
+    assert sum(symbol[0] not in "()" and symbol != "piece" for symbol in written) == 5
 
 
 def test_sections_are_split_as_the_recipe_says(parser_run):

@@ -41,6 +41,8 @@ def test_symbols_and_words_give_the_tree_back(tree):
     assert restored(words, linearised(tree)) == tree
     tags = [leaf.label for leaf in tree.leaves()]
     assert restored(words, linearised(tree, "single"), tags) == tree
+    if not any(tag.startswith("▁") for tag in tags):
+        assert restored(words, linearised(tree, "words")) == tree
 
 
 @given(TREES)
@@ -62,6 +64,8 @@ def test_symbols_of_another_sentence_or_with_one_lost_are_refused(tree, data):
 def test_linearisation_is_the_one_of_vinyals_and_kaiser():
     tree = parse_tree(DOG)
     assert linearised(tree) == ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBD", ")VP", ".", ")S"]
+    copied = "(S (NP ▁The DT ▁dog NN )NP (VP ▁ran VBD )VP ▁. . )S"
+    assert linearised(tree, "words") == copied.split()
     assert linearised(tree, "single") == ["(S", "(NP", "XX", "XX", ")NP", "(VP", "XX", ")VP", ".", ")S"]
 
 

@@ -16,7 +16,7 @@ from heed.config import HeedError, Settings
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import FilePair, read_pairs
 from heed.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
-from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 REPORT_SECONDS = 60.0
@@ -33,7 +33,8 @@ class DataSettings(Settings):
     dev: list[str] | None = Field(None, description="own corpus: [src file, tgt file]")
     tests: dict[str, list[str]] = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
-        False, description="target lines are symbols with spaces between, such as a tree's, each an id of its own"
+        False,
+        description="target lines are symbols with spaces between, such as a tree's, an id each; ▁word: text",
     )
     max_tokens: int = Field(256, ge=1, description="a training pair with a longer side is left out")
     max_ratio: float = Field(9.0, ge=1, description="nor one whose longer side has more than so many times the other's")
@@ -129,7 +130,7 @@ def _train_tokenizer(
         for _, tgt in read_pairs(pair):  # which says so if one side has more lines
             n_pairs += 1
             if tgt_symbols:
-                symbols.update(tgt.split(" "))
+                symbols.update(name for name in tgt.split(" ") if not name.startswith(TEXT))
     every = max(1, -(-n_pairs // settings.sample_pairs))
     some = f" from every {every}th of {n_pairs:,} pairs" if every > 1 else ""
     shared = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"

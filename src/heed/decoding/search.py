@@ -54,11 +54,15 @@ class SamplingSettings(Settings):
 
 @dataclass(frozen=True)
 class Source:
-    """What to translate: its number in the stream, its ids without eos, ids that every target begins with."""
+    """What to translate: its number in the stream, its ids without eos, ids that every target begins with.
+
+    at_least: ids, eos included, that a target may have in any case, whatever the settings say.
+    """
 
     number: int
     ids: Sequence[int]
     prefix: Sequence[int] = ()
+    at_least: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,11 @@ class Hypothesis:
 class Constraint(Protocol):
     """Decides which ids may follow, row by row: beam_size rows a sentence, in the order of their admission."""
 
-    ids: NDArray[np.int64]  # the only ones that it ever allows
-
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on."""
 
-    def allowed(self, rows: NDArray[np.int64], steps_left: NDArray[np.int64]) -> Bools:
-        """(row, place in `ids`) for these rows, which may write so many more ids, eos included."""
+    def choices(self, rows: NDArray[np.int64], steps_left: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(row, choice): the ids that may follow these rows, -1 behind the last. So many more may, eos included."""
 
     def advance(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """From now on row i is what was rows[i], with ids[i] behind; the rows that are not named are gone."""
@@ -211,7 +213,7 @@ def _limit(source: Source, settings: DecodingSettings) -> int:
     longest = max(1, len(source.ids) + settings.max_extra_tokens)
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
-    return max(longest, len(source.prefix) + 1)
+    return max(longest, len(source.prefix) + 1, source.at_least)
 
 
 class _Live:
@@ -364,19 +366,20 @@ class _Live:
 
     def _best_allowed(self, logits: Tensor, active: Tensor | None, constraint: Constraint) -> tuple[Floats, Ints, Ints]:
         """As `_best`, among what the constraint allows."""
-        n_rows, n_ids = self.log_probs.size, len(constraint.ids)
+        n_rows = self.log_probs.size
         rows = np.arange(n_rows) if active is None else active.numpy()
+        choices = constraint.choices(rows, (self.limits - self.lengths)[rows // self.beam])
+        n_choices = choices.shape[1]
         logits = logits.float()
-        candidates = torch.from_numpy(constraint.ids).to(self.device)
-        found = (logits[:, candidates] - torch.logsumexp(logits, dim=-1, keepdim=True)).double().cpu().numpy()
-        steps_left = (self.limits - self.lengths)[rows // self.beam]
-        found = np.where(constraint.allowed(rows, steps_left), found, -np.inf)
-        total = np.full((n_rows, n_ids), -np.inf)
-        total[rows] = self.log_probs.reshape(-1, 1)[rows] + found
-        k = min(2 * self.beam, self.beam * n_ids)
+        values = logits.gather(1, torch.from_numpy(choices.clip(0)).to(self.device))
+        found = (values - torch.logsumexp(logits, dim=-1, keepdim=True)).double().cpu().numpy()
+        total, ids = np.full((n_rows, n_choices), -np.inf), np.zeros((n_rows, n_choices), np.int64)
+        total[rows] = self.log_probs.reshape(-1, 1)[rows] + np.where(choices < 0, -np.inf, found)
+        ids[rows] = choices
+        k = min(2 * self.beam, self.beam * n_choices)
         best = torch.from_numpy(total.reshape(len(self), -1)).topk(k, dim=1)
         index = best.indices.numpy()
-        return best.values.numpy(), index // n_ids, constraint.ids[index % n_ids]
+        return best.values.numpy(), index // n_choices, ids.reshape(len(self), -1)[self.places, index].clip(0)
 
     def _sampled(self, logits: Tensor) -> tuple[Floats, Ints, Ints]:
         """As `_best`, each row's own continuation, drawn by inverting its distribution at a number of its own."""

@@ -16,7 +16,7 @@ from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.parsing.trees import Tree, plain, restored, sentence
+from heed.parsing.trees import LinearisationSettings, Tree, plain, restored, sentence
 from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
@@ -51,14 +51,13 @@ class Parser:
         model: Transformer,
         tokenizer: Tokenizer,
         settings: DecodingSettings,
+        linearisation: LinearisationSettings,
         *,
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
     ):
-        if not tokenizer.symbols:
-            raise HeedError("this model's vocabulary has no symbols of trees: it translates; train a parser (docs).")
         self.model, self.tokenizer, self.settings = packed(model, precision), tokenizer, settings
-        self.constrained = constrained
+        self.constrained, self.linearisation = constrained, linearisation
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
 
     @classmethod
@@ -74,10 +73,13 @@ class Parser:
         """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
         keep_freed_memory()
         loaded = load_model(Path(folder))
+        if not loaded.card.parsing:
+            raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
+        linearisation = validated(LinearisationSettings, loaded.card.parsing, where=str(folder))
         values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folder))
         model = loaded.model.to(choose_machine("fp32", device=device).device)
-        return cls(model, loaded.tokenizer, settings, precision=precision, constrained=constrained)
+        return cls(model, loaded.tokenizer, settings, linearisation, precision=precision, constrained=constrained)
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse a sentence, in order. A sentence without words has none."""
@@ -92,12 +94,13 @@ class Parser:
         waiting: deque[int] = deque()  # read, not given out yet
         given: dict[int, tuple[Sequence[str], Sequence[str] | None]] = {}
         done: dict[int, Parse] = {}
-        constraint = TreeConstraint(self.tokenizer, self.settings.beam_size) if self.constrained else None
-        # Words are at most as many as ids: within input + max_extra_tokens there is room for a tree.
-        settings = self.settings.model_copy(update={"max_tokens": None, "min_tokens": 0})
+        constraint = None
+        if self.constrained:
+            copies_words = self.linearisation.leaves == "words"
+            constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=copies_words)
         sources = self._sources(iter(sentences), waiting, given, constraint)
         for result in search(
-            [self.model], sources, self.special, settings, n_sentences=MAX_SENTENCES, constraint=constraint
+            [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint
         ):
             if result is not None:
                 number, (best, *_) = result
@@ -133,10 +136,11 @@ class Parser:
             if not window:
                 return
             ids = self.tokenizer.encode_lines([sentence(given[i][0]) for i in window])
-            arriving = [Source(i, line) for i, line in zip(window, ids, strict=True) if given[i][0]]
-            if constraint is not None:
-                for source in arriving:
-                    constraint.expect(source.number, *given[source.number])
+            arriving = []
+            for i, line in zip(window, ids, strict=True):
+                if given[i][0]:
+                    at_least = 1 if constraint is None else constraint.expect(i, *given[i])
+                    arriving.append(Source(i, line, at_least=at_least))
             yield from sorted(arriving, key=lambda source: len(source.ids))
             window_size = min(2 * window_size, LAST_WINDOW)
 
@@ -144,86 +148,107 @@ class Parser:
         self, words: Sequence[str], tags: Sequence[str] | None, ids: tuple[int, ...], score: float, log_prob: float
     ) -> Parse:
         try:
-            tree = restored(words, self.tokenizer.pieces(ids), tags)
+            tree = restored(words, self.tokenizer.decode(ids).split(" "), tags)
         except ValueError:
             tree = None
         return Parse(tuple(words), tree, score, log_prob, math.exp(log_prob / (len(ids) + 1)))
 
 
 class TreeConstraint:
-    """Which symbols may follow, so that brackets balance, none is empty, and each word has its leaf, in order.
+    """Which ids may follow, so that brackets balance, none is empty, and each word has its leaf, in order.
 
-    Every row of the search has a state here: how many words are left, the open brackets, whether the last one has
-    contents. A bracket opens only while what is left to write, closed at once, still fits into the longest output.
+    Every row of the search has a state here: where it is in its sentence's script, the open brackets, whether the last
+    one has contents. A script says leaf by leaf what must be written: the pieces of the word, where words are copied,
+    and a tag, any or a given one. A bracket opens only while what is left to write, closed at once, still fits into the
+    longest output.
     """
 
-    def __init__(self, tokenizer: Tokenizer, beam_size: int):
+    ANY_TAG = -1
+
+    def __init__(self, tokenizer: Tokenizer, beam_size: int, *, copies_words: bool):
         names = sorted(tokenizer.symbols)
-        labels = sorted({name[1:] for name in names if name[0] in "()"})
-        self.ids = np.array([tokenizer.eos, *(tokenizer.symbols[name] for name in names)])
-        self._beam = beam_size
-        label_of = {label: i for i, label in enumerate(labels)}
-        # By candidate: the label that it opens, or closes, or -1; whether it is a leaf.
-        self._opens = np.array([-1, *(label_of[name[1:]] if name[0] == "(" else -1 for name in names)])
-        self._closes = np.array([-1, *(label_of[name[1:]] if name[0] == ")" else -1 for name in names)])
-        self._leaf = np.array([False, *(name[0] not in "()" for name in names)])
-        self._place = np.zeros(int(self.ids.max()) + 1, np.int64)
-        self._place[self.ids] = np.arange(len(self.ids))
-        self._candidate = {name: i for i, name in enumerate(names, start=1) if name[0] not in "()"}
-        self._expected: dict[int, tuple[int, Ints]] = {}
-        self._left = np.empty(0, np.int64)  # words, by row
-        self._tags = np.empty((0, 0), np.int64)  # candidates that the last words must take, from behind; -1: any
+        labels = {label: i for i, label in enumerate(sorted({name[1:] for name in names if name[0] in "()"}))}
+        self._tokenizer, self._beam, self._copies_words = tokenizer, beam_size, copies_words
+        # What an id opens or closes: a label's number, or -1.
+        self._opens, self._closes = np.full((2, len(tokenizer)), -1)
+        for name in names:
+            if name[0] in "()":
+                (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
+        self._opening = np.flatnonzero(self._opens >= 0)
+        self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels], np.int64)
+        self._tags = np.array([tokenizer.symbols[name] for name in names if name[0] not in "()"], np.int64)
+        self._scripts: dict[int, tuple[list[int], list[bool]]] = {}
+        self._script = np.empty((0, 0), np.int64)  # by row; behind its end eos
+        self._begins = np.empty((0, 0), np.bool_)  # where in it a leaf begins
+        self._length = np.empty(0, np.int64)
+        self._at = np.empty(0, np.int64)
         self._stack = np.empty((0, MAX_OPEN), np.int64)
         self._open = np.empty(0, np.int64)
         self._just_opened = np.empty(0, np.int64)  # brackets in a row
 
-    def expect(self, number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
-        """Says what the source of this number consists of, before it is searched."""
-        known = [self._candidate.get(tag, -1) for tag in tags or ()]
-        self._expected[number] = len(words), np.array(known[::-1], np.int64)
+    def expect(self, number: int, words: Sequence[str], tags: Sequence[str] | None) -> int:
+        """Says what the source of this number consists of, before it is searched; returns its shortest output."""
+        script: list[int] = []
+        begins: list[bool] = []
+        for place, word in enumerate(words):
+            pieces = self._tokenizer.encode(plain(word)) if self._copies_words else []
+            script += [*pieces, self._tokenizer.symbols.get(tags[place], self.ANY_TAG) if tags else self.ANY_TAG]
+            begins += [True, *[False] * len(pieces)]
+        self._scripts[number] = script, begins
+        return len(script) + 1
 
     def admit(self, numbers: Sequence[int]) -> None:
         """New sentences, behind the others."""
-        new = [self._expected.pop(number) for number in numbers]
-        n_rows, width = len(new) * self._beam, max(self._tags.shape[1], *(len(tags) for _, tags in new))
-        tags = np.full((len(new), width), -1)
-        for row, (_, known) in zip(tags, new, strict=True):
-            row[: len(known)] = known
-        old = np.pad(self._tags, [(0, 0), (0, width - self._tags.shape[1])], constant_values=-1)
-        self._tags = np.concatenate([old, np.repeat(tags, self._beam, axis=0)])
-        words = np.array([n_words for n_words, _ in new])
-        self._left = np.concatenate([self._left, np.repeat(words, self._beam)])
-        self._stack = np.concatenate([self._stack, np.zeros((n_rows, MAX_OPEN), np.int64)])
-        self._open = np.concatenate([self._open, np.zeros(n_rows, np.int64)])
-        self._just_opened = np.concatenate([self._just_opened, np.zeros(n_rows, np.int64)])
+        new = [self._scripts.pop(number) for number in numbers]
+        width = max(self._script.shape[1], *(len(script) + 1 for script, _ in new))
+        scripts, begins = np.full((len(new), width), self._tokenizer.eos), np.ones((len(new), width), np.bool_)
+        for row, (script, begin) in enumerate(new):
+            scripts[row, : len(script)], begins[row, : len(script)] = script, begin
+        more = [(0, 0), (0, width - self._script.shape[1])]
 
-    def allowed(self, rows: Ints, steps_left: Ints) -> Bools:
-        """(row, candidate): what these rows may write, which have so many steps left."""
-        left, n_open = self._left[rows], self._open[rows]
-        fresh = self._just_opened[rows]
-        may_open = (left > 0) & (n_open < MAX_OPEN) & (fresh < MAX_OPENED_AT_ONCE)
-        may_open &= left + n_open + 3 <= steps_left  # itself, all the words, all that closes, eos
+        def behind(old: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate([old, np.repeat(added, self._beam, axis=0)])
+
+        self._script = behind(np.pad(self._script, more, constant_values=self._tokenizer.eos), scripts)
+        self._begins = behind(np.pad(self._begins, more, constant_values=True), begins)
+        self._length = behind(self._length, np.array([len(script) for script, _ in new]))
+        none = np.zeros(len(new), np.int64)
+        self._at, self._open, self._just_opened = (
+            behind(old, none) for old in (self._at, self._open, self._just_opened)
+        )
+        self._stack = behind(self._stack, np.zeros((len(new), MAX_OPEN), np.int64))
+
+    def choices(self, rows: Ints, steps_left: Ints) -> Ints:
+        """(row, choice): what these rows may write, which have so many steps left; -1 for nothing."""
+        at, n_open, fresh = self._at[rows], self._open[rows], self._just_opened[rows]
+        to_write = self._length[rows] - at
+        between = self._begins[rows, at]
+        may_open = between & (to_write > 0) & (n_open < MAX_OPEN) & (fresh < MAX_OPENED_AT_ONCE)
+        may_open &= to_write + n_open + 3 <= steps_left  # itself, the script, all that closes, eos
+        may_close = between & (n_open > 0) & (fresh == 0)
         top = self._stack[rows, (n_open - 1).clip(0)]
-        may_close = (n_open > 0) & (fresh == 0)
-        allowed = may_open[:, None] & (self._opens >= 0)
-        allowed |= may_close[:, None] & (self._closes == top[:, None])
-        allowed |= (left > 0)[:, None] & self._leaf
-        allowed[:, 0] = (left == 0) & (n_open == 0)
-        if self._tags.shape[1]:
-            wanted = np.where(left > 0, self._tags[rows, (left - 1).clip(0, self._tags.shape[1] - 1)], -1)
-            others = np.arange(len(self.ids)) != wanted[:, None]
-            allowed &= ~((wanted >= 0)[:, None] & self._leaf & others)
-        return allowed
+        scripted = self._script[rows, at]
+        any_tag = scripted == self.ANY_TAG
+        may_write = (to_write > 0) | (n_open == 0)  # the script's end is eos, when all is closed
+        return np.concatenate(
+            [
+                np.where(may_close, self._closing[top], -1)[:, None],
+                np.where(may_write & ~any_tag, scripted, -1)[:, None],
+                np.where((may_write & any_tag)[:, None], self._tags, -1),
+                np.where(may_open[:, None], self._opening, -1),
+            ],
+            axis=1,
+        )
 
     def advance(self, rows: Ints, ids: Ints) -> None:
         """Row i goes on from the old row rows[i] with ids[i]; rows that are not named are gone."""
-        place = self._place[ids]
-        opens, closes, leaf = self._opens[place], self._closes[place], self._leaf[place]
-        self._tags, self._left = self._tags[rows], self._left[rows] - leaf
+        opens, closes = self._opens[ids], self._closes[ids]
+        self._script, self._begins, self._length = self._script[rows], self._begins[rows], self._length[rows]
+        self._at = np.minimum(self._at[rows] + ((opens < 0) & (closes < 0)), self._length)
         self._stack, n_open = self._stack[rows], self._open[rows]
         opening = np.flatnonzero((opens >= 0) & (n_open < MAX_OPEN))
         self._stack[opening, n_open[opening]] = opens[opening]
-        self._open = n_open + (opens >= 0) - (closes >= 0)
+        self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
         self._just_opened = np.where(opens >= 0, self._just_opened[rows] + 1, 0)
 
 

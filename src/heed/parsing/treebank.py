@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -26,6 +27,10 @@ class ParsingSettings(LinearisationSettings):
         description="trees that a parser made (heed parse --min-confidence), to learn from as well",
     )
     gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of parsed")
+
+    def linearisation(self) -> dict[str, Any]:
+        """What a parser must know of it."""
+        return {name: getattr(self, name) for name in LinearisationSettings.model_fields}
 
 
 def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:

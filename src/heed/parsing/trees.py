@@ -11,11 +11,12 @@ from pydantic import Field
 from heed.config import HeedError, Settings
 from heed.data.lines import read_lines
 
-Leaves = Literal["tags", "single"]
+Leaves = Literal["tags", "single", "words"]
 ROOT_LABELS = ("", "TOP", "ROOT", "S1")
 ROOT = "TOP"
 EMPTY = "-NONE-"  # the tag of a trace
 SINGLE = "XX"  # stands for every word, if not its tag does
+WORD = "▁"  # before a word among symbols
 MAX_DEPTH = 200
 # Only these separate: a word may hold any other character, a no-break space among them.
 TOKEN = re.compile(r"[()]|[^() \t\r\n\f\v]+")
@@ -26,7 +27,10 @@ UNESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 class LinearisationSettings(Settings):
     """How a tree becomes a sequence of symbols."""
 
-    leaves: Leaves = Field("tags", description='a word\'s symbol: its part of speech, or "single": XX for every word')
+    leaves: Leaves = Field(
+        "tags",
+        description="a word's symbol: its part of speech; single: XX for every word; words: itself, then its tag",
+    )
     functions: bool = Field(False, description="keep function tags and indices: NP-SBJ-1, not NP")
 
 
@@ -168,13 +172,17 @@ def category(label: str) -> str:
 def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
     """Symbols of a cleaned tree's brackets below its root, labelled at both ends: (NP DT NN )NP.
 
-    With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag.
+    With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag. With "words" a tag has
+    its word before it: (NP ▁the DT ▁dog NN )NP. That is not Vinyals & Kaiser's: a decoder that copies the words need
+    not count them to know where it is.
     """
     symbols: list[str] = []
 
     def add(node: Tree) -> None:
         if node.word is not None:
-            symbols.append(node.label if leaves == "tags" or is_punctuation(node.label) else SINGLE)
+            if leaves == "words":
+                symbols.append(WORD + plain(node.word))
+            symbols.append(SINGLE if leaves == "single" and not is_punctuation(node.label) else node.label)
             return
         symbols.append(f"({node.label}")
         for child in node.children:
@@ -197,9 +205,13 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
     `tags` takes the place of the leaves' symbols.
     """
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
-    n_words = 0
+    n_words, copied = 0, ""
     for symbol in symbols:
-        if symbol.startswith("("):
+        if copied and (symbol[0] in "()" or n_words == len(words) or copied != WORD + plain(words[n_words])):
+            raise ValueError(f"the word {copied} has no leaf")
+        if symbol.startswith(WORD):
+            copied = symbol
+        elif symbol.startswith("("):
             stack.append((symbol[1:], []))
         elif symbol.startswith(")"):
             label, children = stack.pop()
@@ -212,9 +224,9 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
             if n_words == len(words):
                 raise ValueError("more leaves than words")
             stack[-1][1].append(Tree(tags[n_words] if tags else symbol, word=words[n_words]))
-            n_words += 1
+            n_words, copied = n_words + 1, ""
     if len(stack) > 1:
         raise ValueError(f"{stack[-1][0]} is not closed")
-    if n_words < len(words):
+    if n_words < len(words) or copied:
         raise ValueError("fewer leaves than words")
     return Tree(ROOT, tuple(stack[0][1]))

@@ -5,7 +5,8 @@ A space belongs to the word that follows it; a text is encoded with one space pu
 so a word has the same ids at the beginning of a line as within it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from heed.files import whole_file
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
 SYMBOL = "[symbol] "  # before the name of a target symbol, an id of its own
+TEXT = "▁"  # before a word that is text among symbols
 CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
 # Runs of letters, of digits, of other signs, each with the space before it; other white space by itself. Runs are
 # cut at 64 characters: word pieces are matched in quadratic time.
@@ -69,18 +71,40 @@ class Tokenizer:
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
-        """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown."""
+        """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown.
+
+        Among symbols a word with ▁ before it is text.
+        """
         if not self.symbols:
             return self.encode_lines(lines)
-        found = ([self.symbols.get(name) for name in line.split(" ")] for line in lines)
-        return [[] if None in ids else ids for ids in found]  # type: ignore[misc]
+        words: dict[str, list[int]] = {}
+        encoded = []
+        for line in lines:
+            ids: list[int] = []
+            for name in line.split(" "):
+                if name.startswith(TEXT):
+                    ids += words[name] if name in words else words.setdefault(name, self.encode(name[1:]))
+                elif name in self.symbols:
+                    ids.append(self.symbols[name])
+                else:
+                    ids = []
+                    break
+            encoded.append(ids)
+        return encoded
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text, or the symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text, or a line of symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
         special = {self.pad, self.bos, self.eos}
-        if names := [self._names[i] for i in ids if i in self._names]:
-            return " ".join(names)
-        return str(self._backend.decode([i for i in ids if i not in special])).removeprefix(" ")
+        kept = [i for i in ids if i not in special]
+        if not any(i in self._names for i in kept):
+            return str(self._backend.decode(kept)).removeprefix(" ")
+        tokens: list[str] = []
+        for is_symbol, run in groupby(kept, key=self._names.__contains__):
+            if is_symbol:
+                tokens += [self._names[i] for i in run]
+            else:
+                tokens += [TEXT + word for word in str(self._backend.decode(list(run))).split(" ") if word]
+        return " ".join(tokens)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What each id stands for, readable; for figures and logs."""
