@@ -19,7 +19,7 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters
+from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
@@ -29,7 +29,7 @@ from heed.training.trainer import TrainingSettings, Weights, fitting, make_optim
 
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
-MEAN_LENGTH = 25  # tokens of a sentence, eos included
+MEAN_LENGTH, LENGTH_DEVIATION = 25, 9  # tokens of a sentence, eos included
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
 
 
@@ -197,7 +197,12 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
         n_steps = min(n_steps, math.ceil(settings.max_epochs * n_pairs * MEAN_LENGTH / tokens_a_step))
     if settings.max_minutes is not None:
         n_steps = min(n_steps, math.ceil(settings.max_minutes * 60 / speed.step_seconds))
-    flops_a_step = speed.model_flops_per_second * speed.step_seconds
+    n_src, n_tgt = (
+        round(rate * speed.step_seconds * n_steps)
+        for rate in (speed.source_tokens_per_second, speed.target_tokens_per_second)
+    )
+    keys = MEAN_LENGTH + LENGTH_DEVIATION**2 / MEAN_LENGTH  # that a token meets: its sentence's length, in the mean
+    work = Workload(n_src, n_tgt, *(round(n * keys) for n in (n_src, n_tgt, n_tgt)))
     return Forecast(
         speed.parameters,
         n_steps,
@@ -205,7 +210,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
         n_steps * speed.step_seconds / 3600,
         speed.target_tokens_per_second,
         speed.peak_memory_bytes,
-        n_steps * flops_a_step,
+        training_flops(arch, vocab_size, work, n_steps=n_steps),
         speed.dtype,
         speed.device,
     )
@@ -214,7 +219,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
 def _random_corpus(folder: Path, vocab_size: int, *, n_tokens: int) -> ParallelCorpus:
     draw = np.random.default_rng(1)
     n_pairs = max(100, n_tokens // MEAN_LENGTH)
-    src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, 9, n_pairs), 4, 59).astype(int)
+    src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, LENGTH_DEVIATION, n_pairs), 4, 59).astype(int)
     tgt_lengths = np.clip(src_lengths + draw.normal(0, 2, n_pairs), 4, 59).astype(int)
 
     def pairs() -> Iterator[tuple[list[int], list[int]]]:
