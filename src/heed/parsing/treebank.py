@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heed.config import HeedError
 from heed.files import whole_file
-from heed.parsing.trees import Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
+from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
 
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 
@@ -22,6 +22,9 @@ class ParsingSettings(LinearisationSettings):
     train: list[str] = Field(min_length=1, description="trees to learn from")
     dev: list[str] = Field(min_length=1, description="trees to watch the training with")
     tests: dict[str, list[str]] = Field(default_factory=dict, description="name = trees to score")
+    fragments: int = Field(
+        0, ge=0, description="constituents of up to so many words are learned as sentences besides; 0: none"
+    )
     parsed: list[str] = Field(
         default_factory=list,
         description="trees that a parser made (heed parse --min-confidence), to learn from as well",
@@ -88,10 +91,25 @@ def write_lines(
         if name == "train" and settings.parsed:
             parsed = trees_of(folder, settings.parsed, functions=settings.functions)
             copies = settings.gold_weight
-        n_trees = _write(chain(gold * copies, parsed), *written[name], leaves=settings.leaves)
-        of_these = f", {len(gold):,} gold ones {copies} times among them" if n_trees > len(gold) else ""
-        report(f"{name}: {n_trees:,} trees{of_these}.")
+        fragments = [part for tree in gold for part in constituents(tree, settings.fragments) if name == "train"]
+        n_trees = _write(chain(gold * copies, fragments, parsed), *written[name], leaves=settings.leaves)
+        among = [f"{len(gold):,} gold ones" + (f" {copies} times" if copies > 1 else "")]
+        among += [f"{len(fragments):,} fragments"] if fragments else []
+        report(
+            f"{name}: {n_trees:,} trees" + (f", {' and '.join(among)} among them" if n_trees > len(gold) else "") + "."
+        )
     return written
+
+
+def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
+    """Its constituents of 2 to n_words words, but for itself, each as a tree; of a chain over the same words one."""
+    for child in tree.children:
+        if child.word is not None:
+            continue
+        length = sum(1 for _ in child.leaves())
+        if 2 <= length <= n_words and len(tree.children) > 1:
+            yield Tree(ROOT, (child,))
+        yield from constituents(child, n_words)
 
 
 def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:
