@@ -98,3 +98,19 @@ def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
         report=lines.append,
     )
     assert not lines
+
+
+def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
+    train = write(tmp_path / "s", ["a dog", "a cat"]), write(tmp_path / "t", ["(NP DT NN )NP", "(NP DT NN )NP"])
+    dev = write(tmp_path / "u", ["a dog", "dogs run"]), write(tmp_path / "v", ["(NP DT NN )NP", "(S NNS VB )S"])
+    prepared = prepare(
+        TextFiles((train,), dev),
+        DataSettings(src="en", tgt="trees", train=["s", "t"], dev=["u", "v"], tgt_symbols=True),
+        TokenizerSettings(vocab_size=600),
+        folder=tmp_path / "data",
+        report=lambda line: None,
+    )
+    assert set(prepared.tokenizer.symbols) == {"(NP", ")NP", "DT", "NN"}
+    assert (len(prepared.train), len(prepared.dev)) == (2, 1)
+    assert "symbol that the training set lacks" in (tmp_path / "data" / "dev.dropped.tsv").read_text()
+    assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"

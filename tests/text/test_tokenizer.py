@@ -69,3 +69,16 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path):
             Tokenizer.load(path)
     with pytest.raises(HeedError, match="cannot be read"):
         Tokenizer.load(tmp_path / "missing.json")
+
+
+def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
+    symbols = ["(NP", ")NP", "NN", "the"]
+    train_tokenizer(LINES, TokenizerSettings(vocab_size=650), symbols).save(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert set(tokenizer.symbols) == set(symbols)
+    for line in ("(NP NN )NP", "(NP ▁the the ▁fox NN )NP", "▁a/b NN"):
+        (ids,) = tokenizer.encode_targets([line])
+        assert tokenizer.decode([tokenizer.bos, *ids, tokenizer.eos]) == line
+        assert {tokenizer.symbols[name] for name in line.split() if name in symbols} <= set(ids)
+    assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
+    assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]
