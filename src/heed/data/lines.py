@@ -104,3 +104,23 @@ def as_they_come(lines: Iterable[str]) -> Iterator[str | None]:
         if item is None:
             return
         yield item
+
+
+def windows(items: Iterable[T | None], *, first: int, last: int) -> Iterator[list[T] | None]:
+    """Some items at a time, to be sorted together: `first`, then twice as many each time up to `last`.
+
+    A None among the items says that no other is at hand yet: what has come is given out at once, and None while nothing
+    has.
+    """
+    window: list[T] = []
+    size = first
+    for item in items:
+        if item is not None:
+            window.append(item)
+        if len(window) == size or (item is None and window):
+            yield window
+            window, size = [], min(2 * size, last)
+        elif item is None:
+            yield None
+    if window:
+        yield window

@@ -11,6 +11,7 @@ import torch
 
 from heed.config import HeedError, validated
 from heed.data.batching import SpecialIds, make_batch
+from heed.data.lines import windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.model.inference import packed
@@ -146,24 +147,17 @@ class Translator:
 
     def _sources(
         self,
-        texts: Iterator[str | None],
+        texts: Iterable[str | None],
         lines: "deque[_Line]",
         pieces: "dict[int, tuple[_Line, int]]",
         prefix: Sequence[int],
     ) -> Iterator[Source | None]:
         """Window by window: lines as they come, cut into pieces where they are long, sorted by length."""
-        n_lines, n_pieces, window_size = 0, 0, FIRST_WINDOW
-        while True:
-            window: list[str] = []
-            for text in texts:
-                if text is not None:
-                    window.append(text)
-                elif not window:
-                    yield None
-                if len(window) == window_size or (text is None and window):
-                    break
-            if not window:
-                return
+        n_lines, n_pieces = 0, 0
+        for window in windows(texts, first=FIRST_WINDOW, last=LAST_WINDOW):
+            if window is None:
+                yield None
+                continue
             arriving: list[Source] = []
             for text, ids in zip(window, self.tokenizer.encode_lines(window), strict=True):
                 n_lines += 1
@@ -179,7 +173,6 @@ class Translator:
                     arriving.append(Source(n_pieces, piece, prefix if place == 0 else ()))
                     n_pieces += 1
             yield from sorted(arriving, key=lambda source: len(source.ids))
-            window_size = min(2 * window_size, LAST_WINDOW)
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""

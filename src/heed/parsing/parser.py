@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from heed.config import HeedError, validated
 from heed.data.batching import SpecialIds
+from heed.data.lines import windows
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Transformer
@@ -98,7 +99,7 @@ class Parser:
         if self.constrained:
             copies_words = self.linearisation.leaves == "words"
             constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=copies_words)
-        sources = self._sources(iter(sentences), waiting, given, constraint)
+        sources = self._sources(sentences, waiting, given, constraint)
         for result in search(
             [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint
         ):
@@ -114,35 +115,38 @@ class Parser:
 
     def _sources(
         self,
-        sentences: Iterator[tuple[Sequence[str], Sequence[str] | None] | None],
+        sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None],
         waiting: "deque[int]",
         given: "dict[int, tuple[Sequence[str], Sequence[str] | None]]",
         constraint: "TreeConstraint | None",
     ) -> Iterator[Source | None]:
         """Window by window, sorted by length."""
-        number, window_size = 0, FIRST_WINDOW
-        while True:
-            window: list[int] = []
-            for item in sentences:
-                if item is not None:
-                    given[number] = item
-                    waiting.append(number)
-                    window.append(number)
-                    number += 1
-                elif not window:
-                    yield None
-                if len(window) == window_size or (item is None and window):
-                    break
-            if not window:
-                return
-            ids = self.tokenizer.encode_lines([sentence(given[i][0]) for i in window])
+        n_read = 0
+        for window in windows(sentences, first=FIRST_WINDOW, last=LAST_WINDOW):
+            if window is None:
+                yield None
+                continue
+            numbers = range(n_read, n_read + len(window))
+            n_read += len(window)
+            given.update(zip(numbers, window, strict=True))
+            waiting.extend(numbers)
+            encoded = self.tokenizer.encode_lines([sentence(words) for words, _ in window])
             arriving = []
-            for i, line in zip(window, ids, strict=True):
-                if given[i][0]:
-                    at_least = 1 if constraint is None else constraint.expect(i, *given[i])
-                    arriving.append(Source(i, line, at_least=at_least))
+            for number, (words, tags), ids in zip(numbers, window, encoded, strict=True):
+                if words:
+                    self._check_length(number, len(ids))
+                    at_least = 1 if constraint is None else constraint.expect(number, words, tags)
+                    arriving.append(Source(number, ids, at_least=at_least))
             yield from sorted(arriving, key=lambda source: len(source.ids))
-            window_size = min(2 * window_size, LAST_WINDOW)
+
+    def _check_length(self, number: int, n_ids: int) -> None:
+        arch = self.model.arch
+        longest = arch.max_positions - self.settings.max_extra_tokens - 2
+        if arch.positions == "learned" and n_ids > longest:
+            raise HeedError(
+                f"sentence {number + 1}: {n_ids:,} tokens; max_positions={arch.max_positions} and "
+                f"max_extra_tokens={self.settings.max_extra_tokens} leave room for {longest}."
+            )
 
     def _parse(
         self, words: Sequence[str], tags: Sequence[str] | None, ids: tuple[int, ...], score: float, log_prob: float
