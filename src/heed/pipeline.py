@@ -25,7 +25,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, replace_card, save_model
 from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser
-from heed.parsing.treebank import treebank_folder, write_lines
+from heed.parsing.treebank import write_lines
 from heed.parsing.trees import restored
 from heed.recipe import Recipe, read_preset, read_recipe
 from heed.runtime import (
@@ -79,8 +79,7 @@ def corpus_files(
     """
     data = recipe.data
     if recipe.parsing is not None:
-        trees = treebank_folder(recipe.parsing, directory=directory, mirror=mirror)
-        files = write_lines(trees, recipe.parsing, run / "lines", report=report)
+        files = write_lines(recipe.parsing, run / "lines", directory=directory, mirror=mirror, report=report)
         return TextFiles((files.pop("train"),), files.pop("dev"), files)
     if data.corpus is not None:
         found = fetch(
@@ -240,15 +239,16 @@ def _average_and_evaluate(
     results = []
     logbook = Logbook(run, resumed_step=last_step, report=report)
     for title, folder in (("average", model_folder), ("last checkpoint", run / "checkpoints" / str(last_step))):
+        model = Translator.load(folder) if recipe.parsing is None else Parser.load(folder, report=report)
         for name, pair in {"dev": files.dev, **files.tests}.items():
             report(f"{'Translating' if recipe.parsing is None else 'Parsing'} {name} with the {title}.")
             pairs, label = list(read_pairs(pair)), f"{name} ({title})"
-            if recipe.parsing is not None:
-                result = Evaluation(label, len(pairs), {"f1": parsing_score(Parser.load(folder), pairs)})
+            if isinstance(model, Parser):
+                result = Evaluation(label, len(pairs), {"f1": parsing_score(model, pairs)})
             else:
                 sources, references = map(list, zip(*pairs, strict=True))
                 tokenize = recipe.evaluation.tokenize
-                result = evaluate_model(Translator.load(folder), sources, references, name=label, tokenize=tokenize)
+                result = evaluate_model(model, sources, references, name=label, tokenize=tokenize)
             logbook.record("test", last_step, **result.numbers())
             results.append(result)
             if title == "average":
@@ -379,7 +379,9 @@ def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
             before, now = old.get(table, {}), new.get(table, {})
             for name in sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
                 change = f"{table}.{name} was {before.get(name)!r}, is {now.get(name)!r}"
-                if table in ("data", "tokenizer", "model", "parsing"):
+                if (
+                    table in ("data", "tokenizer", "model", "parsing") and name != "treebank"
+                ):  # whose lines the run keeps
                     raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
                 report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

@@ -37,8 +37,8 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _one_source_of_pairs(self) -> Self:
         own_files = self.data.train and self.data.dev
-        if self.parsing and (self.data.corpus or own_files):
-            raise ValueError("parsing.treebank gives the pairs, so data.corpus, data.train and data.dev must go")
+        if self.parsing and (self.data.corpus or self.data.train or self.data.dev or self.data.tests):
+            raise ValueError("parsing gives the pairs, so data.corpus, data.train, data.dev and data.tests must go")
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
         if not self.parsing and not self.data.corpus and not own_files:

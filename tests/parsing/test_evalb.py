@@ -71,6 +71,26 @@ def test_punctuation_in_one_tree_only_is_an_error():
     assert score("(TOP (S (NN a) (. .)))", "(TOP (S (NN a) (NN .)))").errors == 1
 
 
+def test_several_trees_in_a_predicted_line_are_one(tmp_path):
+    (tmp_path / "gold").write_text("(S (A (P this)) (B (Q is)))\n")
+    (tmp_path / "parsed").write_text("(A (P this)) (Q is)\n")
+    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all
+    assert (found.errors, found.matched, found.gold, found.predicted) == (0, 1, 3, 1)
+
+
+def test_the_root_never_counts():
+    nothing_deleted = Params(deleted=frozenset())
+    counts = score("(ROOT (S (NN a)))", "(S (NN a))", nothing_deleted)
+    assert (counts.matched, counts.gold, counts.predicted) == (1, 1, 1)
+
+
+def test_a_quotation_mark_that_one_tree_takes_for_an_apostrophe_stays_in_both():
+    gold, predicted = "(S (NP (NNS dogs) ('' ')) (VP (VB run)))", "(S (NP (NNS dogs) (POS ')) (VP (VB run)))"
+    assert score(gold, predicted).errors == 1
+    counts = score(gold, predicted, Params(quotes=frozenset(["''", "POS"])))
+    assert (counts.errors, counts.matched, counts.words, counts.right_tags) == (0, 3, 3, 2)
+
+
 def test_length_counts_punctuation():
     long = "(TOP (S " + "(NN a) " * 40 + "(. .)))"
     found = evalb([(parse_tree(long), parse_tree(long)), (parse_tree(GOLD), parse_tree(GOLD))])
@@ -90,7 +110,11 @@ def test_parameters_are_read_and_faults_named(tmp_path):
         cutoff=10,
     )
     assert score("(TOP (X (NN This)))", "(TOP (Y (NN this)))", params).matched == 1
-    for text, part in (("FOO 1", "line 1: unknown parameter FOO"), ("\nEQ_LABEL A", "line 2: EQ_LABEL takes 2")):
+    for text, part in (
+        ("FOO 1", "line 1: unknown parameter FOO"),
+        ("\nEQ_LABEL A", "line 2: EQ_LABEL takes 2"),
+        ("CUTOFF_LEN ²", "takes a number"),
+    ):
         path.write_text(text)
         with pytest.raises(HeedError, match=part):
             read_params(path)

@@ -2,7 +2,9 @@
 
 import json
 import random
+import shutil
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,9 +13,9 @@ from hypothesis import strategies as st
 from heed.config import HeedError
 from heed.decoding.search import DecodingSettings
 from heed.model.transformer import Architecture, Transformer
-from heed.parsing.parser import Parser, TreeConstraint
+from heed.parsing.parser import Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import files_of
-from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, read_trees
+from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, read_trees, restored
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
@@ -103,6 +105,36 @@ def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
     parser = Parser(random_model(len(tokenizer), 5), tokenizer, BEAM, TAGS)
     (parse,) = parser.parse([["the", "dog", "x"]], tags=[["DT", "VB", "FW"]])
     assert [leaf.label for leaf in parse.tree.leaves()] == ["DT", "VB", "FW"]
+    # What the model itself wrote, whatever stands in the tree.
+    constraint = TreeConstraint(tokenizer, beam_size=1, copies_words=False)
+    constraint.expect(0, ["the", "dog", "x"], ["DT", "(NP", "FW"])
+    constraint.admit([0])
+    row, leaves = np.zeros(1, np.int64), {tokenizer.symbols[name] for name in SYMBOLS if name[0] not in "()"}
+    for expected in ({"DT"}, {"DT", "NN", "VB", "."}, {"DT", "NN", "VB", "."}):  # unknown tags ask for nothing
+        allowed = leaves.intersection(constraint.choices(row, np.array([30]))[0].tolist())
+        assert allowed == {tokenizer.symbols[name] for name in expected}
+        constraint.advance(row, np.array([min(allowed)]))
+
+
+def test_tagged_words_stay_as_they_are():
+    line = "1\\/2/CD -LRB-/-LRB- (/( no\u00a0break/NN"
+    assert read_tagged(line, 1) == (["1\\/2", "-LRB-", "(", "no\u00a0break"], ["CD", "-LRB-", "-LRB-", "NN"])
+
+
+def test_what_is_no_tree_is_none(tokenizer):
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, constrained=False)
+    for text in ("", "the dog"):
+        assert parser._parse(["the", "dog"], None, tuple(tokenizer.encode(text)), -1.0, -1.0).tree is None
+    with pytest.raises(ValueError):
+        restored(["the"], ["▁the", "▁the", "DT"])
+
+
+def test_a_sentence_that_is_far_too_long_is_a_blank_line(tokenizer):
+    said = []
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, report=said.append)
+    parses = parser.parse([["dog"], ["dog"] * 3000, ["dog"]])
+    assert [parse.tree is None for parse in parses] == [False, True, False]
+    assert said == ["sentence 2: 3,000 tokens, 2,048 at most are parsed."]
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -136,6 +168,17 @@ def test_sections_are_split_as_the_recipe_says(parser_run):
         files_of(folder, ["24-25"])
     with pytest.raises(HeedError, match=r"no file \*.ptb"):
         files_of(folder, ["*.ptb"])
+    for entry in ("21-02", "**x", ""):
+        with pytest.raises(HeedError):
+            files_of(folder, [entry])
+
+
+def test_the_treebank_may_move_once_its_lines_are_written(parser_run, heed, tmp_path):
+    shutil.copytree(parser_run / "runs", tmp_path / "runs")
+    shutil.copy(parser_run / "small.toml", tmp_path)
+    done = heed("train", "small.toml", "--set", "parsing.treebank=elsewhere", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "parsing.treebank was 'treebank', is 'elsewhere'" in done.stderr
 
 
 def test_parse_and_evalb_from_the_command_line(parser_run, heed):
@@ -159,7 +202,7 @@ def test_parse_and_evalb_from_the_command_line(parser_run, heed):
     free = heed("parse", model, "--unconstrained", stdin="the dog sleeps .\n", cwd=parser_run)
     assert "of 1 outputs are no tree over their words" in free.stderr
     none = heed("parse", model, "--min-confidence", "1", stdin=sentences, cwd=parser_run)
-    assert "0 of" not in none.stderr or none.stdout == ""
+    assert none.stdout == "\n" and "1 of 22 trees" in none.stderr  # the blank line is certain
 
 
 def test_self_training_mixes_in_what_the_parser_is_sure_of(parser_run, heed):
@@ -195,6 +238,10 @@ def test_bad_input_is_one_clear_line(parser_run, heed):
     assert_one_clear_line(
         heed("train", "small.toml", "--set", "data.tgt_symbols=false", "--mirror", ".", cwd=parser_run),
         "data.tgt_symbols must be true",
+    )
+    assert_one_clear_line(
+        heed("train", "small.toml", "--set", 'parsing.tests={train=["23"]}', "--mirror", ".", cwd=parser_run),
+        "a test set cannot be called train",
     )
     path = parser_run / "treebank/parsed/mrg/wsj/05/wsj_0501.mrg"
     good = path.read_text()

@@ -34,12 +34,14 @@ def parse(
     """Parse tokenised sentences of standard input, a line each: one tree a line, always over exactly the words."""
     from heed.data.lines import UntilError, as_they_come, decoded_lines
     from heed.parsing.parser import Parser, read_tagged
+    from heed.parsing.trees import split_words
 
     parser = Parser.load(
         model,
         device=device,
         precision=decoding_precision(precision),
         constrained=not unconstrained,
+        report=say,
         beam_size=beam,
         length_penalty=length_penalty,
     )
@@ -49,7 +51,7 @@ def parse(
         number = 0
         for line in as_they_come(lines):
             number += line is not None
-            yield None if line is None else read_tagged(line, number) if tags else (line.split(), None)
+            yield None if line is None else read_tagged(line, number) if tags else (split_words(line), None)
 
     n_sentences = n_broken = n_left_out = 0
     arriving = UntilError(sentences())

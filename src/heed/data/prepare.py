@@ -130,7 +130,7 @@ def _train_tokenizer(
         for _, tgt in read_pairs(pair):  # which says so if one side has more lines
             n_pairs += 1
             if tgt_symbols:
-                symbols.update(name for name in tgt.split(" ") if not name.startswith(TEXT))
+                symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
     every = max(1, -(-n_pairs // settings.sample_pairs))
     some = f" from every {every}th of {n_pairs:,} pairs" if every > 1 else ""
     shared = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"

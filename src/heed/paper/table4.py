@@ -44,7 +44,13 @@ def facts(runs: Path) -> dict[str, Any]:
         if (folder / "config.json").is_file():
             arch, vocab_size, card = read_config(folder)
             parsers.append(
-                {"model": str(folder), "parameters": n_parameters(arch, vocab_size), **card.trained_on, **card.scores}
+                {
+                    "recipe": name,
+                    "model": str(folder),
+                    "parameters": n_parameters(arch, vocab_size),
+                    **card.trained_on,
+                    **card.scores,
+                }
             )
     return {"published": [vars(row) for row in PUBLISHED], "parsers": parsers}
 
@@ -64,7 +70,7 @@ def page(runs: Path) -> Page:
         "",
     ]
     parsers = facts(runs)["parsers"]
-    if not any("wsj" in parser["corpus"] for parser in parsers):
+    if not any("wsj" in parser["recipe"] for parser in parsers):
         lines += [
             prose(
                 """Not measured on the WSJ, which the LDC licenses: `heed paper table4 --run --treebank FOLDER` trains
@@ -76,7 +82,7 @@ def page(runs: Path) -> Page:
     if not parsers:
         lines += ["Not measured on GUM yet: `heed paper table4 --run`.", ""]
     for parser in parsers:
-        lines += [f"- **{parser['corpus']}**, {parser['parameters']:,} parameters"]
-        lines += [f"  - {name}: {value}" for name, value in parser.items() if name not in ("corpus", "parameters")]
+        lines += [f"- **{parser['recipe']}**, {parser['parameters']:,} parameters"]
+        lines += [f"  - {name}: {value}" for name, value in parser.items() if name not in ("recipe", "parameters")]
         lines += [""]
     return Page("table4", "\n".join(lines))

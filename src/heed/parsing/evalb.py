@@ -1,15 +1,16 @@
 """Labelled bracketing scores by the rules of EVALB (Sekine & Collins, its version of 2013)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from heed.config import HeedError
 from heed.data.lines import read_lines
-from heed.parsing.trees import BadTree, Tree, cleaned, parse_tree, parsed_with_lines
+from heed.parsing.trees import ROOT, BadTree, Tree, cleaned, parsed_with_lines
 
+QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
 
 
@@ -21,6 +22,7 @@ class Params:
     deleted_for_length: frozenset[str] = frozenset(["-NONE-"])
     equal_labels: frozenset[tuple[str, str]] = frozenset([("ADVP", "PRT")])
     equal_words: frozenset[tuple[str, str]] = frozenset()
+    quotes: frozenset[str] = frozenset()
     labelled: bool = True
     cutoff: int = 40
 
@@ -28,8 +30,15 @@ class Params:
         """Which settings made a score."""
         if self == Params():
             return "EVALB, COLLINS.prm"
-        deleted = " ".join(sorted(self.deleted))
-        return f"EVALB, {'labelled' if self.labelled else 'unlabelled'}, deleted: {deleted}, cutoff {self.cutoff}"
+        shown = [
+            "labelled" if self.labelled else "unlabelled",
+            f"deleted: {' '.join(sorted(self.deleted))}",
+            f"for length: {' '.join(sorted(self.deleted_for_length))}",
+            f"equal: {' '.join(sorted('='.join(pair) for pair in self.equal_labels | self.equal_words))}",
+            f"quotes: {' '.join(sorted(self.quotes))}",
+            f"cutoff {self.cutoff}",
+        ]
+        return ", ".join(["EVALB", *(part for part in shown if not part.endswith(": "))])
 
 
 @dataclass
@@ -124,6 +133,10 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
         return Counts(sentences=1, errors=1), predicted
     gold_leaves, gold_brackets = _brackets(gold, params)
     leaves, brackets = _brackets(predicted, params) if predicted else ([], [])
+    if predicted and leaves and len(leaves) != len(gold_leaves):
+        doubtful = _quotes(gold, predicted, params)
+        gold_leaves, gold_brackets = _brackets(gold, params, doubtful)
+        leaves, brackets = _brackets(predicted, params, doubtful)
     if not leaves:
         return Counts(sentences=1, skipped=1), ""
     if len(leaves) != len(gold_leaves):
@@ -148,25 +161,42 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
     ), ""
 
 
-def _brackets(tree: Tree, params: Params) -> tuple[list[Tree], list[Bracket]]:
-    """(leaves that count, brackets that count, in the order in which they open)."""
+def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[list[Tree], list[Bracket]]:
+    """(leaves that count, brackets that count, in the order in which they open). The root never does.
+
+    `kept`: places of leaves that count in any case.
+    """
     leaves: list[Tree] = []
     brackets: list[Bracket] = []
+    place = 0
 
     def visit(node: Tree) -> None:
+        nonlocal place
         if node.word is not None:
-            if node.label not in params.deleted:
+            if node.label not in params.deleted or place in kept:
                 leaves.append(node)
+            place += 1
             return
-        place, start = len(brackets), len(leaves)
+        number, start = len(brackets), len(leaves)
         brackets.append((node.label, start, start))
         for child in node.children:
             visit(child)
-        brackets[place] = (_trimmed(node.label), start, len(leaves))
+        brackets[number] = (_trimmed(node.label), start, len(leaves))
 
-    visit(tree)
+    for child in tree.children:
+        visit(child)
     alike_deleted = {a for a, b in _both_ways(params.equal_labels) if b in params.deleted} | params.deleted
     return leaves, [b for b in brackets if b[1] < b[2] and b[0] not in alike_deleted]
+
+
+def _quotes(gold: Tree, predicted: Tree, params: Params) -> set[int]:
+    """Places of quotation marks that one tree takes for something else, such as an apostrophe: EVALB keeps both."""
+    pairs = enumerate(zip(gold.leaves(), predicted.leaves(), strict=False))
+    return {
+        place
+        for place, (a, b) in pairs
+        if a.label != b.label and {a.label, b.label} <= params.quotes and {a.word, b.word} <= QUOTATION_MARKS
+    }
 
 
 def _trimmed(label: str) -> str:
@@ -223,7 +253,7 @@ def read_params(path: Path) -> Params:
             raise HeedError(f"{path}, line {number}: unknown parameter {name}; known: {', '.join(kinds)}.")
         if len(arguments) != kinds[name]:
             raise HeedError(f"{path}, line {number}: {name} takes {kinds[name]} values, found {len(arguments)}.")
-        if name in ("LABELED", "CUTOFF_LEN") and not arguments[0].isdigit():
+        if name in ("LABELED", "CUTOFF_LEN") and not arguments[0].isdecimal():
             raise HeedError(f"{path}, line {number}: {name} takes a number, found {arguments[0]!r}.")
         found.setdefault(name, []).append(" ".join(arguments))
 
@@ -235,6 +265,7 @@ def read_params(path: Path) -> Params:
         deleted_for_length=frozenset(found.get("DELETE_LABEL_FOR_LENGTH", [])),
         equal_labels=pairs("EQ_LABEL"),
         equal_words=pairs("EQ_WORD"),
+        quotes=frozenset(found.get("QUOTE_LABEL", [])),
         labelled=found.get("LABELED", ["1"])[-1] != "0",
         cutoff=int(found.get("CUTOFF_LEN", ["40"])[-1]),
     )
@@ -271,7 +302,8 @@ def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree, Tree | 
 def _prediction(line: str) -> Tree | str | None:
     if line.strip() in ("()", "(())"):  # how some parsers say that they found none
         return None
-    try:
-        return parse_tree(line)
+    try:  # several trees in a line are one to EVALB
+        kept = [tree for found, _ in parsed_with_lines([line]) if (tree := cleaned(found))]
     except BadTree as error:
         return f"column {error.column}: {error}"
+    return Tree(ROOT, tuple(child for tree in kept for child in tree.children)) if kept else None

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.parsing.trees import LinearisationSettings, Tree, plain, restored, sentence
+from heed.parsing.trees import LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
 from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
@@ -25,6 +25,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MAX_SENTENCES = 64  # searched at a time
+MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
 # Lines that are sorted by length together: few at first, so that output starts at once.
 FIRST_WINDOW, LAST_WINDOW = 16, 1024
 MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behind the other
@@ -56,10 +57,17 @@ class Parser:
         *,
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
+        report: Callable[[str], None] = lambda line: None,
     ):
         self.model, self.tokenizer, self.settings = packed(model, precision), tokenizer, settings
-        self.constrained, self.linearisation = constrained, linearisation
+        self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
+        self._longest = MAX_TOKENS
+        if model.arch.positions == "learned":
+            # A target has max_extra_tokens more, or, where words are copied, a tag for every word.
+            room = model.arch.max_positions - 2
+            self._longest = min(MAX_TOKENS, room - settings.max_extra_tokens, room // 2)
+        self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
     def load(
@@ -69,6 +77,7 @@ class Parser:
         device: str | None = None,
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
+        report: Callable[[str], None] = lambda line: None,
         **changes: Any,
     ) -> "Parser":
         """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
@@ -80,10 +89,11 @@ class Parser:
         values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folder))
         model = loaded.model.to(choose_machine("fp32", device=device).device)
-        return cls(model, loaded.tokenizer, settings, linearisation, precision=precision, constrained=constrained)
+        how: dict[str, Any] = {"precision": precision, "constrained": constrained, "report": report}
+        return cls(model, loaded.tokenizer, settings, linearisation, **how)
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
-        """One parse a sentence, in order. A sentence without words has none."""
+        """One parse a sentence, in order. A blank or far too long one has no words and no tree."""
         return list(self.stream(zip(sentences, tags, strict=True) if tags else ((words, None) for words in sentences)))
 
     def stream(self, sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None]) -> Iterator[Parse]:
@@ -133,25 +143,20 @@ class Parser:
             encoded = self.tokenizer.encode_lines([sentence(words) for words, _ in window])
             arriving = []
             for number, (words, tags), ids in zip(numbers, window, encoded, strict=True):
-                if words:
-                    self._check_length(number, len(ids))
+                if words and len(ids) > self._longest:
+                    self.report(f"sentence {number + 1}: {len(ids):,} tokens, {self._longest:,} at most are parsed.")
+                    given[number] = (), None
+                elif words:
                     at_least = 1 if constraint is None else constraint.expect(number, words, tags)
                     arriving.append(Source(number, ids, at_least=at_least))
             yield from sorted(arriving, key=lambda source: len(source.ids))
-
-    def _check_length(self, number: int, n_ids: int) -> None:
-        arch = self.model.arch
-        longest = arch.max_positions - self.settings.max_extra_tokens - 2
-        if arch.positions == "learned" and n_ids > longest:
-            raise HeedError(
-                f"sentence {number + 1}: {n_ids:,} tokens; max_positions={arch.max_positions} and "
-                f"max_extra_tokens={self.settings.max_extra_tokens} leave room for {longest}."
-            )
 
     def _parse(
         self, words: Sequence[str], tags: Sequence[str] | None, ids: tuple[int, ...], score: float, log_prob: float
     ) -> Parse:
         try:
+            if not self._symbol_ids.intersection(ids):
+                raise ValueError("no symbol")
             tree = restored(words, self.tokenizer.decode(ids).split(" "), tags)
         except ValueError:
             tree = None
@@ -179,8 +184,9 @@ class TreeConstraint:
             if name[0] in "()":
                 (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
         self._opening = np.flatnonzero(self._opens >= 0)
-        self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels], np.int64)
-        self._tags = np.array([tokenizer.symbols[name] for name in names if name[0] not in "()"], np.int64)
+        self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
+        self._tag_ids = {name: i for name, i in tokenizer.symbols.items() if name[0] not in "()"}
+        self._tags = np.array(sorted(self._tag_ids.values()), np.int64)
         self._scripts: dict[int, tuple[list[int], list[bool]]] = {}
         self._script = np.empty((0, 0), np.int64)  # by row; behind its end eos
         self._begins = np.empty((0, 0), np.bool_)  # where in it a leaf begins
@@ -196,7 +202,7 @@ class TreeConstraint:
         begins: list[bool] = []
         for place, word in enumerate(words):
             pieces = self._tokenizer.encode(plain(word)) if self._copies_words else []
-            script += [*pieces, self._tokenizer.symbols.get(tags[place], self.ANY_TAG) if tags else self.ANY_TAG]
+            script += [*pieces, self._tag_ids.get(tags[place], self.ANY_TAG) if tags else self.ANY_TAG]
             begins += [True, *[False] * len(pieces)]
         self._scripts[number] = script, begins
         return len(script) + 1
@@ -259,10 +265,10 @@ class TreeConstraint:
 def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:
     """Words and tags of a line of word/TAG; the last slash divides. HeedError names the line of one without."""
     words, tags = [], []
-    for token in line.split():
+    for token in split_words(line):
         word, slash, tag = token.rpartition("/")
         if not (word and tag and slash):
             raise HeedError(f"standard input, line {number}: {token!r} is not word/TAG.")
-        words.append(plain(word))
-        tags.append(tag)
+        words.append(word)
+        tags.append(escaped(tag))
     return words, tags

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from heed.config import HeedError
 from heed.files import whole_file
@@ -31,6 +31,13 @@ class ParsingSettings(LinearisationSettings):
     )
     gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of parsed")
 
+    @field_validator("tests")
+    @classmethod
+    def _names_are_free(cls, tests: dict[str, list[str]]) -> dict[str, list[str]]:
+        if taken := tests.keys() & {"train", "dev"}:
+            raise ValueError(f"a test set cannot be called {', '.join(sorted(taken))}")
+        return tests
+
     def linearisation(self) -> dict[str, Any]:
         """What a parser must know of it."""
         return {name: getattr(self, name) for name in LinearisationSettings.model_fields}
@@ -54,7 +61,10 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
     found: list[Path] = []
     for entry in entries:
         if match := SECTIONS.fullmatch(entry):
-            for number in range(int(match[1]), int(match[2] or match[1]) + 1):
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise HeedError(f"sections {entry}: the range runs backwards.")
+            for number in range(first, last + 1):
                 section = f"{number:02d}"
                 # Beside the trees the LDC ships raw text, tags and other trees under the same numbers.
                 files = [path for path in folder.rglob(f"{section}/*") if ".mrg" in path.suffixes]
@@ -63,7 +73,10 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
                 found += sorted(files)
             continue
         pattern, base = (Path(entry).name, Path(entry).parent) if Path(entry).is_absolute() else (entry, folder)
-        files = sorted(path for path in base.glob(pattern) if path.is_file())
+        try:
+            files = sorted(path for path in base.glob(pattern) if path.is_file())
+        except ValueError as error:  # of a pattern that is none
+            raise HeedError(f"{entry!r} names no files: {error}.") from None
         if not files:
             raise HeedError(f"{base}: no file {pattern}.")
         found += files
@@ -77,7 +90,7 @@ def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterat
 
 
 def write_lines(
-    folder: Path, settings: ParsingSettings, out: Path, *, report: Callable[[str], None]
+    settings: ParsingSettings, out: Path, *, directory: Path, mirror: str | None, report: Callable[[str], None]
 ) -> dict[str, tuple[Path, Path]]:
     """Writes OUT/NAME.words and OUT/NAME.symbols for train, dev and each test unless they are there."""
     written: dict[str, tuple[Path, Path]] = {}
@@ -85,6 +98,7 @@ def write_lines(
         written[name] = out / f"{name}.words", out / f"{name}.symbols"
         if all(path.exists() for path in written[name]):
             continue
+        folder = treebank_folder(settings, directory=directory, mirror=mirror)
         gold = list(trees_of(folder, entries, functions=settings.functions))
         parsed: Iterator[Tree] = iter(())
         copies = 1

@@ -15,7 +15,7 @@ Leaves = Literal["tags", "single", "words"]
 ROOT_LABELS = ("", "TOP", "ROOT", "S1")
 ROOT = "TOP"
 EMPTY = "-NONE-"  # the tag of a trace
-SINGLE = "XX"  # stands for every word, if not its tag does
+SINGLE = "XX"  # stands for every word but punctuation, if not its tag does
 WORD = "▁"  # before a word among symbols
 MAX_DEPTH = 200
 # Only these separate: a word may hold any other character, a no-break space among them.
@@ -67,6 +67,11 @@ def escaped(word: str) -> str:
 def plain(word: str) -> str:
     """A treebank's word as text has it: brackets as such, slashes and asterisks without a backslash."""
     return UNESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a tokenised line: what lies between spaces, as trees have it."""
+    return [word for word in re.split(r"[ \t\r\n\f\v]+", line) if word]
 
 
 def sentence(words: Iterable[str]) -> str:
@@ -207,7 +212,14 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
     n_words, copied = 0, ""
     for symbol in symbols:
-        if copied and (symbol[0] in "()" or n_words == len(words) or copied != WORD + plain(words[n_words])):
+        if not symbol:
+            raise ValueError("nothing where a symbol was expected")
+        if copied and (
+            symbol[0] in "()"
+            or symbol.startswith(WORD)
+            or n_words == len(words)
+            or copied != WORD + plain(words[n_words])
+        ):
             raise ValueError(f"the word {copied} has no leaf")
         if symbol.startswith(WORD):
             copied = symbol
