@@ -300,8 +300,12 @@ def page(vocab_size: int, folder: Path) -> Page:
     for finding in FINDINGS:
         found = verdict(finding, results)
         unit = "BLEU" if finding.measure == "bleu" else "perplexity"
-        shown = "not run | " if found is None else f"{found[0]} | {found[1]:+.2f} ± {found[2]:.2f} {unit}"
+        within = f" ± {found[2]:.2f}" if found and found[2] else ""
+        shown = "not run | " if found is None else f"{found[0]} | {found[1]:+.2f}{within} {unit}"
         lines.append(f"| {finding.claim} | {shown} |")
+    if not pooled_deviation(results, "bleu"):
+        lines += ["", "One seed of each: no spread is known, so nothing is decided.", ""]
+        return Page("table3", "\n".join(lines))
     spread = f"{pooled_deviation(results, 'bleu'):.2f} BLEU, {pooled_deviation(results, 'perplexity'):.2f} perplexity"
     lines += ["", f"± is the standard error. Standard deviation over seeds, all rows together: {spread}.", ""]
     return Page("table3", "\n".join(lines))
