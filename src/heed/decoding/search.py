@@ -79,6 +79,9 @@ class Hypothesis:
 class Constraint(Protocol):
     """Decides which ids may follow, row by row: beam_size rows a sentence, in the order of their admission."""
 
+    # Ids of which at most one may follow anywhere: each takes the probability of all, as which of them is no question.
+    given: NDArray[np.int64]
+
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on."""
 
@@ -143,7 +146,7 @@ def search(
     first eos. A hypothesis that reaches the maximum length without eos counts only where none has ended. Several models
     decide together, by the mean of their probabilities. With `sampling` each of the beam_size hypotheses is drawn by
     itself. With a `constraint` no hypothesis has an id that it forbids ; log-probabilities
-    stay the model's own. Prefixes, min_tokens and sampling do not go with it.
+    stay the model's own but for those of given ids. Prefixes, min_tokens and sampling do not go with it.
     """
     beam = settings.beam_size
     states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]
@@ -370,9 +373,11 @@ class _Live:
         rows = np.arange(n_rows) if active is None else active.numpy()
         choices = constraint.choices(rows, (self.limits - self.lengths)[rows // self.beam])
         n_choices = choices.shape[1]
-        logits = logits.float()
-        values = logits.gather(1, torch.from_numpy(choices.clip(0)).to(self.device))
-        found = (values - torch.logsumexp(logits, dim=-1, keepdim=True)).double().cpu().numpy()
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        if len(constraint.given):
+            given = torch.from_numpy(constraint.given).to(self.device)
+            log_probs[:, given] = torch.logsumexp(log_probs[:, given], dim=-1, keepdim=True)
+        found = log_probs.gather(1, torch.from_numpy(choices.clip(0)).to(self.device)).double().cpu().numpy()
         total, ids = np.full((n_rows, n_choices), -np.inf), np.zeros((n_rows, n_choices), np.int64)
         total[rows] = self.log_probs.reshape(-1, 1)[rows] + np.where(choices < 0, -np.inf, found)
         ids[rows] = choices

@@ -168,8 +168,9 @@ class TreeConstraint:
 
     Every row of the search has a state here: where it is in its sentence's script, the open brackets, whether the last
     one has contents. A script says leaf by leaf what must be written: the pieces of the word, where words are copied,
-    and a tag, any or a given one. A bracket opens only while what is left to write, closed at once, still fits into the
-    longest output.
+    and a tag, any or a given one. Which piece follows is no question, so it is not scored as one: otherwise a word that
+    the model copies with little confidence would be put off by one more bracket, and yet another. A bracket opens only
+    while what is left to write, closed at once, still fits into the longest output.
     """
 
     ANY_TAG = -1
@@ -183,6 +184,10 @@ class TreeConstraint:
         for name in names:
             if name[0] in "()":
                 (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
+        text = (
+            set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {tokenizer.pad, tokenizer.bos, tokenizer.eos}
+        )
+        self.given = np.array(sorted(text) if copies_words else [], np.int64)
         self._opening = np.flatnonzero(self._opens >= 0)
         self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
         self._tag_ids = {name: i for name, i in tokenizer.symbols.items() if name[0] not in "()"}
