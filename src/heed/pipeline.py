@@ -198,16 +198,13 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         nats = cross_entropy(current, _all_batches(dev, machine))
         precision = machine.precision
         if recipe.parsing is not None:
-            name, score = (
-                "f1",
-                parsing_score(Parser(current, tokenizer, greedy, recipe.parsing, precision=precision), dev_pairs),
-            )
+            parser = Parser(current, tokenizer, greedy, recipe.parsing, precision=precision)
+            name, score = "f1", parsing_score(parser, dev_pairs)
         else:
-            translations = Translator(current, tokenizer, greedy, precision=precision).translate(
-                s for s, _ in dev_pairs
-            )
+            translator = Translator(current, tokenizer, greedy, precision=precision)
+            texts = [translation.text for translation in translator.translate(src for src, _ in dev_pairs)]
             references = [tgt for _, tgt in dev_pairs]
-            name, score = "bleu", bleu([t.text for t in translations], references, tokenize=recipe.evaluation.tokenize)
+            name, score = "bleu", bleu(texts, references, tokenize=recipe.evaluation.tokenize)
         return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score.value}
 
     progress = train(
@@ -386,9 +383,8 @@ def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
             before, now = old.get(table, {}), new.get(table, {})
             for name in sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
                 change = f"{table}.{name} was {before.get(name)!r}, is {now.get(name)!r}"
-                if (
-                    table in ("data", "tokenizer", "model", "parsing") and name != "treebank"
-                ):  # whose lines the run keeps
+                # The treebank may move: the run keeps its lines.
+                if table in ("data", "tokenizer", "model", "parsing") and name != "treebank":
                     raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
                 report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

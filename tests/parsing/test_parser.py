@@ -222,7 +222,7 @@ def test_self_training_mixes_in_what_the_parser_is_sure_of(parser_run, heed):
     ]
     done = heed("train", "small.toml", "--mirror", ".", "--run", "mixed", *mixed, cwd=parser_run)
     assert done.returncode == 0, done.stderr
-    assert f"train: {800 + n_sure} trees, 400 gold ones 2 times among them." in done.stderr
+    assert f"train: {800 + n_sure} trees from 400 gold ones." in done.stderr
 
 
 def test_bad_input_is_one_clear_line(parser_run, heed):

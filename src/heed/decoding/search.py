@@ -145,8 +145,8 @@ def search(
     no unfinished hypothesis can still enter the n_best, which never changes the result, and a beam of 1 stops at its
     first eos. A hypothesis that reaches the maximum length without eos counts only where none has ended. Several models
     decide together, by the mean of their probabilities. With `sampling` each of the beam_size hypotheses is drawn by
-    itself. With a `constraint` no hypothesis has an id that it forbids ; log-probabilities
-    stay the model's own but for those of given ids. Prefixes, min_tokens and sampling do not go with it.
+    itself. With a `constraint` no hypothesis has an id that it forbids; log-probabilities stay the
+    model's own but for those of given ids. Prefixes, min_tokens and sampling do not go with it.
     """
     beam = settings.beam_size
     states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]

@@ -128,9 +128,8 @@ class Translator:
         """
         lines: deque[_Line] = deque()  # read, not given out yet
         pieces: dict[int, tuple[_Line, int]] = {}
-        sources = self._sources(
-            iter(texts), lines, pieces, self.tokenizer.encode_targets([prefix])[0] if prefix else []
-        )
+        prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
+        sources = self._sources(texts, lines, pieces, prefix_ids)
         found = search(
             self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
             sampling=sampling,

@@ -22,7 +22,6 @@ from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 MAX_SENTENCES = 64  # searched at a time
 MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
@@ -89,8 +88,10 @@ class Parser:
         values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folder))
         model = loaded.model.to(choose_machine("fp32", device=device).device)
-        how: dict[str, Any] = {"precision": precision, "constrained": constrained, "report": report}
-        return cls(model, loaded.tokenizer, settings, linearisation, **how)
+        return cls(
+            model, loaded.tokenizer, settings, linearisation,
+            precision=precision, constrained=constrained, report=report,
+        )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse a sentence, in order. A blank or far too long one has no words and no tree."""

@@ -40,7 +40,7 @@ class ParsingSettings(LinearisationSettings):
 
     def linearisation(self) -> dict[str, Any]:
         """What a parser must know of it."""
-        return {name: getattr(self, name) for name in LinearisationSettings.model_fields}
+        return self.model_dump(include=set(LinearisationSettings.model_fields))
 
 
 def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:
@@ -100,18 +100,15 @@ def write_lines(
             continue
         folder = treebank_folder(settings, directory=directory, mirror=mirror)
         gold = list(trees_of(folder, entries, functions=settings.functions))
-        parsed: Iterator[Tree] = iter(())
-        copies = 1
-        if name == "train" and settings.parsed:
+        trees: Iterator[Tree] = iter(gold)
+        if name == "train":
+            copies = settings.gold_weight if settings.parsed else 1
+            fragments = (part for tree in gold for part in constituents(tree, settings.fragments))
             parsed = trees_of(folder, settings.parsed, functions=settings.functions)
-            copies = settings.gold_weight
-        fragments = [part for tree in gold for part in constituents(tree, settings.fragments) if name == "train"]
-        n_trees = _write(chain(gold * copies, fragments, parsed), *written[name], leaves=settings.leaves)
-        among = [f"{len(gold):,} gold ones" + (f" {copies} times" if copies > 1 else "")]
-        among += [f"{len(fragments):,} fragments"] if fragments else []
-        report(
-            f"{name}: {n_trees:,} trees" + (f", {' and '.join(among)} among them" if n_trees > len(gold) else "") + "."
-        )
+            trees = chain(gold * copies, fragments, parsed)
+        n_trees = _write(trees, *written[name], leaves=settings.leaves)
+        beside = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
+        report(f"{name}: {n_trees:,} trees{beside}.")
     return written
 
 

@@ -10,13 +10,13 @@ from pydantic import Field
 
 from heed.config import HeedError, Settings
 from heed.data.lines import read_lines
+from heed.text.tokenizer import TEXT
 
 Leaves = Literal["tags", "single", "words"]
 ROOT_LABELS = ("", "TOP", "ROOT", "S1")
 ROOT = "TOP"
 EMPTY = "-NONE-"  # the tag of a trace
 SINGLE = "XX"  # stands for every word but punctuation, if not its tag does
-WORD = "▁"  # before a word among symbols
 MAX_DEPTH = 200
 # Only these separate: a word may hold any other character, a no-break space among them.
 TOKEN = re.compile(r"[()]|[^() \t\r\n\f\v]+")
@@ -186,7 +186,7 @@ def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
     def add(node: Tree) -> None:
         if node.word is not None:
             if leaves == "words":
-                symbols.append(WORD + plain(node.word))
+                symbols.append(TEXT + plain(node.word))
             symbols.append(SINGLE if leaves == "single" and not is_punctuation(node.label) else node.label)
             return
         symbols.append(f"({node.label}")
@@ -216,12 +216,12 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
             raise ValueError("nothing where a symbol was expected")
         if copied and (
             symbol[0] in "()"
-            or symbol.startswith(WORD)
+            or symbol.startswith(TEXT)
             or n_words == len(words)
-            or copied != WORD + plain(words[n_words])
+            or copied != TEXT + plain(words[n_words])
         ):
             raise ValueError(f"the word {copied} has no leaf")
-        if symbol.startswith(WORD):
+        if symbol.startswith(TEXT):
             copied = symbol
         elif symbol.startswith("("):
             stack.append((symbol[1:], []))
