@@ -1,6 +1,8 @@
 """Treebanks on disk → lines of words and of symbols, which the rest of Heed trains on like any parallel text."""
 
+import random
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,6 +14,7 @@ from heed.config import HeedError
 from heed.files import whole_file
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
 
+EXCHANGED = 0.15  # of the constituents of a made tree, but for those within exchanged ones
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 
 
@@ -25,11 +28,14 @@ class ParsingSettings(LinearisationSettings):
     fragments: int = Field(
         0, ge=0, description="constituents of up to so many words are learned as sentences besides; 0: none"
     )
+    substituted: int = Field(
+        0, ge=0, description="made trees for each gold one: constituents exchanged for others of the same label; 0: none"
+    )
     parsed: list[str] = Field(
         default_factory=list,
         description="trees that a parser made (heed parse --min-confidence), to learn from as well",
     )
-    gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of parsed")
+    gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of those made or parsed")
 
     @field_validator("tests")
     @classmethod
@@ -102,10 +108,10 @@ def write_lines(
         gold = list(trees_of(folder, entries, functions=settings.functions))
         trees: Iterator[Tree] = iter(gold)
         if name == "train":
-            copies = settings.gold_weight if settings.parsed else 1
+            copies = settings.gold_weight if settings.parsed or settings.substituted else 1
             fragments = (part for tree in gold for part in constituents(tree, settings.fragments))
             parsed = trees_of(folder, settings.parsed, functions=settings.functions)
-            trees = chain(gold * copies, fragments, parsed)
+            trees = chain(gold * copies, fragments, substituted(gold, settings.substituted), parsed)
         n_trees = _write(trees, *written[name], leaves=settings.leaves)
         beside = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
         report(f"{name}: {n_trees:,} trees{beside}.")
@@ -121,6 +127,40 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
         if 2 <= length <= n_words and len(tree.children) > 1:
             yield Tree(ROOT, (child,))
         yield from constituents(child, n_words)
+
+
+def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
+    """Each tree n_each times, some constituents exchanged for random ones of the same label below the same label.
+
+    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. The same trees
+    give the same result.
+    """
+    pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
+
+    def gather(tree: Tree) -> None:
+        for child in tree.children:
+            if child.word is None:
+                pool[tree.label, child.label].append(child)
+                gather(child)
+
+    draws = random.Random(1)
+
+    def exchanged(tree: Tree) -> Tree:
+        children = []
+        for child in tree.children:
+            if child.word is None:
+                if draws.random() < EXCHANGED:
+                    child = draws.choice(pool[tree.label, child.label])
+                else:
+                    child = exchanged(child)
+            children.append(child)
+        return Tree(tree.label, tuple(children))
+
+    if n_each:
+        for tree in trees:
+            gather(tree)
+        for tree in trees:
+            yield from (exchanged(tree) for _ in range(n_each))
 
 
 def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:
