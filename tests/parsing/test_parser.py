@@ -14,8 +14,8 @@ from heed.config import HeedError
 from heed.decoding.search import DecodingSettings
 from heed.model.transformer import Architecture, Transformer
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
-from heed.parsing.treebank import files_of
-from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, read_trees, restored
+from heed.parsing.treebank import files_of, substituted
+from heed.parsing.trees import LinearisationSettings, Tree, linearised, parse_tree, read_trees, restored
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
@@ -64,6 +64,23 @@ def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences,
 def test_without_the_constraint_random_weights_write_none(tokenizer):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, constrained=False)
     assert [parse.tree for parse in parser.parse([["the", "dog", "runs"]])] == [None]
+
+
+def test_made_trees_are_other_combinations_of_what_the_treebank_has():
+    def pairs(tree: Tree) -> set[tuple[str, str]]:
+        below = [child for child in tree.children if child.word is None]
+        return {(tree.label, child.label) for child in below}.union(*map(pairs, below))
+
+    texts = [
+        "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (NN cat)))))",
+        "(TOP (S (NP (PRP she)) (VP (VBZ gives) (NP (PRP him)) (NP (NN time)))))",
+    ]
+    gold = [tree for tree in map(parse_tree, texts) if tree]
+    made = list(substituted(gold, 50))
+    assert len(made) == 100 and made == list(substituted(gold, 50))
+    assert set().union(*map(pairs, made)) == set().union(*map(pairs, gold))
+    assert "she sees a cat" in {" ".join(tree.words()) for tree in made}
+    assert list(substituted(gold, 0)) == []
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])

@@ -29,7 +29,9 @@ class ParsingSettings(LinearisationSettings):
         0, ge=0, description="constituents of up to so many words are learned as sentences besides; 0: none"
     )
     substituted: int = Field(
-        0, ge=0, description="made trees for each gold one: constituents exchanged for others of the same label; 0: none"
+        0,
+        ge=0,
+        description="made trees for each gold one: constituents exchanged for others of the same label; 0: none",
     )
     parsed: list[str] = Field(
         default_factory=list,
