@@ -134,8 +134,8 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
 def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     """Each tree n_each times, some constituents exchanged for random ones of the same label below the same label.
 
-    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. The same trees
-    give the same result.
+    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. The same
+    trees give the same result.
     """
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
@@ -148,14 +148,14 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     draws = random.Random(1)
 
     def exchanged(tree: Tree) -> Tree:
-        children = []
-        for child in tree.children:
-            if child.word is None:
-                if draws.random() < EXCHANGED:
-                    child = draws.choice(pool[tree.label, child.label])
-                else:
-                    child = exchanged(child)
-            children.append(child)
+        if tree.word is not None:
+            return tree
+        children = (
+            draws.choice(pool[tree.label, child.label])
+            if child.word is None and draws.random() < EXCHANGED
+            else exchanged(child)
+            for child in tree.children
+        )
         return Tree(tree.label, tuple(children))
 
     if n_each:
