@@ -55,7 +55,7 @@ def test_attention_equals_torchs_fused_attention():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "radius"), [(2, 1), (7, 3), (12, 3), (12, 5), (9, 20)])
+@pytest.mark.parametrize(("n", "radius"), [(2, 1), (7, 3), (12, 3), (12, 5), (9, 20), (2100, 100)])
 def test_restricted_attention_is_attention_under_a_band(n, radius, causal):
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 3, n, 8), torch.randn(2, 3, n, 8), torch.randn(2, 3, n, 6)

@@ -22,6 +22,9 @@ from heed.kernels import fused
 from heed.kernels.fused import Spans
 from heed.kernels.library import ready
 
+# Restricted attention takes so many queries at a time: keys, values and weights of theirs stay in a processor's cache.
+RESTRICTED_QUERIES = 1024
+
 
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
@@ -140,28 +143,32 @@ def restricted_attention(
     own, of the one before and, unless causal, of the one behind.
     """
     n, r = q.shape[2], radius
-    behind = 0 if causal else 1
+    width = (2 if causal else 3) * r  # keys that a block meets
+    q = F.pad(q, (0, 0, 0, -n % r))
+    k, v = (F.pad(x, (0, 0, r, -n % r + width - 2 * r)) for x in (k, v))
+    mixed = []
+    first = 0
+    for part in q.split(r * max(1, RESTRICTED_QUERIES // r), dim=2):
+        n_queries = part.shape[2]
+        start = torch.arange(first, first + n_queries, r, device=q.device)[:, None]
+        query = (start + torch.arange(r, device=q.device))[:, :, None]  # (block, r, 1): its place in the sequence
+        key = (start + torch.arange(-r, width - r, device=q.device))[:, None, :]
+        seen = ((query - key).abs() <= r) & (key >= 0) & (key < n)
+        if causal:
+            seen &= key <= query
+        seen = seen[None, :, None].expand(q.shape[0], -1, -1, -1, -1)  # (batch, block, head, r, keys)
+        if mask is not None:
+            seen = seen & mask[:, 0, 0, key[:, 0].clamp(0, n - 1)][:, :, None, None]
+        near_k, near_v = (_windows(x[:, :, first : first + n_queries - r + width], width, r) for x in (k, v))
+        out = attention(_windows(part, r, r), near_k, near_v, seen.flatten(0, 1), dropout=dropout)
+        mixed.append(out.unflatten(0, (q.shape[0], -1)).transpose(1, 2).flatten(2, 3))
+        first += n_queries
+    return torch.cat(mixed, dim=2)[:, :, :n]
 
-    def blocks(x: Tensor) -> Tensor:  # (batch, block, head, r, width)
-        return F.pad(x, (0, 0, 0, -n % r)).unflatten(2, (-1, r)).transpose(1, 2)
 
-    def around(x: Tensor) -> Tensor:  # (batch, block, head, keys, width)
-        x = F.pad(blocks(x), (0, 0, 0, 0, 0, 0, 1, behind))
-        return torch.cat([x[:, i : x.shape[1] - 1 - behind + i] for i in range(2 + behind)], dim=3)
-
-    first = torch.arange(0, n, r, device=q.device)[:, None]
-    query = (first + torch.arange(r, device=q.device))[:, :, None]  # (block, r, 1): its place in the sequence
-    key = (first + torch.arange(-r, r * (1 + behind), device=q.device))[:, None, :]
-    seen = ((query - key).abs() <= r) & (key >= 0) & (key < n)
-    if causal:
-        seen &= key <= query
-    seen = seen[None, :, None]  # (batch, block, head, r, keys)
-    if mask is not None:
-        seen = seen & mask[:, 0, 0, key[:, 0].clamp(0, n - 1)][:, :, None, None]
-    q_blocks, k_around, v_around = (x.flatten(0, 1) for x in (blocks(q), around(k), around(v)))
-    seen = seen.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
-    mixed = attention(q_blocks, k_around, v_around, seen, dropout=dropout)
-    return mixed.unflatten(0, (q.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :n]
+def _windows(x: Float[Tensor, "batch head position width"], length: int, step: int) -> Tensor:
+    """(batch × window, head, length, width): stretches of so many positions that begin a step apart."""
+    return x.unfold(2, length, step).permute(0, 2, 1, 4, 3).flatten(0, 1)
 
 
 def _bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
