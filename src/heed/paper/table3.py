@@ -237,13 +237,15 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
     difference = sign * (statistics.mean(better) - statistics.mean(worse))
     spread = pooled_deviation(results, finding.measure)
     error = spread * (1 / len(better) + 1 / len(worse)) ** 0.5
+    if spread == 0:
+        return "undecided", difference, error
     if finding.alike:
         within = abs(difference) < ALIKE
         said = (
             "seen" if within and 2 * error < ALIKE else "undecided" if within or abs(difference) < 2 * error else "no"
         )
         return ("contradicted" if said == "no" else said), difference, error
-    if spread == 0 or abs(difference) < 2 * error:
+    if abs(difference) < 2 * error:
         return "undecided", difference, error
     return ("seen" if difference > 0 else "contradicted"), difference, error
 
