@@ -84,6 +84,20 @@ def test_two_standard_errors_decide(base, single_head, expected):
     assert verdict(FINDINGS[1], results) is None  # not run
 
 
+@pytest.mark.parametrize(
+    ("sinusoid", "learned", "expected"),
+    [
+        ((30.0, 30.1), (30.1, 30.2), "seen"),
+        ((30.0, 30.1), (28.0, 28.1), "contradicted"),
+        ((30.0, 31.0), (29.5, 31.5), "undecided"),
+    ],
+)
+def test_alike_is_seen_only_where_the_spread_is_small(sinusoid, learned, expected):
+    finding = next(finding for finding in FINDINGS if finding.alike)
+    results = {finding.better: seeds(*sinusoid), finding.worse: seeds(*learned)}
+    assert verdict(finding, results)[0] == expected
+
+
 def test_one_seed_decides_nothing():
     results = {row.preset: seeds(30 + i / 10) for i, row in enumerate(ROWS)}
     assert {verdict(finding, results)[0] for finding in FINDINGS} == {"undecided"}
@@ -104,6 +118,10 @@ def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):
     measured = json.loads(heed("paper", "table3", "--json", cwd=tmp_path).stdout)["measured"]
     assert set(measured) == {"base", "table3-A-h1", "table3-C-N2"}
     assert measured["base"]["1"]["perplexity"] != measured["base"]["2"]["perplexity"]
+    kept = tmp_path / "runs" / "table3" / "recipe.toml"
+    written = kept.read_text(encoding="utf-8")
+    assert "max_extra_tokens = 50\n" in written  # the default, which an older Heed may not have known
+    kept.write_text(written.replace("max_extra_tokens = 50\n", ""), encoding="utf-8")
     again = heed(*command, "--seeds", 2, cwd=tmp_path)
     assert "step" not in again.stderr and again.stdout == first.stdout
     other = heed(*command, "--seeds", 3, "--set", "training.max_steps=30", cwd=tmp_path)

@@ -206,12 +206,15 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 def _keep_recipe(recipe: Recipe, folder: Path) -> None:
-    """Writes FOLDER/recipe.toml, or compares it: rows that were trained otherwise cannot stand in one table."""
-    path, text = folder / "recipe.toml", toml_text(recipe.model_dump())
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    """Writes FOLDER/recipe.toml, or compares it: rows that were trained otherwise cannot stand in one table.
+
+    Settings that an older Heed did not write have their defaults.
+    """
+    path = folder / "recipe.toml"
+    if path.exists() and validated(Recipe, read_toml(path), where=str(path)) != recipe:
         raise HeedError(f"{folder}: its rows were trained with other settings (recipe.toml); take another --folder.")
     with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(toml_text(recipe.model_dump()), encoding="utf-8")
 
 
 def _share_data(folder: Path, run: Path) -> None:
@@ -237,17 +240,16 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
     difference = sign * (statistics.mean(better) - statistics.mean(worse))
     spread = pooled_deviation(results, finding.measure)
     error = spread * (1 / len(better) + 1 / len(worse)) ** 0.5
-    if spread == 0:
+    if spread == 0:  # one seed of each row: nothing is known of it
         return "undecided", difference, error
     if finding.alike:
-        within = abs(difference) < ALIKE
-        said = (
-            "seen" if within and 2 * error < ALIKE else "undecided" if within or abs(difference) < 2 * error else "no"
-        )
-        return ("contradicted" if said == "no" else said), difference, error
-    if abs(difference) < 2 * error:
-        return "undecided", difference, error
-    return ("seen" if difference > 0 else "contradicted"), difference, error
+        decided = 2 * error < ALIKE if abs(difference) < ALIKE else abs(difference) > 2 * error
+        favour = abs(difference) < ALIKE
+    else:
+        decided = abs(difference) > 2 * error
+        favour = difference > 0
+    said = "undecided" if not decided else "seen" if favour else "contradicted"
+    return said, difference, error
 
 
 def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
