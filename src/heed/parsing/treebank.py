@@ -37,7 +37,9 @@ class ParsingSettings(LinearisationSettings):
         default_factory=list,
         description="trees that a parser made (heed parse --min-confidence), to learn from as well",
     )
-    gold_weight: int = Field(1, ge=1, description="a tree of train counts as so many of those made or parsed")
+    gold_weight: int = Field(
+        1, ge=1, description="a tree of train counts as so many of those made or parsed, where there are any"
+    )
 
     @field_validator("tests")
     @classmethod
