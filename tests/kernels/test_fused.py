@@ -80,16 +80,16 @@ def by_sentence(x: torch.Tensor, spans: Spans, n_heads: int) -> list[torch.Tenso
     return [x[a:b].unflatten(1, (n_heads, -1)).transpose(0, 1) for a, b in itertools.pairwise(ends)]
 
 
-def reference_attention(q, k, v, spans, src_spans, n_heads, causal):
-    rows = [
-        F.scaled_dot_product_attention(*parts, is_causal=causal).transpose(0, 1).flatten(1)
-        for parts in zip(
-            by_sentence(q, spans, n_heads),
-            by_sentence(k, src_spans, n_heads),
-            by_sentence(v, src_spans, n_heads),
-            strict=True,
-        )
-    ]
+def reference_attention(q, k, v, spans, src_spans, n_heads, causal, factors=None):
+    """factors: for each sentence what dropout multiplies its weights by, (head, query, key)."""
+    rows = []
+    sides = (by_sentence(x, s, n_heads) for x, s in ((q, spans), (k, src_spans), (v, src_spans)))
+    for s, (queries, keys, values) in enumerate(zip(*sides, strict=True)):
+        scores = queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[2])
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        weights = scores.softmax(-1) * (1 if factors is None else factors[s])
+        rows.append((weights @ values).transpose(0, 1).flatten(1))
     return torch.cat(rows)
 
 
@@ -106,7 +106,7 @@ def test_self_attention_is_torchs(dtype, causal, n_heads, d_k, d_v):
     widths = [n_heads * d_k, n_heads * d_k, n_heads * d_v]
     leaves = [leaf(len(spans.places), sum(widths), dtype=dtype)]
     (qkv,) = exact = copies(leaves)
-    ours = fused.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal)
+    ours = fused.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal, dropout=0.0)
     assert_same(ours, reference_attention(*qkv.split(widths, 1), spans, spans, n_heads, causal), leaves, exact)
 
 
@@ -115,15 +115,57 @@ def test_cross_attention_is_torchs(dtype):
     spans, src_spans = spans_of([5, 1, 20]), spans_of([33, 2, 1])
     leaves = [leaf(len(spans.places), 24, dtype=dtype), leaf(len(src_spans.places), 24 + 40, dtype=dtype)]
     q, kv = exact = copies(leaves)
-    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=8, widths=[24, 40])
+    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=8, widths=[24, 40], dropout=0.0)
     reference = reference_attention(q, *kv.split([24, 40], 1), spans, src_spans, 8, False)
     assert_same(ours, reference, leaves, exact)
+
+
+def attend(q, k, v, spans, src_spans, n_heads, causal, rate, seed):
+    """self_attention where causal, else cross_attention, with the dropout of this seed."""
+    torch.manual_seed(seed)
+    widths = [x.shape[1] for x in (q, k, v)]
+    if causal:
+        qkv = torch.cat([q, k, v], 1)
+        return fused.self_attention(qkv, spans, n_heads=n_heads, widths=widths, causal=True, dropout=rate)
+    kv = torch.cat([k, v], 1)
+    return fused.cross_attention(q, kv, spans, src_spans, n_heads=n_heads, widths=widths[1:], dropout=rate)
+
+
+def dropout_factors(spans, src_spans, n_heads, causal, rate, seed):
+    """What each weight is multiplied by, a sentence (head, query, key): equal weights of one-hot values show it."""
+    width = int(src_spans.offsets.diff().max())
+    q, k = torch.zeros(len(spans.places), n_heads), torch.zeros(len(src_spans.places), n_heads)
+    v = torch.eye(width)[src_spans.places].repeat(1, n_heads)
+    seen = by_sentence(attend(q, k, v, spans, src_spans, n_heads, causal, rate, seed), spans, n_heads)
+    lengths = src_spans.offsets.diff().tolist()
+    if causal:
+        return [x[:, :, :n] * torch.arange(1, n + 1)[:, None] for x, n in zip(seen, lengths, strict=True)]
+    return [x[:, :, :n] * n for x, n in zip(seen, lengths, strict=True)]
+
+
+@both_types
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, causal):
+    spans = spans_of([1, 17, 30, 3, 16, 64])
+    src_spans = spans if causal else spans_of([5, 9, 1, 40, 2, 33])
+    n_heads, rate = 4, 0.3
+    shape = (spans, src_spans, n_heads, causal)
+    factors = dropout_factors(*shape, rate, seed=7)
+    every = [torch.ones_like(x, dtype=torch.bool) for x in factors]
+    drawn = torch.cat([x[seen.tril() if causal else seen] for x, seen in zip(factors, every, strict=True)])
+    assert float((drawn == 0).float().mean()) == pytest.approx(rate, abs=0.02)
+    torch.testing.assert_close(drawn[drawn > 0], torch.full_like(drawn[drawn > 0], 1 / (1 - rate)))
+    assert len({tuple(row.tolist()) for row in factors[5].flatten(0, 1)}) > 0.9 * n_heads * len(factors[5][0])
+    leaves = [leaf(len(s.places), width, dtype=dtype) for s, width in ((spans, 32), (src_spans, 32), (src_spans, 24))]
+    exact = copies(leaves)
+    ours = attend(*leaves, *shape, rate, seed=7)
+    assert_same(ours, reference_attention(*exact, *shape, factors), leaves, exact)
 
 
 def test_attention_with_huge_scores_stays_finite():
     spans = spans_of([7])
     qkv = leaf(len(spans.places), 96, dtype=torch.float32, scale=300.0)
-    out = fused.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True)
+    out = fused.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True, dropout=0.0)
     (gradient,) = torch.autograd.grad(out.sum(), qkv)
     assert out.isfinite().all() and gradient.isfinite().all()
 

@@ -240,6 +240,21 @@ def test_more_positions_than_learned_are_refused():
         model.encode(torch.full((1, 5), 3), torch.ones(1, 5, dtype=torch.bool))
 
 
+def test_attention_dropout_acts_in_training_alone(small_arch):
+    model = Transformer(small_arch.model_copy(update={"dropout": 0.0, "attention_dropout": 0.4}), 50)
+    src, src_mask = random_pairs(6, seed=1)
+    tgt, tgt_mask = random_pairs(6, seed=2)
+
+    def features(seed):
+        torch.manual_seed(seed)
+        return model.features(src, src_mask, tgt, tgt_mask, mask_places(tgt_mask))
+
+    model.train()
+    assert torch.equal(features(1), features(1)) and not torch.allclose(features(1), features(2), atol=1e-2)
+    model.eval()
+    assert torch.equal(features(1), features(2))
+
+
 @pytest.mark.parametrize("share", ["all", "none"])
 def test_sentences_end_to_end_are_the_padded_batch(share):
     """Both roads of `features`, values and gradients: without padding by the kernels, and with it by torch alone."""

@@ -199,15 +199,18 @@ class _Shape(ctypes.Structure):
         ("k_offsets", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("n_sentences", "n_heads", "d_k", "d_v")),
         *((name, ctypes.c_int64) for name in ("q_stride", "k_stride", "v_stride")),
+        ("seed", ctypes.c_uint64),
+        ("rate", ctypes.c_float),
         ("causal", ctypes.c_int32),
     )
 
 
 def self_attention(
-    qkv: Float[Tensor, "token qkv"], spans: Spans, *, n_heads: int, widths: list[int], causal: bool
+    qkv: Float[Tensor, "token qkv"], spans: Spans, *, n_heads: int, widths: list[int], causal: bool, dropout: float
 ) -> Float[Tensor, "token value"]:
-    """Equation 1 in every head of every sentence; the columns of qkv are all heads' Q, K and V, so wide each."""
-    result: Tensor = _Attend.apply(qkv, None, spans, spans, n_heads, widths, causal)
+    """Equation 1 in every head of every sentence, weights dropped out at this rate; the columns of qkv are all heads'
+    Q, K and V, so wide each."""
+    result: Tensor = _Attend.apply(qkv, None, spans, spans, n_heads, widths, causal, dropout)
     return result
 
 
@@ -219,9 +222,10 @@ def cross_attention(
     *,
     n_heads: int,
     widths: list[int],
+    dropout: float,
 ) -> Float[Tensor, "token value"]:
     """The same with queries of one side's sentences, keys and values of the other's."""
-    result: Tensor = _Attend.apply(q, kv, spans, src_spans, n_heads, [q.shape[1], *widths], False)
+    result: Tensor = _Attend.apply(q, kv, spans, src_spans, n_heads, [q.shape[1], *widths], False, dropout)
     return result
 
 
@@ -237,7 +241,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, kv: Tensor | None, spans: Spans, src_spans: Spans, n_heads: int, widths: list[int],
-        causal: bool,
+        causal: bool, dropout: float,
     ) -> Tensor:  # fmt: skip
         assert len(q) == len(spans.places) and len(q if kv is None else kv) == len(src_spans.places)
         parts = _parts(q, kv, widths)
@@ -249,6 +253,8 @@ class _Attend(torch.autograd.Function):
             widths[1] // n_heads,
             widths[2] // n_heads,
             *(part.stride(0) for part in parts),
+            _seed() if dropout else 0,
+            dropout,
             causal,
         )
         out, log_sums = q.new_empty(len(q), widths[2]), torch.empty(len(q), n_heads)
@@ -265,4 +271,4 @@ class _Attend(torch.autograd.Function):
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
         tensors = (*_parts(q, kv, ctx.widths), out, dout, log_sums, *_parts(dq, dkv, ctx.widths))
         kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
-        return dq, dkv, None, None, None, None, None
+        return dq, dkv, None, None, None, None, None, None

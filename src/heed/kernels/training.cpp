@@ -270,11 +270,17 @@ struct Place {  // one head of one sentence: its first rows and how many there a
 struct Shape {
     const int64_t *q_offsets, *k_offsets;
     int64_t n_sentences, n_heads, d_k, d_v, q_stride, k_stride, v_stride;
+    uint64_t seed;  // of the dropout of weights
+    float rate;
     int32_t causal;
 
     Place place(int64_t pair) const {
         const int64_t sentence = pair / n_heads, q0 = q_offsets[sentence], k0 = k_offsets[sentence];
         return {pair % n_heads, q0, q_offsets[sentence + 1] - q0, k0, k_offsets[sentence + 1] - k0};
+    }
+    // Rows of weights have as many columns as their sentence has keys: drawn places keep their elements apart.
+    uint32_t first_element(const Dropout& dropout, int64_t query, int64_t head) const {
+        return random_bits(uint32_t(query * n_heads + head), dropout.key1, dropout.key0);
     }
 };
 
@@ -282,6 +288,7 @@ template <class T>
 static void attend(const T* q, const T* k, const T* v, T* out, float* log_sums, const Shape& s) {
     const float scale = 1.0f / std::sqrt(float(s.d_k));
     const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v);
+    const Dropout dropout(s.seed, s.rate);
 #pragma omp parallel
     {
         Scratch scratch;
@@ -306,7 +313,12 @@ static void attend(const T* q, const T* k, const T* v, T* out, float* log_sums, 
                     total += p[j];
                 }
                 const float inverse = 1.0f / total;
-                for (int32_t j = 0; j < seen; j++) p[j] *= inverse;
+                if (s.rate > 0) {
+                    const uint32_t first = s.first_element(dropout, q0 + i, head);
+                    for (int32_t j = 0; j < seen; j++) p[j] *= inverse * dropout.factor(first, j);
+                } else {
+                    for (int32_t j = 0; j < seen; j++) p[j] *= inverse;
+                }
                 for (int64_t j = seen; j < ld; j++) p[j] = 0;
                 log_sums[(q0 + i) * s.n_heads + head] = top * scale + std::log(total);
             }
@@ -321,6 +333,7 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
                             T* dq, T* dk, T* dv, const Shape& s) {
     const float scale = 1.0f / std::sqrt(float(s.d_k));
     const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v), out_stride = s.n_heads * s.d_v;
+    const Dropout dropout(s.seed, s.rate);
 #pragma omp parallel
     {
         Scratch scratch;
@@ -348,9 +361,16 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
                 const float log_sum = log_sums[(q0 + i) * s.n_heads + head];
                 float mean = 0;  // of dP under P: the same as dO · O
                 for (int32_t j = 0; j < s.d_v; j++) mean += dO[i * vd + j] * to_float(o[j]);
-                for (int32_t j = 0; j < seen; j++) {
-                    p[j] = exponential(p[j] * scale - log_sum);
-                    dp[j] = p[j] * (dp[j] - mean);
+                for (int32_t j = 0; j < seen; j++) p[j] = exponential(p[j] * scale - log_sum);
+                if (s.rate > 0) {
+                    const uint32_t first = s.first_element(dropout, q0 + i, head);
+                    for (int32_t j = 0; j < seen; j++) {
+                        const float factor = dropout.factor(first, j);
+                        dp[j] = p[j] * (dp[j] * factor - mean);
+                        p[j] *= factor;
+                    }
+                } else {
+                    for (int32_t j = 0; j < seen; j++) dp[j] = p[j] * (dp[j] - mean);
                 }
                 for (int64_t j = seen; j < ld; j++) p[j] = dp[j] = 0;
             }

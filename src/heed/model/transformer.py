@@ -93,8 +93,13 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
+    @property
+    def present_rate(self) -> float:
+        """0 outside of training."""
+        return self.rate if self.training else 0.0
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
+        if self.present_rate == 0:
             return x
         if not x.is_cpu:
             return F.dropout(x, self.rate)
@@ -117,11 +122,10 @@ def attention(
     Fused on a GPU. Training on a CPU writes the two products out: there the backward pass of torch's fused kernel
     took 57 % of a step of tiny and 41 % of one of base, on a processor with AMX.
     """
-    if not q.is_cpu:
-        rate = dropout.rate if dropout.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=_bias(mask, q.dtype), dropout_p=rate)
-    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
     bias = _bias(mask, q.dtype)
+    if not q.is_cpu:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout.present_rate)
+    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
     if bias is not None:
         scores = scores + bias
     return torch.matmul(dropout(torch.softmax(scores, dim=-1)), v)
@@ -217,8 +221,9 @@ class SelfAttention(nn.Module):
 
     def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:
         """The same of sentences that lie end to end."""
-        qkv = self.qkv(x)
-        return self.out(fused.self_attention(qkv, spans, n_heads=self.n_heads, widths=self.widths, causal=causal))
+        qkv, rate, widths = self.qkv(x), self.dropout.present_rate, self.widths
+        mixed = fused.self_attention(qkv, spans, n_heads=self.n_heads, widths=widths, causal=causal, dropout=rate)
+        return self.out(mixed)
 
 
 class CrossAttention(nn.Module):
@@ -249,8 +254,9 @@ class CrossAttention(nn.Module):
         self, x: Float[Tensor, "tgt_token d_model"], memory: Float[Tensor, "src_token d_model"], tgt: Spans, src: Spans
     ) -> Tensor:
         """The same of sentences that lie end to end, on both sides."""
-        q, kv = self.q(x), self.kv(memory)
-        return self.out(fused.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths))
+        q, kv, rate = self.q(x), self.kv(memory), self.dropout.present_rate
+        mixed = fused.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths, dropout=rate)
+        return self.out(mixed)
 
 
 class FeedForward(nn.Module):
@@ -276,7 +282,7 @@ class AddNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
         if ready(x):
-            rate = self.dropout.rate if self.training else 0.0
+            rate = self.dropout.present_rate
             return fused.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
         return super().forward(x + self.dropout(branch))
 
@@ -450,7 +456,7 @@ class Transformer(nn.Module):
         end to end.
         """
         arch = self.arch
-        plain = arch.positions == "learned" or arch.attention_dropout > 0 or arch.radius is not None
+        plain = arch.positions == "learned" or arch.radius is not None
         if plain or not ready(self.output.weight):
             features = self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))
             return features.flatten(0, 1).index_select(0, tgt_places)
@@ -465,10 +471,8 @@ class Transformer(nn.Module):
 
     def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
         positions = self.sinusoid_rows(int(spans.places.max()) + 1)
-        rate = self.dropout.rate if self.training else 0.0
-        return fused.embed(
-            spans.lay(ids), spans.places, table.weight, positions, scale=math.sqrt(self.arch.d_model), dropout=rate
-        )
+        scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate
+        return fused.embed(spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate)
 
     def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
         end = start + ids.shape[1]
