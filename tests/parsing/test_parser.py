@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections import deque
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.config import HeedError
-from heed.decoding.search import DecodingSettings
+from heed.decoding.search import DecodingSettings, _limit
 from heed.model.transformer import Architecture, Transformer
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import files_of, substituted
@@ -59,6 +60,39 @@ def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences,
             assert 0 < parse.confidence <= 1
         else:
             assert parse.tree is None
+
+
+@pytest.mark.parametrize("leaves", ["tags", "words"])
+def test_a_long_sentence_has_room_for_brackets(tokenizer, leaves):
+    """What must be written anyway, copied words and tags, does not count against max_extra_tokens."""
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, LinearisationSettings(leaves=leaves))
+    constraint = TreeConstraint(tokenizer, 1, copies_words=leaves == "words")
+    words = ["the", "dog"] * 100
+    constraint.expect(0, words, None)
+    (source,) = [s for s in parser._sources([(words, None)], deque(), {}, {}, constraint) if s]
+    assert _limit(source, BEAM) == source.at_least - 1 + BEAM.max_extra_tokens
+
+
+def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
+    said = []
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, report=said.append)
+    words = ["dog"] * 3000
+    long, short, blank, tagged = parser.parse(
+        [words, ["dog"], [], words], tags=[["NN"] * 3000, ["NN"], [], ["X"] * 3000]
+    )
+    assert long.tree == Tree.flat(words, ["NN"] * 3000) and long.words == tuple(words) and long.confidence == 0
+    assert {leaf.label for leaf in tagged.tree.leaves()} == {"X"}
+    assert short.confidence > 0 and blank.tree is None and blank.confidence == 0
+    assert [line.split(":")[0] for line in said] == ["sentence 1", "sentence 4"]
+
+
+def test_words_and_tags_that_do_not_fit_are_refused(tokenizer):
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
+    with pytest.raises(HeedError, match="sentence 2: 2 words, but 1 tags"):
+        parser.parse([["a"], ["a", "b"]], tags=[["NN"], ["NN"]])
+    for word in ("New York", ""):
+        with pytest.raises(HeedError, match="sentence 1: the word '.*' is empty or has spaces within"):
+            parser.parse([[word, "b"]])
 
 
 def test_without_the_constraint_random_weights_write_none(tokenizer):
@@ -146,14 +180,6 @@ def test_what_is_no_tree_is_none(tokenizer):
         restored(["the"], ["▁the", "▁the", "DT"])
 
 
-def test_a_sentence_that_is_far_too_long_is_a_blank_line(tokenizer):
-    said = []
-    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, report=said.append)
-    parses = parser.parse([["dog"], ["dog"] * 3000, ["dog"]])
-    assert [parse.tree is None for parse in parses] == [False, True, False]
-    assert said == ["sentence 2: 3,000 tokens, 2,048 at most are parsed."]
-
-
 @pytest.mark.parametrize("copies", [False, True])
 def test_the_constraint_leaves_room_to_close_everything(tokenizer, copies):
     """A walk that always opens where it may still ends in time."""
@@ -219,7 +245,7 @@ def test_parse_and_evalb_from_the_command_line(parser_run, heed):
     free = heed("parse", model, "--unconstrained", stdin="the dog sleeps .\n", cwd=parser_run)
     assert "of 1 outputs are no tree over their words" in free.stderr
     none = heed("parse", model, "--min-confidence", "1", stdin=sentences, cwd=parser_run)
-    assert none.stdout == "\n" and "1 of 22 trees" in none.stderr  # the blank line is certain
+    assert none.stdout == "" and "0 of 21 trees" in none.stderr  # the blank line is none
 
 
 def test_self_training_mixes_in_what_the_parser_is_sure_of(parser_run, heed):
@@ -246,6 +272,10 @@ def test_bad_input_is_one_clear_line(parser_run, heed):
     assert_one_clear_line(
         heed("parse", "runs/small/model", "--tags", stdin="the/DT dog/NN\ndog\n", cwd=parser_run),
         "standard input, line 2: 'dog' is not word/TAG",
+    )
+    assert_one_clear_line(
+        heed("parse", "runs/small/model", "--tags", stdin="*T*-1/-NONE- dog/NN\n", cwd=parser_run),
+        "standard input, line 1: '*T*-1/-NONE-' is a trace",
     )
     assert_one_clear_line(
         heed("train", "small.toml", "--run", "x", cwd=parser_run), "treebank treebank: no folder corpora/treebank"

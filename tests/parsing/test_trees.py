@@ -24,8 +24,10 @@ from heed.parsing.trees import (
 DOG = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran)) (. .)))"
 # What a label or a word can hold: anything that neither ends a token nor is a bracket.
 TOKENS = st.text(st.characters(exclude_characters="() \t\r\n\f\v", exclude_categories=["Cs"]), min_size=1, max_size=6)
-LABELS = st.one_of(st.sampled_from(["NP", "VP-TMP", "-LRB-", "XX", "NP=2", "S"]), TOKENS)
-WORDS = st.one_of(st.sampled_from(["-LRB-", "1\\/2", "a/b", "XX", "=", "[", "'", "no\u00a0break"]), TOKENS)
+LABELS = st.one_of(st.sampled_from(["NP", "VP-TMP", "-LRB-", "XX", "NP=2", "S", "▁NN", "_▁NN", "_"]), TOKENS)
+WORDS = st.one_of(
+    st.sampled_from(["-LRB-", "1\\/2", "a/b", "XX", "=", "[", "'", "no\u00a0break", "▁", "\\\\/"]), TOKENS
+)
 LEAVES = st.builds(lambda label, word: Tree(label, word=word), LABELS, WORDS)
 CONSTITUENTS = st.recursive(
     LEAVES,
@@ -41,8 +43,7 @@ def test_symbols_and_words_give_the_tree_back(tree):
     assert restored(words, linearised(tree)) == tree
     tags = [leaf.label for leaf in tree.leaves()]
     assert restored(words, linearised(tree, "single"), tags) == tree
-    if not any(tag.startswith("▁") for tag in tags):
-        assert restored(words, linearised(tree, "words")) == tree
+    assert restored(words, linearised(tree, "words")) == tree
 
 
 @given(TREES)
@@ -112,6 +113,7 @@ def test_trees_over_many_lines_and_a_line_each_zipped_or_not(tmp_path):
     ("text", "line", "column", "part"),
     [
         ("(TOP (NN a))\n(TOP (S (NN b))", 2, 1, "never closed"),
+        ("( (S (NN a))\n( (S (NN b)))", 2, 1, "begins in line 1, column 1"),
         ("(TOP (NN a)))", 1, 13, "not opened"),
         ("(TOP\n (S ))", 2, 2, "S is empty"),
         ("(TOP (NN a b))", 1, 12, "'b' beside"),
@@ -144,6 +146,7 @@ def test_all_trees_of_gum_come_back(data_folder):
             words, tags = tree.words(), [leaf.label for leaf in tree.leaves()]
             assert restored(words, linearised(tree)) == tree
             assert restored(words, linearised(tree, "single"), tags) == tree
+            assert restored(words, linearised(tree, "words")) == tree
             assert parse_tree(str(tree)) == tree
             n_trees += 1
     assert n_trees == 11_799

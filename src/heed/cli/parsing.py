@@ -56,17 +56,17 @@ def parse(
     n_sentences = n_broken = n_left_out = 0
     arriving = UntilError(sentences())
     for found in parser.stream(arriving):
-        n_sentences += 1
+        n_sentences += len(found.words) > 0
         n_broken += found.tree is None and len(found.words) > 0
         if found.confidence < min_confidence:
-            n_left_out += 1
+            n_left_out += len(found.words) > 0
         elif as_json:
             tree = None if found.tree is None else str(found.tree)
             facts = {"score": found.score, "log_prob": found.log_prob, "confidence": found.confidence}
             print(json.dumps({"words": found.words, "tree": tree, **facts}, ensure_ascii=False), flush=True)
         else:
             print(found.tree or "", flush=True)
-    if unconstrained:
+    if unconstrained or n_broken:
         say(f"{n_broken:,} of {n_sentences:,} outputs are no tree over their words.")
     if min_confidence:
         say(f"{n_sentences - n_left_out:,} of {n_sentences:,} trees have a confidence of {min_confidence:g} or more.")

@@ -56,13 +56,15 @@ class SamplingSettings(Settings):
 class Source:
     """What to translate: its number in the stream, its ids without eos, ids that every target begins with.
 
-    at_least: ids, eos included, that a target may have in any case, whatever the settings say.
+    at_least: ids, eos included, that a target may have in any case, whatever the settings say. length: what
+    max_extra_tokens come on top of, if not the number of its ids.
     """
 
     number: int
     ids: Sequence[int]
     prefix: Sequence[int] = ()
     at_least: int = 1
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,8 @@ class _Waiting:
 
 def _limit(source: Source, settings: DecodingSettings) -> int:
     """The most ids that a target may have, eos included."""
-    longest = max(1, len(source.ids) + settings.max_extra_tokens)
+    length = len(source.ids) if source.length is None else source.length
+    longest = max(1, length + settings.max_extra_tokens)
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
     return max(longest, len(source.prefix) + 1, source.at_least)

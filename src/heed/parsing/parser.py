@@ -17,7 +17,7 @@ from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.parsing.trees import LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
+from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
 from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
@@ -34,7 +34,8 @@ MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behi
 class Parse:
     """A sentence's tree, or None where an unconstrained search wrote none; score and natural log_prob of its symbols.
 
-    confidence: the geometric mean of the symbols' probabilities.
+    confidence: the geometric mean of the symbols' probabilities; 0 of a blank or far too long sentence, which was not
+    parsed.
     """
 
     words: tuple[str, ...]
@@ -61,11 +62,12 @@ class Parser:
         self.model, self.tokenizer, self.settings = packed(model, precision), tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
+        self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS
         if model.arch.positions == "learned":
-            # A target has max_extra_tokens more, or, where words are copied, a tag for every word.
-            room = model.arch.max_positions - 2
-            self._longest = min(MAX_TOKENS, room - settings.max_extra_tokens, room // 2)
+            # A target has max_extra_tokens more and, where words are copied, a tag for every word.
+            room = model.arch.max_positions - 2 - settings.max_extra_tokens
+            self._longest = min(MAX_TOKENS, room // 2 if self._copies_words else room)
         self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
@@ -94,7 +96,10 @@ class Parser:
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
-        """One parse a sentence, in order. A blank or far too long one has no words and no tree."""
+        """One parse a sentence, in order. A blank one has no tree, one that is far too long a flat one.
+
+        HeedError if a word is empty or has spaces within, or if tags are not as many as words.
+        """
         return list(self.stream(zip(sentences, tags, strict=True) if tags else ((words, None) for words in sentences)))
 
     def stream(self, sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None]) -> Iterator[Parse]:
@@ -108,30 +113,28 @@ class Parser:
         done: dict[int, Parse] = {}
         constraint = None
         if self.constrained:
-            copies_words = self.linearisation.leaves == "words"
-            constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=copies_words)
-        sources = self._sources(sentences, waiting, given, constraint)
+            constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=self._copies_words)
+        sources = self._sources(sentences, waiting, given, done, constraint)
         for result in search(
             [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint
         ):
             if result is not None:
                 number, (best, *_) = result
-                done[number] = self._parse(*given[number], best.ids, best.score, best.log_prob)
-            while waiting and (waiting[0] in done or not given[waiting[0]][0]):
-                number = waiting.popleft()
-                words, _ = given.pop(number)
-                yield done.pop(number) if words else Parse((), None, 0.0, 0.0, 1.0)
-        for _ in waiting:  # blank ones at the end
-            yield Parse((), None, 0.0, 0.0, 1.0)
+                done[number] = self._parse(*given.pop(number), best.ids, best.score, best.log_prob)
+            while waiting and waiting[0] in done:
+                yield done.pop(waiting.popleft())
+        for number in waiting:  # at the end, with nothing to search behind them
+            yield done[number]
 
     def _sources(
         self,
         sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None],
         waiting: "deque[int]",
         given: "dict[int, tuple[Sequence[str], Sequence[str] | None]]",
+        done: dict[int, Parse],
         constraint: "TreeConstraint | None",
     ) -> Iterator[Source | None]:
-        """Window by window, sorted by length."""
+        """Window by window, sorted by length; what is not searched is done."""
         n_read = 0
         for window in windows(sentences, first=FIRST_WINDOW, last=LAST_WINDOW):
             if window is None:
@@ -139,17 +142,24 @@ class Parser:
                 continue
             numbers = range(n_read, n_read + len(window))
             n_read += len(window)
-            given.update(zip(numbers, window, strict=True))
             waiting.extend(numbers)
             encoded = self.tokenizer.encode_lines([sentence(words) for words, _ in window])
             arriving = []
             for number, (words, tags), ids in zip(numbers, window, encoded, strict=True):
-                if words and len(ids) > self._longest:
-                    self.report(f"sentence {number + 1}: {len(ids):,} tokens, {self._longest:,} at most are parsed.")
-                    given[number] = (), None
-                elif words:
+                _check(number, words, tags)
+                if not words:
+                    done[number] = Parse((), None, 0.0, 0.0, 0.0)
+                elif len(ids) > self._longest:
+                    self.report(
+                        f"sentence {number + 1}: {len(ids):,} tokens, {self._longest:,} at most are parsed; it gets a "
+                        "flat tree with a confidence of 0."
+                    )
+                    done[number] = Parse(tuple(words), Tree.flat(words, tags), 0.0, 0.0, 0.0)
+                else:
+                    given[number] = words, tags
                     at_least = 1 if constraint is None else constraint.expect(number, words, tags)
-                    arriving.append(Source(number, ids, at_least=at_least))
+                    length = len(ids) + len(words) * self._copies_words
+                    arriving.append(Source(number, ids, at_least=at_least, length=length))
             yield from sorted(arriving, key=lambda source: len(source.ids))
 
     def _parse(
@@ -162,6 +172,14 @@ class Parser:
         except ValueError:
             tree = None
         return Parse(tuple(words), tree, score, log_prob, math.exp(log_prob / (len(ids) + 1)))
+
+
+def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
+    for word in words:
+        if [word] != split_words(word):
+            raise HeedError(f"sentence {number + 1}: the word {word!r} is empty or has spaces within.")
+    if tags is not None and len(tags) != len(words):
+        raise HeedError(f"sentence {number + 1}: {len(words)} words, but {len(tags)} tags.")
 
 
 class TreeConstraint:
@@ -275,6 +293,8 @@ def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:
         word, slash, tag = token.rpartition("/")
         if not (word and tag and slash):
             raise HeedError(f"standard input, line {number}: {token!r} is not word/TAG.")
+        if tag == EMPTY:
+            raise HeedError(f"standard input, line {number}: {token!r} is a trace, no word; leave it out.")
         words.append(word)
         tags.append(escaped(tag))
     return words, tags

@@ -52,6 +52,11 @@ class Tree:
     def words(self) -> list[str]:
         return [leaf.word for leaf in self.leaves() if leaf.word is not None]
 
+    @staticmethod
+    def flat(words: Sequence[str], tags: Sequence[str] | None = None) -> "Tree":
+        """The words below the root, with nothing said of them; without tags they have XX."""
+        return Tree(ROOT, tuple(map(Tree, tags or [SINGLE] * len(words), [()] * len(words), words)))
+
     def __str__(self) -> str:
         """In one line of brackets. What a word may not hold there is written -LRB-, -RRB-."""
         if self.word is not None:
@@ -123,7 +128,9 @@ def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
                     raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", number, column)
                 if stack and stack[-1][0] is None:
                     if len(stack) > 1:
-                        raise BadTree("a bracket without a label", stack[-1][3], stack[-1][4])
+                        began = f"line {stack[0][3]}, column {stack[0][4]}"
+                        said = f"a bracket without a label in the tree that begins in {began}, which may not be closed"
+                        raise BadTree(said, stack[-1][3], stack[-1][4])
                     stack[-1][0] = ""
                 stack.append([None, [], None, number, column])
             elif token != ")":
@@ -187,7 +194,8 @@ def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
         if node.word is not None:
             if leaves == "words":
                 symbols.append(TEXT + plain(node.word))
-            symbols.append(SINGLE if leaves == "single" and not is_punctuation(node.label) else node.label)
+            single = leaves == "single" and not is_punctuation(node.label)
+            symbols.append(SINGLE if single else _tag_symbol(node.label))
             return
         symbols.append(f"({node.label}")
         for child in node.children:
@@ -197,6 +205,15 @@ def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
     for child in tree.children:
         add(child)
     return symbols
+
+
+def _tag_symbol(tag: str) -> str:
+    """A tag that looks like text gets a _ before it, so that no two tags and words are one symbol."""
+    return f"_{tag}" if tag.lstrip("_").startswith(TEXT) else tag
+
+
+def _tag_of(symbol: str) -> str:
+    return symbol[1:] if symbol.startswith("_") and symbol.lstrip("_").startswith(TEXT) else symbol
 
 
 def is_punctuation(tag: str) -> bool:
@@ -235,7 +252,7 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
         else:
             if n_words == len(words):
                 raise ValueError("more leaves than words")
-            stack[-1][1].append(Tree(tags[n_words] if tags else symbol, word=words[n_words]))
+            stack[-1][1].append(Tree(tags[n_words] if tags else _tag_of(symbol), word=words[n_words]))
             n_words, copied = n_words + 1, ""
     if len(stack) > 1:
         raise ValueError(f"{stack[-1][0]} is not closed")
