@@ -78,6 +78,18 @@ def test_several_trees_in_a_predicted_line_are_one(tmp_path):
     assert (found.errors, found.matched, found.gold, found.predicted) == (0, 1, 3, 1)
 
 
+def test_gold_without_words_is_counted_as_evalb_does(tmp_path):
+    """Checked with EVALB itself: a blank line is skipped, so are traces of which nothing is predicted."""
+    traces = "(TOP (S (NP (-NONE- *))))"
+    (tmp_path / "gold").write_text(f"{GOLD}\n\n{traces}\n{traces}\n{GOLD}\n")
+    (tmp_path / "parsed").write_text(f"{GOLD}\n\n(TOP (NN a))\n\n{GOLD}\n")
+    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all
+    assert (found.sentences, found.errors, found.skipped, found.valid) == (5, 1, 2, 2)
+    (tmp_path / "gold").write_text(GOLD.replace("(VP", "\n  (VP") + "\n" + GOLD)  # over lines: pairs are by place
+    (tmp_path / "parsed").write_text(f"{GOLD}\n{GOLD}\n\n")
+    assert evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all.complete == 2
+
+
 def test_the_root_never_counts():
     nothing_deleted = Params(deleted=frozenset())
     counts = score("(ROOT (S (NN a)))", "(S (NN a))", nothing_deleted)
@@ -219,7 +231,8 @@ def test_command_line(tmp_path, heed):
         assert {"recall", "precision", "f1", "complete_match", "tagging_accuracy"} <= found[part].keys()
         assert (found[part]["sentences"], found[part]["errors"], found[part]["skipped"]) == (3, 1, 1)
     assert "never closed" in found["each"][2]["error"]
-    shown = heed("evalb", "gold", "parsed", "--verbose", cwd=tmp_path).stdout
+    assert done.stderr == "parsed, line 3: column 1, this bracket is never closed.\n"
+    shown = heed("evalb", "gold", "-", "--verbose", stdin=(tmp_path / "parsed").read_text(), cwd=tmp_path).stdout
     assert "skipped" in shown and "EVALB, COLLINS.prm" in shown and "count as missed: 50.00" in shown
     for gold, parsed, part in (
         ("(TOP (S\n", "", "gold, line 1, column 1: this bracket is never closed"),

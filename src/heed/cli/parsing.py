@@ -10,6 +10,8 @@ from typer import Argument, Option
 
 from heed.cli.terminal import JSON, Alpha, Beam, Device, PrecisionOption, decoding_precision, print_json, say
 
+SHOWN_ERRORS = 10
+
 
 def parse(
     model: Annotated[Path, Argument(help="A model folder that was trained on trees.")],
@@ -76,7 +78,7 @@ def parse(
 
 def evalb(
     gold: Annotated[Path, Argument(help="Treebank's trees.")],
-    predicted: Annotated[Path, Argument(help="A parser's, a line each; a blank line where there is none.")],
+    predicted: Annotated[Path, Argument(help="A parser's, a line each; blank where there is none. -: standard input.")],
     params: Annotated[
         Path | None, Option(help="Settings in the form of EVALB's .prm files. Default: those of COLLINS.prm.")
     ] = None,
@@ -87,10 +89,17 @@ def evalb(
     from heed.parsing.evalb import Params, read_pairs_of_trees, read_params
     from heed.parsing.evalb import evalb as scored
 
-    found = scored(read_pairs_of_trees(gold, predicted), read_params(params) if params else Params())
+    pairs = read_pairs_of_trees(gold, Path("/dev/stdin") if str(predicted) == "-" else predicted)
+    found = scored(pairs, read_params(params) if params else Params())
     cutoff = found.params.cutoff
+    errors = [(number, why) for number, (_, _, why) in enumerate(found.each, start=1) if why]
+    for number, why in errors[:SHOWN_ERRORS]:
+        say(f"{predicted}, line {number}: {why}.")
+    if len(errors) > SHOWN_ERRORS:
+        say(f"{len(errors) - SHOWN_ERRORS:,} more errors: --verbose shows all.")
     if as_json:
-        summary = {"all": found.all.numbers(), f"len{cutoff}": found.short.numbers()}
+        # len40 whatever the cutoff, so that scripts find it.
+        summary = {"all": found.all.numbers(), "len40": found.short.numbers(), "cutoff": cutoff}
         each = [{"length": length, "error": why, **counts.numbers()} for length, counts, why in found.each]
         facts = {"signature": found.params.signature(), "f1_of_all_gold": found.strict_f1}
         print_json({**summary, **facts, **({"each": each} if verbose else {})})

@@ -8,7 +8,7 @@ from typing import Any
 
 from heed.config import HeedError
 from heed.data.lines import read_lines
-from heed.parsing.trees import ROOT, BadTree, Tree, cleaned, parsed_with_lines
+from heed.parsing.trees import ROOT, BadTree, Tree, cleaned, parse_tree, parsed_with_lines
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
@@ -107,16 +107,17 @@ class ParseScore:
         return 2 * recall * precision / (recall + precision) if self.all.matched else 0.0
 
 
-def evalb(pairs: Iterable[tuple[Tree, Tree | str | None]], params: Params | None = None) -> ParseScore:
+def evalb(pairs: Iterable[tuple[Tree | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
     """Scores predicted trees against gold ones, both cleaned (`trees.cleaned`), pair by pair.
 
     A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
-    why there is none, and is an error. Deleted tags take their words along, in each tree by its own tags; so a word
-    that is punctuation in one of them only makes an error.
+    why there is none, and is an error. A gold tree of None has no words. Deleted tags take their words along, in each
+    tree by its own tags; so a word that is punctuation in one of them only makes an error.
     """
     params = params or Params()
     score = ParseScore(params)
     for gold, predicted in pairs:
+        gold = gold or Tree(ROOT)
         length = sum(leaf.label not in params.deleted_for_length for leaf in gold.leaves())
         counts, why = _compared(gold, predicted, params)
         if why or counts.skipped:
@@ -241,7 +242,7 @@ def _percent(part: int, whole: int) -> float:
 def read_params(path: Path) -> Params:
     """Parameters in the form of EVALB's .prm files. HeedError names the line of an unknown or broken one."""
     found: dict[str, list[str]] = {}
-    kinds = {
+    kinds = {  # DEBUG and MAX_ERROR are known, but nothing here depends on them: all sentences are scored
         "DELETE_LABEL": 1, "DELETE_LABEL_FOR_LENGTH": 1, "EQ_LABEL": 2, "EQ_WORD": 2, "LABELED": 1, "CUTOFF_LEN": 1,
         "DEBUG": 1, "MAX_ERROR": 1, "QUOTE_LABEL": 1,
     }  # fmt: skip
@@ -271,32 +272,38 @@ def read_params(path: Path) -> Params:
     )
 
 
-def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree, Tree | str | None]]:
-    """Gold trees, each with the prediction of the same place; its file has a tree a line, or a blank one for none.
+def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree | None, Tree | str | None]]:
+    """Gold trees, each with its prediction: of the same line where both files have as many, else of the same place.
 
-    HeedError if a gold tree is malformed, or if the files are not of one length; a malformed prediction is a text that
-    says so.
+    PREDICTED has a tree a line, or a blank one for none. HeedError if a gold tree is malformed or the numbers differ; a
+    malformed prediction is a text that says so.
     """
-    golds: list[tuple[Tree, int]] = []
-    try:
-        for tree, line in parsed_with_lines(read_lines(gold)):
-            kept = cleaned(tree)
-            if kept is None:
-                raise HeedError(f"{gold}, line {line}: a tree of traces only cannot be scored.")
-            golds.append((kept, line))
-    except BadTree as error:
-        raise HeedError(f"{gold}, line {error.line}, column {error.column}: {error}.") from None
     predictions = [_prediction(line) for line in read_lines(predicted)]
-    while predictions and predictions[-1] is None and len(predictions) > len(golds):
-        predictions.pop()  # blank lines at the end
+    lines = list(read_lines(gold))
+    golds = _a_tree_each(lines) if len(lines) == len(predictions) else None
+    if golds is None:
+        try:
+            golds = [cleaned(tree) for tree, _ in parsed_with_lines(lines)]
+        except BadTree as error:
+            raise HeedError(f"{gold}, line {error.line}, column {error.column}: {error}.") from None
+        while predictions and predictions[-1] is None and len(predictions) > len(golds):
+            predictions.pop()  # blank lines at the end
     if len(golds) != len(predictions):
         raise HeedError(
             f"{gold} has {len(golds):,} trees, {predicted} {len(predictions):,} lines: each tree needs the line of "
             "its prediction, blank where there is none."
         )
-    if not golds:
+    if not any(golds):
         raise HeedError(f"{gold}: there is no tree to score.")
-    return [(tree, prediction) for (tree, _), prediction in zip(golds, predictions, strict=True)]
+    return list(zip(golds, predictions, strict=True))
+
+
+def _a_tree_each(lines: list[str]) -> list[Tree | None] | None:
+    """The tree of each line, None for a blank one or traces only; None if that is not how the lines are written."""
+    try:
+        return [parse_tree(line) for line in lines]
+    except BadTree:
+        return None
 
 
 def _prediction(line: str) -> Tree | str | None:
@@ -305,5 +312,5 @@ def _prediction(line: str) -> Tree | str | None:
     try:  # several trees in a line are one to EVALB
         kept = [tree for found, _ in parsed_with_lines([line]) if (tree := cleaned(found))]
     except BadTree as error:
-        return f"column {error.column}: {error}"
+        return f"column {error.column}, {error}"
     return Tree(ROOT, tuple(child for tree in kept for child in tree.children)) if kept else None
