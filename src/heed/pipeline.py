@@ -25,8 +25,8 @@ from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, replace_card, save_model
 from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser
-from heed.parsing.treebank import write_lines
-from heed.parsing.trees import restored
+from heed.parsing.treebank import gold_trees, training_trees, treebank_folder, trees_of, write_lines
+from heed.parsing.trees import Tree
 from heed.recipe import Recipe, read_preset, read_recipe
 from heed.runtime import (
     Machine,
@@ -98,16 +98,22 @@ def corpus_files(
     return TextFiles(((Path(data.train[0]), Path(data.train[1])),), (Path(data.dev[0]), Path(data.dev[1])), tests)
 
 
-def count_pairs(recipe: Recipe, *, report: Report) -> int | None:
+def count_pairs(recipe: Recipe, *, directory: Path, mirror: str | None, report: Report) -> int | None:
     """Pairs of the training text, which is read through once; None if it is a named corpus, still to be fetched."""
     data = recipe.data
-    if recipe.parsing is not None:
-        report("The trees are read by the run itself.")
-        return None
+    if (parsing := recipe.parsing) is not None:
+        folder = treebank_folder(parsing, directory=directory, mirror=mirror)
+        for entries in (parsing.dev, *parsing.tests.values()):
+            for _ in trees_of(folder, entries, functions=parsing.functions):
+                pass
+        gold = list(trees_of(folder, parsing.train, functions=parsing.functions))
+        n_trees = sum(1 for _ in training_trees(parsing, folder, gold))
+        report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}; those of dev and tests are read.")
+        return n_trees
     if data.corpus is not None:
         report(f"{data.corpus} is fetched by the run itself (heed data get).")
         return None
-    files = corpus_files(recipe, Path(), directory=Path(), mirror=None, report=report)
+    files = corpus_files(recipe, Path(), directory=directory, mirror=mirror, report=report)
     n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))
     for pair in (files.dev, *files.tests.values()):
         for _ in read_pairs(pair):
@@ -199,7 +205,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         precision = machine.precision
         if recipe.parsing is not None:
             parser = Parser(current, tokenizer, greedy, recipe.parsing, precision=precision)
-            name, score = "f1", parsing_score(parser, dev_pairs)
+            name, score = "f1", parsing_scores(parser, gold_trees(files.dev[0]))["f1_of_all_gold"]
         else:
             translator = Translator(current, tokenizer, greedy, precision=precision)
             texts = [translation.text for translation in translator.translate(src for src, _ in dev_pairs)]
@@ -239,11 +245,12 @@ def _average_and_evaluate(
         model = Translator.load(folder) if recipe.parsing is None else Parser.load(folder, report=report)
         for name, pair in {"dev": files.dev, **files.tests}.items():
             report(f"{'Translating' if recipe.parsing is None else 'Parsing'} {name} with the {title}.")
-            pairs, label = list(read_pairs(pair)), f"{name} ({title})"
+            label = f"{name} ({title})"
             if isinstance(model, Parser):
-                result = Evaluation(label, len(pairs), {"f1": parsing_score(model, pairs)})
+                gold = gold_trees(pair[0])
+                result = Evaluation(label, len(gold), parsing_scores(model, gold))
             else:
-                sources, references = map(list, zip(*pairs, strict=True))
+                sources, references = map(list, zip(*read_pairs(pair), strict=True))
                 tokenize = recipe.evaluation.tokenize
                 result = evaluate_model(model, sources, references, name=label, tokenize=tokenize)
             logbook.record("test", last_step, **result.numbers())
@@ -298,20 +305,18 @@ def evaluate_model(
     return Evaluation(name, len(sources), scores, perplexity(nats))
 
 
-def parsing_score(parser: Parser, pairs: Sequence[tuple[str, str]]) -> Score:
-    """F1 of the parser's trees for (words, symbols), which are lines of a run's own.
+def parsing_scores(parser: Parser, gold: Sequence[Tree]) -> dict[str, Score]:
+    """f1: EVALB's of the parser's trees over the same words; f1_of_all_gold: with what EVALB leaves out as missed.
 
-    Of all gold brackets: what EVALB leaves out as an error, such as punctuation that is tagged as a word, counts as
-    missed. Otherwise a parser that errs wherever a sentence is long would look good for the short ones.
+    EVALB leaves a sentence out as an error if its punctuation is tagged as a word, for example. A parser that errs
+    wherever a sentence is long would look good for the short ones.
     """
-    words = [source.split(" ") for source, _ in pairs]
-    gold = [restored(line, symbols.split(" ")) for line, (_, symbols) in zip(words, pairs, strict=True)]
-    found = evalb(zip(gold, (parse.tree for parse in parser.parse(words)), strict=True))
-    unscored = found.all.errors + found.all.skipped
-    signature = (
-        f"{found.params.signature()}, {unscored} of {found.all.sentences} sentences not scored, counted as missed"
-    )
-    return Score("F1", found.strict_f1, signature)
+    found = evalb(zip(gold, (parse.tree for parse in parser.parse(tree.words() for tree in gold)), strict=True))
+    left_out = f"{found.all.errors + found.all.skipped:,} of {found.all.sentences:,} sentences left out"
+    return {
+        "f1": Score("F1", found.f1, f"{found.params.signature()}; {left_out}"),
+        "f1_of_all_gold": Score("all gold", found.strict_f1, "F1 with those counted as missed"),
+    }
 
 
 @dataclass(frozen=True)
@@ -376,7 +381,7 @@ def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:
     """Writes RUN/config.toml, or compares it: what shaped data and weights must not change within a run."""
     path = run / "config.toml"
     new = tomllib.loads(toml_text(recipe.model_dump()))
-    if path.exists():
+    if path.exists() and any((run / made).exists() for made in ("lines", "data")):
         # With the defaults of settings that the Heed which wrote it did not know.
         old = tomllib.loads(toml_text(validated(Recipe, read_toml(path), where=str(path)).model_dump()))
         for table in sorted(old.keys() | new.keys()):

@@ -2,6 +2,8 @@
 
 import json
 
+from tests.end_to_end.test_command_line import assert_one_clear_line
+
 from heed.paper.table4 import PUBLISHED, page
 
 
@@ -18,13 +20,10 @@ def test_without_a_run_the_page_says_how_to_measure(tmp_path):
 def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
     (tmp_path / "parsing-gum").symlink_to(parser_run / "runs" / "small")
     found = json.loads(heed("paper", "table4", "--folder", tmp_path, "--json").stdout)["parsers"]
-    assert [parser["corpus"] for parser in found] == ["treebank treebank"]
+    assert [parser["trained_on"]["corpus"] for parser in found] == ["treebank treebank"]
     text = page(tmp_path).text
-    assert (
-        "**parsing-gum**" in text
-        and "corpus: treebank treebank" in text
-        and "section23: F1 " in text
-        and "not comparable" in text
-    )
+    assert "| **Heed, `parsing-gum`** | GUM only | GUM section23 | F1 " in text and "sentences left out" in text
+    assert "corpus: treebank treebank" in text and "not comparable" in text
+    assert_one_clear_line(heed("paper", "table4", "--treebank", "x"), "need --run")
     (tmp_path / "parsing-gum").rename(tmp_path / "parsing-wsj")
     assert "not comparable" not in page(tmp_path).text

@@ -15,10 +15,11 @@ from heed.config import HeedError
 from heed.decoding.search import DecodingSettings, _limit
 from heed.model.transformer import Architecture, Transformer
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
-from heed.parsing.treebank import files_of, substituted
+from heed.parsing.treebank import constituents, files_of, substituted
 from heed.parsing.trees import LinearisationSettings, Tree, linearised, parse_tree, read_trees, restored
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
+from tests.parsing.corpus import RECIPE, write_treebank
 
 SYMBOLS = ["(NP", ")NP", "(S", ")S", "(VP", ")VP", "DT", "NN", "VB", "."]
 WORDS = ["the", "dog", "runs", ".", "(", "a/b", "-LRB-", "no\u00a0break", "Zürich", "…"]
@@ -110,11 +111,23 @@ def test_made_trees_are_other_combinations_of_what_the_treebank_has():
         "(TOP (S (NP (PRP she)) (VP (VBZ gives) (NP (PRP him)) (NP (NN time)))))",
     ]
     gold = [tree for tree in map(parse_tree, texts) if tree]
-    made = list(substituted(gold, 50))
-    assert len(made) == 100 and made == list(substituted(gold, 50))
+    made = list(substituted(gold, 200))
+    assert 40 < len(made) < 400 and made == list(substituted(gold, 200))
     assert set().union(*map(pairs, made)) == set().union(*map(pairs, gold))
     assert "she sees a cat" in {" ".join(tree.words()) for tree in made}
+    assert not set(made[:20]) & {gold[0]} and not set(made[-20:]) & {gold[1]}  # nor one whole sentence for another
     assert list(substituted(gold, 0)) == []
+
+
+def test_fragments_are_the_short_constituents_each_once():
+    tree = parse_tree("(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NP (DT a) (NN cat)))) (. .)))")
+    found = [str(part) for part in constituents(tree, 3)]
+    assert found == [
+        "(TOP (NP (DT the) (NN dog)))",
+        "(TOP (VP (VBZ sees) (NP (NP (DT a) (NN cat)))))",
+        "(TOP (NP (NP (DT a) (NN cat))))",
+    ]
+    assert list(constituents(tree, 0)) == []
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
@@ -214,6 +227,42 @@ def test_sections_are_split_as_the_recipe_says(parser_run):
     for entry in ("21-02", "**x", ""):
         with pytest.raises(HeedError):
             files_of(folder, [entry])
+    with pytest.raises(HeedError, match="two digits: 02-21"):
+        files_of(folder, ["2-21"])
+    assert len(files_of(folder, ["02", "02-03", "**/02/*.mrg"])) == 2  # each once
+
+
+def test_a_section_is_found_in_capitals_and_through_links_and_must_be_one(tmp_path):
+    trees = tmp_path / "elsewhere" / "WSJ" / "02"
+    trees.mkdir(parents=True)
+    (trees / "WSJ_0201.MRG").write_text("(TOP (NN a))")
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank" / "wsj").symlink_to(tmp_path / "elsewhere" / "WSJ")
+    (tmp_path / "bank" / "circle").symlink_to(tmp_path / "bank")
+    assert [path.name for path in files_of(tmp_path / "bank", ["02"])] == ["WSJ_0201.MRG"]
+    shutil.copytree(trees, tmp_path / "bank" / "backup" / "02")
+    with pytest.raises(HeedError, match=r"section 02 is in .* and in .*; name the folder"):
+        files_of(tmp_path / "bank", ["02"])
+
+
+def test_copied_words_from_treebank_to_scores_odd_ones_as_well(tmp_path, heed):
+    """What the recipe for GUM does: fragments, made trees, copied words; in dev a word with two backslashes."""
+    write_treebank(tmp_path / "treebank")
+    path = tmp_path / "treebank/parsed/mrg/wsj/22/wsj_2201.mrg"
+    path.write_text(path.read_text() + r"( (S (NP (DT the) (NN \\/)) (VP (VBZ sleeps)) (. .)))" + "\n")
+    (tmp_path / "small.toml").write_text(RECIPE.format(treebank="treebank", max_steps=30))
+    settings = ['parsing.leaves="words"', "parsing.fragments=4", "parsing.substituted=2", "parsing.gold_weight=2"]
+    options = ["--mirror", ".", *(part for value in settings for part in ("--set", value))]
+    wrong = heed("train", "small.toml", *options, "--set", 'parsing.tests={late=["99"]}', cwd=tmp_path)
+    assert_one_clear_line(wrong, "no section 99")
+    looked = heed("train", "small.toml", "--dry-run", *options, cwd=tmp_path)
+    assert looked.returncode == 0, looked.stderr
+    done = heed("train", "small.toml", *options, cwd=tmp_path)  # the mended recipe in the same run folder
+    assert done.returncode == 0, done.stderr
+    (n_trees,) = {line for line in done.stderr.splitlines() if line.startswith("train: ") and "gold" in line}
+    assert n_trees.split()[1] in looked.stderr
+    assert "all gold" in done.stdout and "of 21 sentences left out" in done.stdout
+    assert r"\\/" in (tmp_path / "runs/small/lines/dev.trees").read_text()
 
 
 def test_the_treebank_may_move_once_its_lines_are_written(parser_run, heed, tmp_path):

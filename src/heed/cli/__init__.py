@@ -132,7 +132,7 @@ def train(
     path = recipe / "config.toml" if recipe.is_dir() else recipe
     run = run or (recipe if recipe.is_dir() else Path("runs") / recipe.stem)
     if dry_run:
-        _dry_run(read_recipe(path, settings or []), as_json)
+        _dry_run(read_recipe(path, settings or []), directory, mirror, as_json)
         return
     results = pipeline.train_recipe(
         read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
@@ -152,11 +152,11 @@ def train(
     print(f"Model: {run / 'model'}")
 
 
-def _dry_run(recipe: Any, as_json: bool) -> None:
+def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) -> None:
     from heed.benchmark import forecast
     from heed.pipeline import count_pairs
 
-    n_pairs = count_pairs(recipe, report=say)
+    n_pairs = count_pairs(recipe, directory=directory, mirror=mirror, report=say)
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("How long an epoch is shows only then: training.max_epochs is not counted here.")
     say(f"Taking some steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")

@@ -89,6 +89,12 @@ def paper_table4(
     treebank: Annotated[
         Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
     ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --run. Default: recipes/parsing-wsj.toml with --treebank, else recipes/parsing-gum.toml."
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where the runs lie: parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
@@ -98,14 +104,17 @@ def paper_table4(
     """Constituency parsing: published, and the parsers that were trained here."""
     from heed.paper import table4
 
+    if (treebank or recipe) and not run:
+        raise HeedError("--treebank and --recipe say what to train: they need --run.")
     if run:
         from heed.pipeline import train_recipe
         from heed.recipe import read_recipe
 
-        name = "parsing-wsj" if treebank else "parsing-gum"
+        path = recipe or Path("recipes") / ("parsing-wsj.toml" if treebank else "parsing-gum.toml")
+        if path.stem not in table4.RECIPES:
+            raise HeedError(f"--recipe {path}: expected one of {', '.join(table4.RECIPES)}, each .toml.")
         changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
-        recipe = read_recipe(Path("recipes") / f"{name}.toml", changes)
-        train_recipe(recipe, folder / name, directory=directory, mirror=mirror, report=say)
+        train_recipe(read_recipe(path, changes), folder / path.stem, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))
     else:

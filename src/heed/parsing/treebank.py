@@ -1,10 +1,10 @@
 """Treebanks on disk → lines of words and of symbols, which the rest of Heed trains on like any parallel text."""
 
+import os
 import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +67,17 @@ def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str |
 
 
 def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
-    """The files of these sections and globs, in order. HeedError names an entry that has none."""
+    """The files of these sections and globs, in order, each once.
+
+    HeedError names an entry that has none, and a section that is there twice.
+    """
     found: list[Path] = []
     for entry in entries:
         if match := SECTIONS.fullmatch(entry):
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
                 raise HeedError(f"sections {entry}: the range runs backwards.")
-            for number in range(first, last + 1):
-                section = f"{number:02d}"
-                # Beside the trees the LDC ships raw text, tags and other trees under the same numbers.
-                files = [path for path in folder.rglob(f"{section}/*") if ".mrg" in path.suffixes]
-                if not files:
-                    raise HeedError(f"{folder}: no section {section} (files such as wsj/{section}/*.mrg).")
-                found += sorted(files)
+            found += _section_files(folder, [f"{number:02d}" for number in range(first, last + 1)])
             continue
         pattern, base = (Path(entry).name, Path(entry).parent) if Path(entry).is_absolute() else (entry, folder)
         try:
@@ -88,9 +85,35 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
         except ValueError as error:  # of a pattern that is none
             raise HeedError(f"{entry!r} names no files: {error}.") from None
         if not files:
-            raise HeedError(f"{base}: no file {pattern}.")
+            hint = " Sections have two digits: 02-21." if entry[:1].isdecimal() else ""
+            raise HeedError(f"{base}: no file {pattern}.{hint}")
         found += files
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
+    """Their files of trees: beside these the LDC ships raw text, tags and other trees under the same numbers."""
+    by_section: dict[str, dict[Path, list[Path]]] = defaultdict(dict)
+    seen: set[Path] = set()
+    for place, inner, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        if (real := here.resolve()) in seen:  # links that run in circles, or lead to one place twice
+            inner.clear()
+            continue
+        seen.add(real)
+        trees = sorted(here / name for name in names if ".mrg" in map(str.lower, Path(name).suffixes))
+        if trees:
+            by_section[here.name][here] = trees
+    for section in sections:
+        match list(by_section[section]):
+            case []:
+                raise HeedError(f"{folder}: no section {section} (files such as wsj/{section}/*.mrg).")
+            case [one, other, *_]:
+                raise HeedError(
+                    f"{folder}: section {section} is in {one} and in {other}; name the folder of one treebank with "
+                    "--set parsing.treebank=FOLDER."
+                )
+    return [path for section in sections for files in by_section[section].values() for path in files]
 
 
 def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterator[Tree]:
@@ -102,24 +125,54 @@ def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterat
 def write_lines(
     settings: ParsingSettings, out: Path, *, directory: Path, mirror: str | None, report: Callable[[str], None]
 ) -> dict[str, tuple[Path, Path]]:
-    """Writes OUT/NAME.words and OUT/NAME.symbols for train, dev and each test unless they are there."""
-    written: dict[str, tuple[Path, Path]] = {}
-    for name, entries in {"train": settings.train, "dev": settings.dev, **settings.tests}.items():
-        written[name] = out / f"{name}.words", out / f"{name}.symbols"
-        if all(path.exists() for path in written[name]):
-            continue
-        folder = treebank_folder(settings, directory=directory, mirror=mirror)
-        gold = list(trees_of(folder, entries, functions=settings.functions))
-        trees: Iterator[Tree] = iter(gold)
+    """Writes OUT/NAME.words and OUT/NAME.symbols for train, dev and each test unless they are there.
+
+    Beside dev and the tests come OUT/NAME.trees, which `gold_trees` reads.
+    """
+    sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
+    written = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
+    missing = [
+        name
+        for name, paths in written.items()
+        if not all(path.exists() for path in (*paths, *([_beside(paths[0])] if name != "train" else [])))
+    ]
+    if not missing:
+        return written
+    folder = treebank_folder(settings, directory=directory, mirror=mirror)
+    for name in missing:
+        files_of(folder, sets[name])  # before hours are spent on the others
+    for name in missing:
+        gold = list(trees_of(folder, sets[name], functions=settings.functions))
+        trees: Iterable[Tree] = gold
         if name == "train":
-            copies = settings.gold_weight if settings.parsed or settings.substituted else 1
-            fragments = (part for tree in gold for part in constituents(tree, settings.fragments))
-            parsed = trees_of(folder, settings.parsed, functions=settings.functions)
-            trees = chain(gold * copies, fragments, substituted(gold, settings.substituted), parsed)
+            trees = training_trees(settings, folder, gold)
+        else:
+            with whole_file(_beside(written[name][0])) as temporary:
+                temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
         n_trees = _write(trees, *written[name], leaves=settings.leaves)
         beside = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
         report(f"{name}: {n_trees:,} trees{beside}.")
     return written
+
+
+def gold_trees(words: Path) -> list[Tree]:
+    """The trees of a set whose words `write_lines` wrote."""
+    return list(read_trees(_beside(words)))
+
+
+def _beside(words: Path) -> Path:
+    return words.with_suffix(".trees")
+
+
+def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]) -> Iterator[Tree]:
+    """The gold trees, as often as they count, and what is learned besides: fragments, made and parsed trees."""
+    copies = settings.gold_weight if settings.parsed or settings.substituted else 1
+    for _ in range(copies):
+        yield from gold
+    for tree in gold:
+        yield from constituents(tree, settings.fragments)
+    yield from substituted(gold, settings.substituted)
+    yield from trees_of(folder, settings.parsed, functions=settings.functions)
 
 
 def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
@@ -136,8 +189,8 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
 def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     """Each tree n_each times, some constituents exchanged for random ones of the same label below the same label.
 
-    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. The same
-    trees give the same result.
+    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. Whole
+    sentences, right below the root, stay; what equals its own tree is left out. The same trees give the same result.
     """
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
@@ -154,7 +207,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
             return tree
         children = (
             draws.choice(pool[tree.label, child.label])
-            if child.word is None and draws.random() < EXCHANGED
+            if child.word is None and tree.label != ROOT and draws.random() < EXCHANGED
             else exchanged(child)
             for child in tree.children
         )
@@ -164,7 +217,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
         for tree in trees:
             gather(tree)
         for tree in trees:
-            yield from (exchanged(tree) for _ in range(n_each))
+            yield from (made for _ in range(n_each) if (made := exchanged(tree)) != tree)
 
 
 def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:
