@@ -1,13 +1,15 @@
 """Table 3: its presets count what the paper counts, its small rows keep the ratios, its verdicts follow the numbers."""
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
-from tests.end_to_end.test_command_line import RECIPE, write_corpus
+from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
 from heed.config import HeedError, validated
-from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, architecture, chosen, facts, scaled, verdict
+from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, STUDENT, architecture, chosen, facts, scaled, verdict
 from heed.recipe import Recipe
 
 SMALL = {
@@ -27,6 +29,15 @@ def test_every_row_but_big_counts_within_a_million_of_the_paper():
         elif name != "big":
             assert abs(fact["parameters"] / 1e6 - published) < 1, name
     assert {fact["preset"]: fact["parameters"] for fact in facts(35_800)}["big"] == pytest.approx(213e6, abs=1e6)
+
+
+def test_the_published_columns_are_those_of_the_presets():
+    found = {fact["preset"]: fact["settings"] for fact in facts()}
+    assert list(found["base"].values()) == [6, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000]
+    assert list(found["big"].values()) == [6, 1024, 4096, 16, 64, 64, 0.3, 0.1, 300_000]
+    assert found["table3-A-h32"] == found["base"] | {"h": 32, "d_k": 16, "d_v": 16}
+    assert found["table3-B-dk16"] == found["base"] | {"d_k": 16}
+    assert found["table3-D-smoothing0.2"] == found["base"] | {"ε_ls": 0.2}
 
 
 def test_small_rows_have_the_ratios_of_the_paper():
@@ -59,6 +70,7 @@ def test_a_ratio_that_is_no_whole_number_is_said():
 def test_rows_are_chosen_by_preset():
     assert [row.preset for row in chosen(["table3-A-h1"])] == ["base", "table3-A-h1"]
     assert len(chosen([])) == 20
+    assert [row.preset for row in chosen(["B", "big"])] == ["base", "table3-B-dk16", "table3-B-dk32", "big"]
     with pytest.raises(HeedError, match="table3-A-h3: no row"):
         chosen(["table3-A-h3"])
     assert all(architecture(row) for row in ROWS)
@@ -74,9 +86,10 @@ def seeds(*bleus):
         ((30.0, 30.2), (28.0, 28.2), "seen"),
         ((28.0, 28.2), (30.0, 30.2), "contradicted"),
         ((30.0, 29.0), (29.5, 30.0), "undecided"),
+        ((30.0, 30.2), (29.5, 29.7), "undecided"),  # 3.5 standard errors; with two degrees of freedom 4.3 decide
     ],
 )
-def test_two_standard_errors_decide(base, single_head, expected):
+def test_a_confidence_interval_without_0_decides(base, single_head, expected):
     results = {"base": seeds(*base), "table3-A-h1": seeds(*single_head)}
     said, difference, _ = verdict(FINDINGS[0], results)
     assert said == expected
@@ -87,8 +100,9 @@ def test_two_standard_errors_decide(base, single_head, expected):
 @pytest.mark.parametrize(
     ("sinusoid", "learned", "expected"),
     [
-        ((30.0, 30.1), (30.1, 30.2), "seen"),
+        ((30.0, 30.02), (30.03, 30.05), "seen"),
         ((30.0, 30.1), (28.0, 28.1), "contradicted"),
+        ((30.0, 30.2), (29.62, 29.72), "undecided"),  # the interval reaches beyond half a point
         ((30.0, 31.0), (29.5, 31.5), "undecided"),
     ],
 )
@@ -98,7 +112,18 @@ def test_alike_is_seen_only_where_the_spread_is_small(sinusoid, learned, expecte
     assert verdict(finding, results)[0] == expected
 
 
+def test_the_quantiles_are_students():
+    """Against the density, integrated."""
+    for freedom, quantile in enumerate(STUDENT, start=1):
+        scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+        t = np.linspace(0, quantile, 20_001)
+        density = scale * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
+        assert np.trapezoid(density, t) == pytest.approx(0.475, abs=2e-5)
+
+
 def test_one_seed_decides_nothing():
+    twice = {"base": seeds(30.0, 30.1), "table3-C-N2": seeds(20.0, 20.1), "table3-A-h1": seeds(20.0)}
+    assert verdict(FINDINGS[0], twice)[0] == "undecided"
     results = {row.preset: seeds(30 + i / 10) for i, row in enumerate(ROWS)}
     assert {verdict(finding, results)[0] for finding in FINDINGS} == {"undecided"}
 
@@ -124,5 +149,7 @@ def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):
     kept.write_text(written.replace("max_extra_tokens = 50\n", ""), encoding="utf-8")
     again = heed(*command, "--seeds", 2, cwd=tmp_path)
     assert "step" not in again.stderr and again.stdout == first.stdout
+    for wrong, part in ((["--rows", "x"], "need --run"), (["--folder", "runs/tabel3"], "no folder runs/tabel3")):
+        assert_one_clear_line(heed("paper", "table3", *wrong, cwd=tmp_path), part)
     other = heed(*command, "--seeds", 3, "--set", "training.max_steps=30", cwd=tmp_path)
     assert other.returncode == 1 and "trained with other settings" in other.stderr

@@ -47,12 +47,14 @@ def paper_table2(
         _give(table2.page(model or []), out)
 
 
-@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows base,table3-A-h1 --seeds 2")
+@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows A,big --seeds 2")
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
     recipe: Annotated[Path, typer.Option(help="The laptop's base.")] = Path("recipes/table3-multi30k.toml"),
-    rows: Annotated[str, typer.Option(help="Presets, separated by commas; base comes with them. Default: all.")] = "",
+    rows: Annotated[
+        str, typer.Option(help="Of --run: presets or A to E, separated by commas; base comes with them. Default: all.")
+    ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 2,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
@@ -67,9 +69,13 @@ def paper_table3(
     from heed.paper import table3
     from heed.recipe import read_recipe
 
+    if rows and not run:
+        raise HeedError("--rows and --seeds say what to train: they need --run.")
+    if not run and folder != Path("runs/table3") and not folder.is_dir():
+        raise HeedError(f"--folder {folder}: there is no folder {folder}; `--run` makes one.")
     if run:
         table3.run_rows(
-            table3.chosen([name for name in rows.split(",") if name]),
+            table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
             read_recipe(recipe, settings or []),
             folder,
             n_seeds=seeds,

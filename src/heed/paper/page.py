@@ -1,7 +1,7 @@
 """A page of the paper's results: Markdown and its plots, printed or written into a folder."""
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,15 @@ from heed.visualization.render import save_figure
 
 @dataclass(frozen=True)
 class Page:
-    """name: of its file, without .md. plots: by file name, what draws them on a matplotlib figure."""
+    """name: of its file, without .md. plots: by file name, what draws them on a matplotlib figure.
+
+    missing: what is not measured yet, each with its command, for the index.
+    """
 
     name: str
     text: str
     plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
+    missing: Sequence[str] = ()
 
     def write(self, folder: Path) -> Path:
         """Writes NAME.md and its plots; returns the former's path. HeedError if matplotlib is not installed."""

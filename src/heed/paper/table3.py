@@ -1,5 +1,6 @@
 """Table 3: variations of the base model, and the same ones at a size that a laptop trains."""
 
+import json
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from heed.paper.page import Page, prose
 from heed.pipeline import corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
 from heed.training.checkpoint import checkpoint_steps
+from heed.training.trainer import TrainingSettings
 
 VOCAB_SIZE = 37_000  # about; section 5.1
 # Every row but big counts what the paper says with this shared vocabulary; big does with 35,800.
@@ -91,6 +93,25 @@ FINDINGS = (
 )
 RESULT = "result.json"  # of a run, in its folder
 ALIKE = 0.5  # BLEU; differences below are called none
+# 97.5 % quantiles of Student's t for 1, 2, 3 … degrees of freedom: how many standard errors decide, both sides open.
+STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+COLUMNS = ("N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "train steps")
+
+
+def columns(row: Row) -> dict[str, Any]:
+    """The published settings of a row, by Table 3's columns."""
+    arch = architecture(row)
+    training = validated(
+        TrainingSettings, read_preset(row.preset, where="Table 3").get("training", {}), where=row.preset
+    )
+    values = (
+        arch.n_layers, arch.d_model, arch.d_ff, arch.n_heads, arch.key_width, arch.value_width, arch.dropout,
+        training.label_smoothing, training.max_steps,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def architecture(row: Row) -> Architecture:
@@ -105,6 +126,7 @@ def facts(vocab_size: int = VOCAB_SIZE) -> list[dict[str, Any]]:
             "row": row.row,
             "preset": row.preset,
             "differs": row.differs,
+            "settings": columns(row),
             "published_perplexity": row.perplexity,
             "published_bleu": row.bleu,
             "published_params_millions": row.params,
@@ -115,11 +137,16 @@ def facts(vocab_size: int = VOCAB_SIZE) -> list[dict[str, Any]]:
 
 
 def chosen(names: Sequence[str]) -> list[Row]:
-    """The rows of these presets, base always among them; all without names. HeedError names an unknown one."""
+    """The rows of these presets or of groups (A to E), base always among them; all without names.
+
+    HeedError names an unknown one.
+    """
     for name in names:
-        if name not in (known := [row.preset for row in ROWS]):
-            raise HeedError(f"--rows {name}: no row of Table 3; known: {', '.join(known)}.")
-    return [row for row in ROWS if not names or row.preset in (*names, "base")]
+        known = [row.preset for row in ROWS]
+        if name not in known and name not in "ABCDE":
+            raise HeedError(f"--rows {name}: no row of Table 3; known: A, B, C, D, E, {', '.join(known)}.")
+    wanted = {"base", *names, *(f"({name})" for name in names)}
+    return [row for row in ROWS if not names or wanted & {row.preset, row.row}]
 
 
 def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
@@ -231,25 +258,25 @@ def _minutes(run: Path) -> float:
 def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, float] | None:
     """(seen, contradicted or undecided; the difference in the paper's favour; its standard error); None if not run.
 
-    The spread over seeds is pooled over all rows: each by itself has too few. Two standard errors decide.
+    The spread over seeds is pooled over all rows: each by itself has too few. A difference decides if its 95 %
+    confidence interval (Student's t) does not hold 0; two rows are alike if it lies within ±ALIKE, and are not if it
+    lies outside. A row with one seed decides nothing: nobody knows whether it is like others of its kind.
     """
     if finding.better not in results or finding.worse not in results:
         return None
     better, worse = (values(results[name], finding.measure) for name in (finding.better, finding.worse))
     sign = 1 if finding.measure == "bleu" else -1
     difference = sign * (statistics.mean(better) - statistics.mean(worse))
-    spread = pooled_deviation(results, finding.measure)
+    spread, freedom = pooled_deviation(results, finding.measure)
     error = spread * (1 / len(better) + 1 / len(worse)) ** 0.5
-    if spread == 0:  # one seed of each row: nothing is known of it
+    if min(len(better), len(worse)) < 2:
         return "undecided", difference, error
+    margin = STUDENT[min(freedom, len(STUDENT)) - 1] * error
     if finding.alike:
-        decided = 2 * error < ALIKE if abs(difference) < ALIKE else abs(difference) > 2 * error
-        favour = abs(difference) < ALIKE
+        seen, contradicted = abs(difference) + margin < ALIKE, abs(difference) - margin > ALIKE
     else:
-        decided = abs(difference) > 2 * error
-        favour = difference > 0
-    said = "undecided" if not decided else "seen" if favour else "contradicted"
-    return said, difference, error
+        seen, contradicted = difference > margin, difference < -margin
+    return "seen" if seen else "contradicted" if contradicted else "undecided", difference, error
 
 
 def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
@@ -257,11 +284,12 @@ def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
     return [float(result[measure]) for result in seeds.values()]
 
 
-def pooled_deviation(results: dict[str, Any], measure: Measure) -> float:
-    """Standard deviation over seeds, from all rows together; 0 if no row has two."""
-    groups = [values(seeds, measure) for seeds in results.values() if len(seeds) > 1]
+def pooled_deviation(results: dict[str, Any], measure: Measure) -> tuple[float, int]:
+    """Standard deviation over seeds, from all rows together, and its degrees of freedom; 0 and 0 if no row has two."""
+    groups = [group for seeds in results.values() if len(group := values(seeds, measure)) > 1]
+    freedom = sum(len(group) - 1 for group in groups)
     squares = sum(statistics.variance(group) * (len(group) - 1) for group in groups)
-    return (squares / max(1, sum(len(group) - 1 for group in groups))) ** 0.5
+    return (squares / max(1, freedom)) ** 0.5, freedom
 
 
 def page(vocab_size: int, folder: Path) -> Page:
@@ -271,48 +299,93 @@ def page(vocab_size: int, folder: Path) -> Page:
         "# Table 3: variations of the base model",
         "",
         prose(
-            f"""Published on newstest2013, without averaging; parameters counted by Heed for a shared vocabulary of
-            {vocab_size:,}. The paper's column fits one of about {FITTING_VOCAB_SIZE:,} (big: 35,800)."""
+            f"""Published on newstest2013, without averaging; an empty cell is as in base. Parameters are counted by
+            Heed for a shared vocabulary of {vocab_size:,}; the paper's column fits one of about
+            {FITTING_VOCAB_SIZE:,} (big: 35,800). `preset = "…"` in a recipe takes a row's settings; base and big
+            average their last checkpoints, as section 6.1 does, the other rows take the last one."""
         ),
         "",
-        "| row | preset | differs from base | PPL | BLEU | params (10⁶) | Heed's count |",
-        "|---|---|---|---|---|---|---|",
+        f"| row | preset | {' | '.join(COLUMNS)} | PPL | BLEU | params (10⁶) | Heed's count |",
+        "|---|---|" + "---|" * (len(COLUMNS) + 4),
     ]
+    base = columns(ROWS[0])
     for row, fact in zip(ROWS, facts(vocab_size), strict=True):
+        own = {name: value for name, value in columns(row).items() if row is ROWS[0] or value != base[name]}
+        cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in (own.get(n, "") for n in COLUMNS)]
+        if architecture(row).positions == "learned":
+            cells[0] = "learned positions"
         params = "" if row.params is None else str(row.params)
         lines.append(
-            f"| {row.row} | `{row.preset}` | {row.differs} | {row.perplexity:.2f} | {row.bleu} | {params} | "
+            f"| {row.row} | `{row.preset}` | {' | '.join(cells)} | {row.perplexity:.2f} | {row.bleu} | {params} | "
             f"{fact['parameters'] / 1e6:.1f} |"
         )
+    lines += ["", "## The same ratios at a laptop's size", ""]
+    missing = _missing(results)
     if not results:
-        lines += ["", "Not measured yet: `heed paper table3 --run` trains every row, scaled down.", ""]
-        return Page("table3", "\n".join(lines))
-    lines += ["", "## The same ratios at a laptop's size", "", prose(_how(folder)), ""]
-    lines += ["| preset | parameters | seeds | dev perplexity | dev BLEU | minutes |", "|---|---|---|---|---|---|"]
+        return Page(
+            "table3", "\n".join([*lines, *(f"Not measured yet: {line}" for line in missing), ""]), missing=missing
+        )
+    lines += [prose(_how(folder)), ""]
+    steps = _course(folder / "base" / "seed-1")
+    after = "".join(f" after {step:,} |" for step in steps)
+    lines += [f"| preset | parameters | seeds |{after} dev perplexity | dev BLEU | minutes |"]
+    lines += ["|---|---|---|" + "---|" * (len(steps) + 3)]
     for row in ROWS:
         if row.preset in results:
             seeds = results[row.preset]
-            cells = [_mean_and_deviation(values(seeds, measure)) for measure in ("perplexity", "bleu")]
-            first = next(iter(seeds.values()))
-            minutes = sum(result["minutes"] for result in seeds.values())
-            lines.append(
-                f"| `{row.preset}` | {first['parameters']:,} | {len(seeds)} | {cells[0]} | {cells[1]} | {minutes:.0f} |"
-            )
+            first = next(iter(seeds))
+            course = _course(folder / row.preset / f"seed-{first}")
+            cells = [f"{course[step]:.2f}" if step in course else "" for step in steps]
+            cells += [_mean_and_deviation(values(seeds, measure)) for measure in ("perplexity", "bleu")]
+            cells += [f"{sum(result['minutes'] for result in seeds.values()):.0f}"]
+            parameters = seeds[first]["parameters"]
+            lines.append(f"| `{row.preset}` | {parameters:,} | {len(seeds)} | {' | '.join(cells)} |")
     total = sum(result["minutes"] for seeds in results.values() for result in seeds.values())
-    lines += ["", f"BLEU: {first['signature']}. {total:.0f} minutes of training in all.", ""]
-    lines += ["| the paper finds | here | difference in its favour |", "|---|---|---|"]
+    signature = next(iter(results["base"].values()))["signature"]
+    lines += [
+        "",
+        prose(
+            f"""“After” is the dev perplexity of the row's first seed on the way: nearly all rows were still learning when
+            they stopped, and those that leave the plateau of the first steps late stand worse than they would with more.
+            Minutes are of training, on whatever else the machine did. {total:,.0f} in all. BLEU: {signature}."""
+        ),
+        "",
+        "| the paper finds | here | difference in its favour |",
+        "|---|---|---|",
+    ]
     for finding in FINDINGS:
         found = verdict(finding, results)
         unit = "BLEU" if finding.measure == "bleu" else "perplexity"
         within = f" ± {found[2]:.2f}" if found and found[2] else ""
         shown = "not run | " if found is None else f"{found[0]} | {found[1]:+.2f}{within} {unit}"
         lines.append(f"| {finding.claim} | {shown} |")
-    if not pooled_deviation(results, "bleu"):
-        lines += ["", "One seed of each: no spread is known, so nothing is decided.", ""]
-        return Page("table3", "\n".join(lines))
-    spread = f"{pooled_deviation(results, 'bleu'):.2f} BLEU, {pooled_deviation(results, 'perplexity'):.2f} perplexity"
-    lines += ["", f"± is the standard error. Standard deviation over seeds, all rows together: {spread}.", ""]
-    return Page("table3", "\n".join(lines))
+    (bleu_spread, freedom), (spread, _) = (pooled_deviation(results, m) for m in ("bleu", "perplexity"))
+    said = "One seed of each: no spread is known, so nothing is decided."
+    if freedom:
+        said = f"""± is the standard error, from the standard deviation over seeds of all rows together:
+            {bleu_spread:.2f} BLEU, {spread:.2f} perplexity, {freedom} degrees of freedom. Where a row has one seed
+            nothing is decided; else {STUDENT[min(freedom, len(STUDENT)) - 1]:.2f} standard errors do (95 %, Student's t). Alike are two
+            rows that differ by less than {ALIKE} BLEU, that margin included."""
+    lines += ["", prose(said), "", *(f"Not measured yet: {line}\n" for line in missing)]
+    return Page("table3", "\n".join([*lines, "Made by `heed paper table3 --out docs/paper`.", ""]), missing=missing)
+
+
+def _missing(results: dict[str, Any]) -> list[str]:
+    n_rows, n_twice = len(results), sum(len(seeds) > 1 for seeds in results.values())
+    if n_twice == len(ROWS):
+        return []
+    return [
+        f"Table 3 at a laptop's size: {n_rows} of {len(ROWS)} rows, {n_twice} of them with two seeds; "
+        "`heed paper table3 --run` goes on."
+    ]
+
+
+def _course(run: Path) -> dict[int, float]:
+    """Step → dev perplexity of a run's validations but the last."""
+    log = run / "metrics.jsonl"
+    entries = map(json.loads, log.read_text(encoding="utf-8").splitlines()) if log.exists() else ()
+    found = {entry["step"]: entry["perplexity"] for entry in entries if entry["kind"] == "validation"}
+    return {step: found[step] for step in sorted(found)[:-1]}
 
 
 def _how(folder: Path) -> str:
