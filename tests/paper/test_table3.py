@@ -118,7 +118,7 @@ def test_the_quantiles_are_students():
         scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
         t = np.linspace(0, quantile, 20_001)
         density = scale * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
-        assert np.trapezoid(density, t) == pytest.approx(0.475, abs=2e-5)
+        assert np.trapezoid(density, t) == pytest.approx(0.475, abs=1e-4)  # three decimals
 
 
 def test_one_seed_decides_nothing():

@@ -345,9 +345,9 @@ def page(vocab_size: int, folder: Path) -> Page:
     lines += [
         "",
         prose(
-            f"""“After” is the dev perplexity of the row's first seed on the way: nearly all rows were still learning when
-            they stopped, and those that leave the plateau of the first steps late stand worse than they would with more.
-            Minutes are of training, on whatever else the machine did. {total:,.0f} in all. BLEU: {signature}."""
+            f"""“After” is the dev perplexity of the row's first seed on the way: nearly all rows were still learning
+            when they stopped, and those that leave the plateau of the first steps late stand worse than they would with
+            more. Minutes are of training, on whatever else the machine did. {total:,.0f} in all. BLEU: {signature}."""
         ),
         "",
         "| the paper finds | here | difference in its favour |",
@@ -362,10 +362,11 @@ def page(vocab_size: int, folder: Path) -> Page:
     (bleu_spread, freedom), (spread, _) = (pooled_deviation(results, m) for m in ("bleu", "perplexity"))
     said = "One seed of each: no spread is known, so nothing is decided."
     if freedom:
+        quantile = STUDENT[min(freedom, len(STUDENT)) - 1]
         said = f"""± is the standard error, from the standard deviation over seeds of all rows together:
             {bleu_spread:.2f} BLEU, {spread:.2f} perplexity, {freedom} degrees of freedom. Where a row has one seed
-            nothing is decided; else {STUDENT[min(freedom, len(STUDENT)) - 1]:.2f} standard errors do (95 %, Student's t). Alike are two
-            rows that differ by less than {ALIKE} BLEU, that margin included."""
+            nothing is decided; else {quantile:.2f} standard errors do (95 %, Student's t). Alike are two rows that
+            differ by less than {ALIKE} BLEU, that margin included."""
     lines += ["", prose(said), "", *(f"Not measured yet: {line}\n" for line in missing)]
     return Page("table3", "\n".join([*lines, "Made by `heed paper table3 --out docs/paper`.", ""]), missing=missing)
 
