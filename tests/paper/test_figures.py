@@ -1,12 +1,17 @@
 """Which heads the figures show, on weights made by hand; the commands, on a model with random ones."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from tests.end_to_end.test_command_line import assert_one_clear_line
 
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
-from heed.paper.figures import KINDS, head_weights, most_different, surest_heads
+from heed.paper import table1
+from heed.paper.figures import KINDS, equal_weights, head_weights, most_different, surest_heads
+from heed.paper.index import write_all
 from heed.visualization.trace import Attention
 
 WORDS = ("a", "b", "c", "d", "e", "f", "g", "h", "</s>")
@@ -33,10 +38,23 @@ def test_a_head_has_the_name_of_what_it_does(what, head):
     assert weights[0, 3] == pytest.approx(1 / N)
 
 
-def test_long_distance_is_what_lies_far_and_not_the_end():
-    # Word 0 has 6 and 7 more than five words away, 1 has 7; 6 has 0, 7 has 0 and 1, 8 has 0, 1 and 2.
-    far = {0: 2, 1: 1, 6: 1, 7: 2, 8: 3}
-    assert head_weights(HEADS, "long distance")[0, 3] == pytest.approx(sum(far.values()) / N / len(far))
+def test_long_distance_is_the_surest_word_that_lies_far_and_not_the_end():
+    weights = np.stack([EQUAL, np.eye(N, dtype=np.float32), shifted(-1)])
+    weights[2, [6, 7, 8]] = np.eye(N)[0]  # the far ones of word 6, 7 and the end, which 0 and 1 do not look at
+    far = head_weights(Attention(weights[None], WORDS, WORDS), "long distance")[0]
+    assert far == pytest.approx([1 / N, 0, 3 / 5])  # words 0, 1, 6, 7, 8 have far ones
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_equal_weights_give_what_chance_gives(what):
+    causal = KINDS[what] == "decoder"
+    chance = head_weights(equal_weights(HEADS, causal=causal), what)[0, 0]
+    if what == "word before":  # one of the 2, 3, … words that each sees
+        assert chance == pytest.approx(np.mean([1 / n for n in range(2, N + 1)]))
+    elif what == "beginning":
+        assert chance == pytest.approx(np.mean([1 / n for n in range(1, N + 1)]))
+    else:
+        assert chance == pytest.approx(1 / N)
 
 
 def test_a_short_sentence_has_no_long_distance():
@@ -51,21 +69,58 @@ def test_the_surest_head_points_to_one_word_beyond_the_neighbours():
     assert surest_heads(Attention(weights[None], WORDS, WORDS), 0, 2)[:2] == [2, 1]
 
 
-def test_the_most_different_heads_are_found():
-    assert set(most_different(np.stack([EQUAL, EQUAL, np.eye(N), np.roll(np.eye(N), 1, axis=1)]))) == {2, 3}
+def test_the_most_different_heads_are_found_among_the_sure():
+    sure = [np.eye(N), np.roll(np.eye(N), 1, axis=1)]
+    assert set(most_different(np.stack([EQUAL, EQUAL, *sure]))) == {2, 3}
+    assert set(most_different(np.stack([EQUAL, sure[0], sure[0], sure[1], EQUAL, EQUAL]))) in ({1, 3}, {2, 3})
 
 
-def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
+def random_model(tmp_path, number_tokenizer):
     torch.manual_seed(1)
     model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=32, n_heads=4), len(number_tokenizer))
     folder = tmp_path / "model"
     save_model(folder, model, number_tokenizer, ModelCard("en", "de", decoding={"max_extra_tokens": 0}))
+    return folder
+
+
+def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
+    folder = random_model(tmp_path, number_tokenizer)
     for number, n_pictures in ((3, 1), (4, 2), (5, 2)):
         done = heed("paper", f"figure{number}", "--model", folder, "--lower", "--out", tmp_path / "out")
         assert done.returncode == 0, done.stderr
         assert len(list((tmp_path / "out").glob(f"figure{number}-*.svg"))) == n_pictures
-        assert f"heed paper figure{number}" in (tmp_path / "out" / f"figure{number}.md").read_text()
+        made_by = f"heed paper figure{number} --model {folder} --lower --out {tmp_path / 'out'}`"
+        assert made_by in (tmp_path / "out" / f"figure{number}.md").read_text()
+    own = ["--sentence", "forty two", "--word", "two", "--out", tmp_path / "own"]
+    heed("paper", "figure3", "--model", folder, *own)
+    assert "--sentence 'forty two' --word two --out" in (tmp_path / "own" / "figure3.md").read_text()
+    for number, options, part in (
+        (3, ["--sentence", "forty two"], "say which of the sentence's with --word"),
+        (5, ["--word", "its"], "draws whole heads"),
+        (5, ["--sentence", ""], "no sentence to look at"),
+    ):
+        assert_one_clear_line(heed("paper", f"figure{number}", "--model", folder, *options), part)
     (tmp_path / "some.en").write_text("forty-two\nseven hundred twenty-one thousand three hundred forty-two\n")
     done = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert all(what in (tmp_path / "out" / "heads.md").read_text() for what in KINDS)
+    text = (tmp_path / "out" / "heads.md").read_text()
+    assert all(what in text for what in KINDS) and f"--src {tmp_path / 'some.en'}" in text
+
+
+def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenizer):
+    folder = random_model(tmp_path, number_tokenizer)
+    (tmp_path / "some.en").write_text("seven hundred twenty-one thousand three hundred forty-two\n")
+    sizes = (16, 32, 64, 128)
+    layers = table1.page(table1.measured(sizes, sizes, budget=0), table1.model_costs(sizes, budget=0))
+    out = tmp_path / "all"
+    said = []
+    options = {"lower": True, "vocab_size": 37_000, "runs": tmp_path, "report": said.append}
+    index = write_all(out, layers=layers, model=folder, src=tmp_path / "some.en", **options).read_text()
+    missing = ("Table 2, wmt14-en-de", "Table 3 at a laptop's size: 0 of 20", "Table 4 on the WSJ", "Table 4 on GUM")
+    assert all(line in index for line in missing) and "Figures 3 to 5" not in index
+    assert f"heed paper all --model {folder} --src" in index
+    pages = re.findall(r"\]\((\w+\.md)\)", index)
+    plots = [name for page in pages for name in re.findall(r"\((\S+\.svg)\)", (out / page).read_text())]
+    assert len(pages) == 9 == len(said) and len(plots) > 15
+    assert all((out / name).is_file() for name in (*pages, *plots))
+    assert "Named heads: `heed paper all" in write_all(out, layers=layers, model=None, src=None, **options).read_text()

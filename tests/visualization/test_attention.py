@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from heed.config import HeedError
+from heed.decoding.search import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.visualization.render import write_page, write_picture
-from heed.visualization.trace import VIEWS, trace, word_place, word_starts
+from heed.visualization.trace import VIEWS, Attention, trace, word_place, word_starts
 
 SENTENCE = "three hundred twenty-one"
 
@@ -76,29 +78,77 @@ def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
     found = trace(translator, f"{SENTENCE} </script>")
     path = tmp_path / "page.html"
     write_page(path, found)
-    assert "http" not in path.read_text().replace("http-equiv", "")
+    assert "default-src 'none'" in path.read_text()  # the browser itself lets it fetch nothing
 
-    def lines(address: str) -> int:
-        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"{path.as_uri()}{address}"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-        assert ">three</button>" in shown
-        return int(re.search(r'data-lines="(\d+)"', shown)[1])
+    def lines(address: str, clicks: str = "") -> int:
+        """How many are drawn at this address, once a script has clicked as a reader would."""
+        shown = tmp_path / "shown.html"
+        script = f"<script>const q = s => document.querySelector(s);{clicks}</script>"
+        shown.write_text(path.read_text().replace("</html>", f"{script}</html>"))
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", shown.as_uri() + address]
+        dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        assert ">three</button>" in dom
+        return int(re.search(r'data-lines="(\d+)"', dom)[1])
 
-    def expected(name: str, layer: int, heads: list[int], word: int | None) -> int:
+    def expected(name: str, layer: int, heads: list[int], word: int | None = None, side: str = "query") -> int:
         weights = np.round(found.view(name).weights[layer, heads] * 255)
-        return int(((weights if word is None else weights[:, [word]]) >= 3).sum())
+        if word is not None:
+            weights = weights[:, [word]] if side == "query" else weights[:, :, [word]]
+        return int((weights >= 3).sum())
 
-    assert lines("") == expected("encoder", 1, [0, 1, 2, 3], None)
-    assert lines("#view=cross&layer=1") == expected("cross", 0, [0, 1, 2, 3], None)
+    every = [0, 1, 2, 3]
+    assert lines("") == expected("encoder", 1, every)
+    assert lines("#view=cross&layer=1") == expected("cross", 0, every)
     assert lines("#view=encoder&layer=2&heads=2&word=3") == expected("encoder", 1, [1], 2)
+    assert lines("#heads=") == 0
+
+    head, word = "q('.head:nth-child(1) input').click();", "q('.query[data-word=\"2\"]').click();"
+    assert lines("", head + word) == expected("encoder", 1, [1, 2, 3], 2) != expected("encoder", 1, every)
+    assert lines("", head + word + word) == expected("encoder", 1, [1, 2, 3])
+    assert lines("", "q('.key[data-word=\"0\"]').click();") == expected("encoder", 1, every, 0, "key")
+    layer = "q('#layer').value = 0; q('#layer').dispatchEvent(new Event('change'));"
+    assert lines("", layer) == expected("encoder", 0, every)
+    alone = "q('.head:nth-child(4)').dispatchEvent(new Event('dblclick'));"
+    assert lines("", alone) == expected("encoder", 1, [3])
+    assert lines("", alone + "q('#all').click();" + word + "q('#none').click();") == expected("encoder", 1, every)
+
+
+def test_a_parsers_symbols_are_words_of_their_own():
+    symbols = ["(NP", ")NP", "DT", "NN"]
+    tokenizer = train_tokenizer(["the dog"] * 3, TokenizerSettings(vocab_size=600), symbols)
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
+    settings = DecodingSettings(beam_size=1, max_extra_tokens=5)
+    parser = Translator(Transformer(arch, len(tokenizer)), tokenizer, settings)
+    for target, names in (("(NP DT NN )NP", "(NP DT NN )NP"), ("(NP ▁the DT ▁dog NN )NP", "(NP the DT dog NN )NP")):
+        found = trace(parser, "the dog", target=target, whole_words=True)
+        assert found.decoder.queries == ("<s>", *names.split()) and found.cross.queries == (*names.split(), "</s>")
+        assert found.decoder.weights.shape[2:] == (len(names.split()) + 1,) * 2
+    with pytest.raises(HeedError, match="the target 'der Hund' is none"):
+        trace(parser, "the dog", target="der Hund")
+
+
+def test_words_are_drawn_as_they_are(tmp_path):
+    words = ("$x_1$", r"$\foo$", "Donaudampfschifffahrtsgesellschaftskapitän")
+    attention = Attention(np.full((1, 2, 3, 3), 1 / 3, np.float32), words, words)
+    write_picture(tmp_path / "a.svg", attention, layer=0, heads=[0, 1])
+    picture = (tmp_path / "a.svg").read_text()
+    assert all(picture.count(word) >= 2 for word in words)
+    width = float(re.search(r'width="([\d.]+)pt"', picture)[1])
+    assert width > 2 * 72 * 0.085 * len(words[2])  # both columns fit
 
 
 def test_the_command_says_what_it_cannot_draw(model_folder, heed, tmp_path):
     done = heed("attention", model_folder, SENTENCE, "--out", tmp_path / "x.svg", "--layer", 2, "--from-word", "three")
     assert done.returncode == 0, done.stderr
+    asked = ["--view", "encoder", "--layer", 1, "--head", 2, "--head", 4, "--from-word", "hundred"]
+    done = heed("attention", model_folder, SENTENCE, "--whole-words", "--out", tmp_path / "x.html", *asked)
+    assert "x.html#view=encoder&layer=1&heads=2,4&word=2." in done.stderr
     for words, part in (
         (["--out", tmp_path / "x.pdf"], ".html, .svg or .png"),
         (["--out", tmp_path / "x.svg", "--layer", 3], "--layer 3: the model has 2."),
+        (["--out", tmp_path / "x.html", "--head", 9], "--head 9: the model has 4."),
+        (["--out", tmp_path / "x.html", "--from-word", "zzz"], "no word 'zzz' there"),
         (["--out", tmp_path / "x.svg", "--view", "all"], "encoder, decoder, cross"),
         (["--out", tmp_path / "x.svg", "--from-word", "four"], "no word 'four' there"),
     ):

@@ -347,15 +347,16 @@ def attention(
     sentence: Annotated[str, typer.Argument(help="A source sentence.")],
     out: Annotated[Path, typer.Option(help="A page to click in (.html), or a picture (.svg, .png).")],
     target: Annotated[str | None, typer.Option(help="Look at this target. Default: the model's translation.")] = None,
-    view: Annotated[str, typer.Option(help="Of a picture: encoder, decoder or cross.")] = "encoder",
-    layer: Annotated[int | None, typer.Option(min=1, help="Of a picture, counted from 1. Default: the last.")] = None,
-    head: Annotated[
-        list[int] | None, typer.Option(min=1, help="Of a picture, counted from 1; repeatable. Default: all.")
-    ] = None,
-    from_word: Annotated[str | None, typer.Option(help="Of a picture: only this word's lines (or its number).")] = None,
+    view: Annotated[str, typer.Option(help="encoder, decoder or cross.")] = "encoder",
+    layer: Annotated[int | None, typer.Option(min=1, help="Counted from 1. Default: the last.")] = None,
+    head: Annotated[list[int] | None, typer.Option(min=1, help="Counted from 1; repeatable. Default: all.")] = None,
+    from_word: Annotated[str | None, typer.Option(help="Only this word's lines (or its number).")] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words", help="Join the pieces of words.")] = False,
 ) -> None:
-    """Draw what a model attends to for a sentence, as in figures 3 to 5 of the paper."""
+    """Draw what a model attends to for a sentence, as in figures 3 to 5 of the paper.
+
+    A page (.html) holds all of it; the address that is printed opens it at the view, layer, heads and word asked for.
+    """
     from heed.visualization import render
     from heed.visualization.trace import VIEWS, trace, word_place
 
@@ -364,19 +365,23 @@ def attention(
     if view not in VIEWS:
         raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
     found = trace(_translator(model, device=None, precision="fp32"), sentence, target=target, whole_words=whole_words)
-    if out.suffix == ".html":
-        render.write_page(out, found)
-    else:
-        shown = found.view(view)
-        n_layers, n_heads = shown.weights.shape[:2]
-        for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):
-            if number is not None and number > most:
-                raise HeedError(f"{name} {number}: the model has {most}.")
-        word = None if from_word is None else word_place(shown.queries, from_word)
-        heads = [h - 1 for h in head or range(1, n_heads + 1)]
+    shown = found.view(view)
+    n_layers, n_heads = shown.weights.shape[:2]
+    for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):
+        if number is not None and number > most:
+            raise HeedError(f"{name} {number}: the model has {most}.")
+    word = None if from_word is None else word_place(shown.queries, from_word)
+    heads = [h - 1 for h in head or range(1, n_heads + 1)]
+    at = ""
+    if out.suffix != ".html":
         render.write_picture(out, shown, layer=(layer or n_layers) - 1, heads=heads, word=word)
+    else:
+        render.write_page(out, found)
+        asked = {"view": view, "layer": layer or n_layers, "heads": ",".join(map(str, head or ()))}
+        asked |= {} if word is None else {"word": word + 1}
+        at = "#" + "&".join(f"{key}={value}" for key, value in asked.items() if value)
     say(f"{found.source} → {found.target}")
-    say(f"Wrote {out}.")
+    say(f"Wrote {out}{at}.")
 
 
 @app.command(epilog="Example: heed info runs/demo/model")

@@ -176,7 +176,7 @@ def paper_heads(
     """Heads that do something nameable, each with its measure."""
     from heed.paper import figures
 
-    _give(figures.heads_page(model, _sentences(src, lines)), out)
+    _give(figures.heads_page(model, src, lines), out)
 
 
 @paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")
@@ -189,22 +189,19 @@ def paper_all(
     folder: Annotated[Path, typer.Option(help="Where runs lie: Table 3's in table3, parsers.")] = Path("runs"),
 ) -> None:
     """Every page with its plots, and an index."""
+    from heed.model_folder import read_config
+    from heed.paper import table1
     from heed.paper.index import write_all
+    from heed.visualization.render import require_matplotlib
 
-    sentences = _sentences(src, 200) if src else []
-    path = write_all(out, model=model, sentences=sentences, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
-    print(path)
-
-
-def _sentences(path: Path, most: int) -> list[str]:
-    from itertools import islice
-
-    from heed.data.lines import read_lines
-
-    found = [line for line in islice(read_lines(path), most) if line.strip()]
-    if not found:
-        raise HeedError(f"{path}: no sentence in its first {most} lines.")
-    return found
+    require_matplotlib()
+    if model is not None:
+        read_config(model)  # before a minute is spent
+    say("Table 1: measuring five layers.")
+    layers = table1.page(table1.measured(), table1.model_costs())
+    print(
+        write_all(out, layers=layers, model=model, src=src, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
+    )
 
 
 def _give(page: Any, out: Path | None) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.model.transformer import sinusoid
-from heed.paper.page import Page, prose
+from heed.paper.page import Page, command, prose
 from heed.training.objective import learning_rate
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # d_k
@@ -141,12 +141,11 @@ def page() -> Page:
             that of equal ones."""
         ),
         "",
-        "Made by `heed paper equations --out docs/paper`.",
-        "",
     ]
     return Page(
         "equations",
         "\n".join(lines),
+        command("equations"),
         {
             "equations-schedule.svg": _draw_schedule,
             "equations-positions.svg": _draw_positions,

@@ -1,18 +1,22 @@
 """Figures 3 to 5: single heads of a trained model on the paper's sentences; and which heads have a name."""
 
-from collections import Counter
+import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.config import HeedError
+from heed.data.lines import read_lines
 from heed.decoding.translator import Translator
-from heed.paper.page import Page, prose
+from heed.paper.page import Page, command, prose
 from heed.visualization.render import draw
-from heed.visualization.trace import END, Attention, trace, word_place
+from heed.visualization.trace import END, Attention, View, trace, word_place
 
 REGISTRATION = (
     "It is in this spirit that a majority of American governments have passed new laws since 2009 making the "
@@ -21,7 +25,7 @@ REGISTRATION = (
 LAW = (
     "The Law will never be perfect , but its application should be just - this is what we are missing , in my opinion ."
 )
-SAMPLE = "a woman in a blue coat throws a stick into the water for her dog ."
+HEADS_LINES = 200
 SENTENCES = {3: REGISTRATION, 4: LAW, 5: LAW}
 WORDS = {3: "making", 4: "its"}
 
@@ -34,8 +38,13 @@ def figure(
     3: all heads from one word. 4: one head in full, and the two heads that are surest of what the word points to,
     from that word. 5: the two heads that differ most, in full. lower: for models of lower-cased text.
     """
-    text = sentence or SENTENCES[number]
-    word = word or WORDS.get(number, "")
+    if word is not None and number not in WORDS:
+        raise HeedError(f"figure {number} draws whole heads: --word is for figures 3 and 4.")
+    if sentence is not None and word is None and number in WORDS:
+        raise HeedError(f"figure {number} draws the lines of one word: say which of the sentence's with --word.")
+    made_by = command(f"figure{number}", model=model, sentence=sentence, word=word, lower=lower)
+    text = SENTENCES[number] if sentence is None else sentence
+    word = WORDS.get(number, "") if word is None else word
     if lower:
         text, word = text.lower(), word.lower()
     attention = trace(Translator.load(model), text, whole_words=True).encoder
@@ -60,8 +69,7 @@ def figure(
     for i, (caption, heads, from_word) in enumerate(parts, start=1):
         plots[f"{name}-{i}.svg"] = _drawn(attention, layer, heads, from_word)
         lines += [caption, "", f"![{caption}]({name}-{i}.svg)", ""]
-    lines += [f"Made by `heed paper {name} --model {model} --out docs/paper`.", ""]
-    return Page(name, "\n".join(lines), plots)
+    return Page(name, "\n".join(lines), made_by, plots)
 
 
 def _drawn(attention: Attention, layer: int, heads: Sequence[int], word: int | None) -> Any:
@@ -77,25 +85,28 @@ def surest_heads(attention: Attention, layer: int, word: int) -> list[int]:
 
 
 def most_different(weights: NDArray[np.float32]) -> tuple[int, int]:
-    """The two heads (of a layer: head, query, key) whose weights differ most."""
-    flat = weights.reshape(len(weights), -1)
+    """The two heads (of a layer: head, query, key) whose weights differ most, of those that are surer than half are."""
+    sureness = weights.max(axis=2).mean(axis=1)
+    sure = np.argsort(-sureness, kind="stable")[: max(2, (len(weights) + 1) // 2)]
+    flat = weights.reshape(len(weights), -1)[sure]
     distances = np.abs(flat[:, None] - flat[None]).sum(-1)
     first, second = np.unravel_index(int(distances.argmax()), distances.shape)
-    return int(first), int(second)
+    return int(sure[first]), int(sure[second])
 
 
 @dataclass(frozen=True)
 class NamedHead:
-    """A head that does something nameable, and how much of its weight goes there."""
+    """A head that does something nameable, how much of its weight goes there, and how much of equal weights would."""
 
     what: str
-    view: str
+    view: View
     layer: int
     head: int
     weight: float
+    equal: float
 
 
-KINDS = {
+KINDS: dict[str, View] = {
     "next word": "encoder", "previous word": "encoder", "same word": "encoder", "end of sentence": "encoder",
     "long distance": "encoder", "beginning": "decoder", "word before": "decoder", "aligned word": "cross",
 }  # fmt: skip
@@ -107,6 +118,7 @@ def head_weights(attention: Attention, what: str) -> NDArray[np.float64] | None:
     weights = attention.weights.astype(np.float64)
     n_queries, n_keys = weights.shape[2:]
     ahead = np.arange(n_keys)[None, :] - np.arange(n_queries)[:, None]
+    far = (np.abs(ahead) > LONG) & (np.arange(n_keys) < n_keys - 1)
     chosen = {
         "next word": ahead == 1,
         "previous word": ahead == -1,
@@ -114,65 +126,87 @@ def head_weights(attention: Attention, what: str) -> NDArray[np.float64] | None:
         "same word": ahead == 0,
         "end of sentence": np.broadcast_to(np.arange(n_keys) == n_keys - 1, ahead.shape),
         "beginning": np.broadcast_to(np.arange(n_keys) == 0, ahead.shape),
-        "long distance": (np.abs(ahead) > LONG) & (np.arange(n_keys) < n_keys - 1),
-    }
-    if what == "aligned word":  # the surest one, whichever it is, but for the end
-        if n_keys == 1:
-            return None
-        found: NDArray[np.float64] = weights[..., :-1].max(axis=3).mean(axis=2)
-        return found
-    asked = chosen[what].any(axis=1)  # the last word has no next one
+        # The surest one, whichever it is, but for the end.
+        "aligned word": np.broadcast_to(np.arange(n_keys) < n_keys - 1, ahead.shape),
+        "long distance": far,
+    }[what]
+    asked = chosen.any(axis=1)  # the last word has no next one
     if not asked.any():
         return None
-    result: NDArray[np.float64] = (weights * chosen[what]).sum(axis=3)[:, :, asked].mean(axis=2)
+    there = weights * chosen
+    given = there.max(axis=3) if what in ("aligned word", "long distance") else there.sum(axis=3)
+    result: NDArray[np.float64] = given[:, :, asked].mean(axis=2)
     return result
 
 
+def equal_weights(attention: Attention, *, causal: bool) -> Attention:
+    """One head that gives each word that it may see the same."""
+    seen = np.ones(attention.weights.shape[2:], np.float32)
+    seen = np.tril(seen) if causal else seen
+    return Attention((seen / seen.sum(1, keepdims=True))[None, None], attention.queries, attention.keys)
+
+
 def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedHead]:
-    """For each kind the head that does it most, in the mean over the sentences that have any of it."""
-    totals: dict[str, NDArray[np.float64]] = {}
-    counted: Counter[str] = Counter()
+    """For each kind the head that does it most, in the mean over the sentences that have any of it.
+
+    None where no head does it more than equal weights would.
+    """
+    weights: dict[str, list[NDArray[np.float64]]] = defaultdict(list)  # by kind, of each sentence
+    equal: dict[str, list[float]] = defaultdict(list)
     for sentence in sentences:
         found = trace(translator, sentence, whole_words=True)
         for what, view in KINDS.items():
-            weights = head_weights(found.view(view), what)  # type: ignore[arg-type]
-            if weights is not None:
-                totals[what] = totals.get(what, np.zeros_like(weights)) + weights
-                counted[what] += 1
+            attention = found.view(view)
+            by_head = head_weights(attention, what)
+            of_equal = head_weights(equal_weights(attention, causal=view == "decoder"), what)
+            if by_head is not None and of_equal is not None:
+                weights[what].append(by_head)
+                equal[what].append(float(of_equal[0, 0]))
     heads = []
-    for what, total in totals.items():
-        layer, head = np.unravel_index(int(total.argmax()), total.shape)
-        weight = float(total[layer, head]) / counted[what]
-        heads.append(NamedHead(what, KINDS[what], int(layer) + 1, int(head) + 1, weight))
+    for what, each in weights.items():
+        mean, chance = np.mean(each, axis=0), statistics.mean(equal[what])
+        layer, head = np.unravel_index(int(mean.argmax()), mean.shape)
+        if mean[layer, head] > chance:
+            heads.append(NamedHead(what, KINDS[what], int(layer) + 1, int(head) + 1, float(mean[layer, head]), chance))
     return heads
 
 
-def heads_page(model: Path, sentences: Sequence[str]) -> Page:
-    """Named heads with their measure over these sentences, and a picture of each on one of Heed's own."""
+def heads_page(model: Path, src: Path, n_lines: int) -> Page:
+    """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
+    sentences = [line for line in islice(read_lines(src), n_lines) if line.strip()]
+    if not sentences:
+        raise HeedError(f"{src}: no sentence in its first {n_lines} lines.")
     translator = Translator.load(model)
     found = named_heads(translator, sentences)
-    sample = trace(translator, SAMPLE, whole_words=True)
-    measure = f"the mean over all words of {len(sentences):,} sentences of the weight that goes there"
+    sample = trace(translator, _sample(sentences), whole_words=True)
+    none = [what for what in KINDS if what not in {head.what for head in found}]
     lines = [
         "# Heads that have a name",
         "",
         prose(
-            f"""Of all heads of `{model}`, for each kind the one that does it most; its measure is {measure}. Long
-            distance: more than {LONG} words away, the end left out. Aligned word: the largest weight on one source
-            word, the end left out. Equal weights would give one over the number of words."""
+            f"""Of all heads of `{model}`, for each kind the one that does it most; its measure is the mean over all
+            words of {len(sentences):,} sentences of the weight that goes there, beside what equal weights would give.
+            Long distance: the largest weight on one word more than {LONG} words away, the end left out. Aligned word:
+            the largest weight on one source word, the end left out."""
         ),
         "",
-        "| what | attention | layer | head | measure |",
-        "|---|---|---|---|---|",
-        *(f"| {h.what} | {h.view} | {h.layer} | {h.head} | {h.weight:.2f} |" for h in found),
+        "| what | attention | layer | head | measure | equal weights |",
+        "|---|---|---|---|---|---|",
+        *(f"| {h.what} | {h.view} | {h.layer} | {h.head} | {h.weight:.2f} | {h.equal:.2f} |" for h in found),
         "",
+        *([f"No head does this more than equal weights: {', '.join(none)}.", ""] if none else []),
         f"{sample.source} → {sample.target}",
         "",
     ]
     plots = {}
     for h in found:
         name = f"heads-{h.what.replace(' ', '-')}.svg"
-        plots[name] = _drawn(sample.view(h.view), h.layer - 1, [h.head - 1], None)  # type: ignore[arg-type]
+        plots[name] = _drawn(sample.view(h.view), h.layer - 1, [h.head - 1], None)
         lines += [f"## {h.what.capitalize()}: {h.view}, layer {h.layer}, head {h.head}", "", f"![{h.what}]({name})", ""]
-    lines += [f"Made by `heed paper heads --model {model} --src FILE --out docs/paper`.", ""]
-    return Page("heads", "\n".join(lines), plots)
+    made_by = command("heads", model=model, src=src, lines=None if n_lines == HEADS_LINES else n_lines)
+    return Page("heads", "\n".join(lines), made_by, plots)
+
+
+def _sample(sentences: Sequence[str]) -> str:
+    """The first that fits a picture: 10 to 20 words long; else the first."""
+    return next((line for line in sentences if 10 <= len(line.split()) <= 20), sentences[0])

@@ -1,5 +1,6 @@
 """A page of the paper's results: Markdown and its plots, printed or written into a folder."""
 
+import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,13 @@ from heed.visualization.render import save_figure
 class Page:
     """name: of its file, without .md. plots: by file name, what draws them on a matplotlib figure.
 
-    missing: what is not measured yet, each with its command, for the index.
+    command: the `heed paper` command that makes it, but for --out. missing: what is not measured yet, each with its
+    command, for the index.
     """
 
     name: str
     text: str
+    command: str
     plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
     missing: Sequence[str] = ()
 
@@ -28,9 +31,20 @@ class Page:
         for name, draw in self.plots.items():
             with whole_file(folder / name) as temporary:
                 save_figure(draw, temporary, kind="svg")
+        made_by = f"\nMade by `{self.command} --out {shlex.quote(str(folder))}`.\n"
         with whole_file(path) as temporary:
-            temporary.write_text(self.text, encoding="utf-8")
+            temporary.write_text(self.text + made_by, encoding="utf-8")
         return path
+
+
+def command(name: str, **options: Any) -> str:
+    """`heed paper NAME` with these options; None, False and empty ones are left out."""
+    words = ["heed", "paper", name]
+    for option, value in options.items():
+        if value is not None and value is not False and value != []:
+            for each in value if isinstance(value, list) else [value]:
+                words += [f"--{option}"] if each is True else [f"--{option}", str(each)]
+    return shlex.join(words)
 
 
 def prose(text: str) -> str:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heed.model.transformer import Architecture, Dropout, Transformer, restricted_attention
-from heed.paper.page import Page, prose
+from heed.paper.page import Page, command, prose
 from heed.runtime import keep_freed_memory, n_threads
 
 Activations = Float[Tensor, "batch position d_model"]
@@ -303,9 +303,9 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
     lines += ["", "| n | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for n in sizes:
         lines.append(f"| {n:,} | " + " | ".join(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values()) + " |")
-    lines += ["", "Made by `heed paper table1 --out docs/paper`.", ""]
+    lines += [""]
     plots = {"table1-cost.svg": lambda figure: _draw_cost(figure, results), "table1-paths.svg": _draw_paths}
-    return Page("table1", "\n".join(lines), plots)
+    return Page("table1", "\n".join(lines), command("table1"), plots)
 
 
 def _draw_cost(figure: Any, results: dict[str, dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from heed.data.prepare import prepare
 from heed.files import Busy, locked, read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
-from heed.paper.page import Page, prose
+from heed.paper.page import Page, command, prose
 from heed.pipeline import corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
 from heed.training.checkpoint import checkpoint_steps
@@ -91,6 +91,7 @@ FINDINGS = (
     Finding("and hurts perplexity", "table3-D-smoothing0.0", "base", "perplexity"),
     Finding("learned positions are as good as sinusoids", "base", "table3-E-learned", "bleu", alike=True),
 )
+FOLDER = Path("runs/table3")
 RESULT = "result.json"  # of a run, in its folder
 ALIKE = 0.5  # BLEU; differences below are called none
 # 97.5 % quantiles of Student's t for 1, 2, 3 … degrees of freedom: how many standard errors decide, both sides open.
@@ -321,10 +322,12 @@ def page(vocab_size: int, folder: Path) -> Page:
         )
     lines += ["", "## The same ratios at a laptop's size", ""]
     missing = _missing(results)
+    made_by = command(
+        "table3", vocab=None if vocab_size == VOCAB_SIZE else vocab_size, folder=None if folder == FOLDER else folder
+    )
     if not results:
-        return Page(
-            "table3", "\n".join([*lines, *(f"Not measured yet: {line}" for line in missing), ""]), missing=missing
-        )
+        lines += [*(f"Not measured yet: {line}" for line in missing), ""]
+        return Page("table3", "\n".join(lines), made_by, missing=missing)
     lines += [prose(_how(folder)), ""]
     steps = _course(folder / "base" / "seed-1")
     after = "".join(f" after {step:,} |" for step in steps)
@@ -368,7 +371,7 @@ def page(vocab_size: int, folder: Path) -> Page:
             nothing is decided; else {quantile:.2f} standard errors do (95 %, Student's t). Alike are two rows that
             differ by less than {ALIKE} BLEU, that margin included."""
     lines += ["", prose(said), "", *(f"Not measured yet: {line}\n" for line in missing)]
-    return Page("table3", "\n".join([*lines, "Made by `heed paper table3 --out docs/paper`.", ""]), missing=missing)
+    return Page("table3", "\n".join(lines), made_by, missing=missing)
 
 
 def _missing(results: dict[str, Any]) -> list[str]:

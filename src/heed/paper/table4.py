@@ -6,8 +6,9 @@ from typing import Any
 
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
-from heed.paper.page import Page, prose
+from heed.paper.page import Page, command, prose
 
+RUNS = Path("runs")
 RECIPES = {"parsing-wsj": "WSJ only", "parsing-wsj-semi": "semi-supervised", "parsing-gum": "GUM only"}
 
 
@@ -86,4 +87,10 @@ def page(runs: Path) -> Page:
     for parser in parsers:
         lines += [f"**{parser['recipe']}**: {parser['parameters']:,} parameters, `{parser['model']}`", ""]
         lines += [*(f"- {name}: {value}" for name, value in parser["trained_on"].items()), ""]
-    return Page("table4", "\n".join(lines))
+    missing = [
+        f"Table 4 on {treebank}: `heed paper table4 --run{option}`."
+        for treebank, option in (("the WSJ", " --treebank FOLDER"), ("GUM", ""))
+        if not any(treebank[-3:].lower() in parser["recipe"] for parser in parsers)
+    ]
+    made_by = command("table4", folder=None if runs == RUNS else runs)
+    return Page("table4", "\n".join(lines), made_by, missing=missing)

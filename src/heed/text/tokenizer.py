@@ -107,8 +107,9 @@ class Tokenizer:
         return " ".join(tokens)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, readable; for figures and logs."""
-        return [self._names.get(i) or str(self._backend.decode([i]) or self._backend.id_to_token(i)) for i in ids]
+        """What each id stands for, readable; a space before what begins a word, as a symbol does."""
+        names = {i: f" {name}" for i, name in self._names.items()}
+        return [names.get(i) or str(self._backend.decode([i]) or self._backend.id_to_token(i)) for i in ids]
 
     def save(self, path: Path) -> None:
         with whole_file(path) as temporary:

@@ -20,7 +20,7 @@ COLOURS = (
     "#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3", "#f2cf7f", "#aad9f4", "#c5aaa5", "#7f7f7f",
 )  # fmt: skip
 FAINTEST = 0.01  # a weight below is not drawn
-ROW = 0.22  # inches between words
+ROW, BETWEEN, LETTER = 0.22, 1.5, 0.085  # inches between words, between the columns, of a letter
 
 
 def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None) -> None:
@@ -28,22 +28,31 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
 
+    n_rows = max(len(attention.queries), len(attention.keys))
+    margin = max(
+        1.2, LETTER * max(map(len, (*attention.queries, *attention.keys))) / BETWEEN
+    )  # in widths of the middle
     figure.set_layout_engine("none")
-    figure.set_size_inches(5, ROW * (max(len(attention.queries), len(attention.keys)) + 1))
+    figure.set_size_inches(BETWEEN * (1 + 2 * margin), ROW * (n_rows + 2))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-1.2, 2.2), ylim=(max(len(attention.queries), len(attention.keys)) - 0.3, -0.9))
+    axes.set(xlim=(-margin, 1 + margin), ylim=(n_rows - 0.3, -1.9))
     axes.axis("off")
+    style: Any = {"va": "center", "fontsize": 9, "parse_math": False}  # a word may hold $
     for i, text in enumerate(attention.queries):
-        axes.text(-0.03, i, text, ha="right", va="center", fontsize=9, weight="bold" if i == word else None)
+        axes.text(-0.03, i, text, ha="right", weight="bold" if i == word else None, **style)
     for j, text in enumerate(attention.keys):
-        axes.text(1.03, j, text, ha="left", va="center", fontsize=9)
+        axes.text(1.03, j, text, ha="left", **style)
+    for place, head in enumerate(heads):  # which colour is which head
+        x = 0.5 + (place - (len(heads) - 1) / 2) * LETTER * 2.5 / BETWEEN
+        axes.text(x, -1.3, str(head + 1), ha="center", weight="bold", color=COLOURS[head % len(COLOURS)], **style)
     lines, colours = [], []
     for head in heads:
         weights = attention.weights[layer, head]
         for i, j in zip(*np.nonzero(weights >= FAINTEST), strict=True):
             if word is None or i == word:
                 lines.append([(0, i), (1, j)])
-                colours.append(to_rgba(COLOURS[head % len(COLOURS)], float(weights[i, j])))
+                # By the root: a weight of a tenth is still seen.
+                colours.append(to_rgba(COLOURS[head % len(COLOURS)], min(1.0, float(weights[i, j])) ** 0.5))
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.5))
 
 

@@ -54,7 +54,9 @@ def trace(
     if target is None:
         target = translator.translate([source])[0].text
     tokenizer = translator.tokenizer
-    src, tgt = tokenizer.encode(source), tokenizer.encode(target)
+    src, tgt = tokenizer.encode(source), tokenizer.encode_targets([target])[0]
+    if tokenizer.symbols and target.strip() and not tgt:
+        raise HeedError(f"the target {target!r} is none: this model writes symbols of trees, such as (NP.")
     for side, ids in (("source", src), ("target", tgt)):
         if len(ids) > MAX_TOKENS:
             raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
