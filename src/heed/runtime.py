@@ -5,6 +5,8 @@ The only reader of environment variables, but for the one that heed/__init__.py 
 
 import ctypes
 import os
+import platform
+import re
 import signal
 import sys
 import time
@@ -177,6 +179,21 @@ def native_kernels_wanted() -> bool:
 def n_threads() -> int:
     """Threads that a CPU computation uses; OMP_NUM_THREADS sets them."""
     return torch.get_num_threads()
+
+
+def processor() -> str:
+    """The CPU's name and its caches, as far as the system tells."""
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        name = names[0] if names else name
+    caches = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        with suppress(OSError):
+            level, kind, size = ((index / part).read_text().strip() for part in ("level", "type", "size"))
+            if kind != "Instruction":
+                caches.append(f"L{level} {size}")
+    return ", ".join([name, *caches])
 
 
 def micro_batch_tokens(device: torch.device) -> int:

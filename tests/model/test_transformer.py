@@ -81,6 +81,7 @@ def test_a_radius_holds_in_steps_and_at_once_and_one_as_long_as_the_text_restric
         at_once = model(src, src_mask, tgt)
         state = model.start(model.encode(src, src_mask), src_mask)
         steps = [model.decode(tgt[:, i : i + n], state) for i, n in ((0, 1), (1, 1), (2, 3), (5, 1), (6, 1), (7, 2))]
+        assert state.caches[0].k.shape[2] == min(9, radius)  # so a step costs no more the longer the text
         model.arch = arch.model_copy(update={"radius": None})
         for module in model.modules():
             if isinstance(module, SelfAttention):

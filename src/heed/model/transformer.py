@@ -332,18 +332,22 @@ class DecoderLayer(nn.Module):
 
 
 class LayerCache:
-    """One decoder layer's keys and values: of the memory, by sentence, and of the target so far, by row."""
+    """One decoder layer's keys and values: of the memory, by sentence, and of the target so far, by row.
 
-    def __init__(self, memory_k: Tensor, memory_v: Tensor):
+    Of the target the last `radius` positions are kept, or all: no later one sees more.
+    """
+
+    def __init__(self, memory_k: Tensor, memory_v: Tensor, radius: int | None = None):
         self.memory_k, self.memory_v = memory_k, memory_v  # (sentence, head, src, width)
+        self._kept = slice(0 if radius is None else -radius, None)
         self.k: Tensor | None = None  # (row, head, tgt, width)
         self.v: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values up to now, the new ones included."""
+        """The keys and values that new positions may see, their own behind those that were kept."""
         if self.k is not None and self.v is not None:
             k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
-        self.k, self.v = k, v
+        self.k, self.v = k[:, :, self._kept], v[:, :, self._kept]
         return k, v
 
 
@@ -434,8 +438,10 @@ class Transformer(nn.Module):
         """As `decode`, before the map to logits: training projects only the positions that it scores."""
         start, n_new = state.n_positions, tgt_in.shape[1]
         x = self._embed(tgt_in, self.tgt_embedding, getattr(self, "tgt_positions", None), start=start)
-        restricted = self.arch.radius is not None and start == 0  # which needs no mask of all pairs
-        mask = None if restricted else _causal_mask(n_new, start + n_new, self.arch.radius, x.device)
+        radius = self.arch.radius
+        n_kept = start if radius is None else min(start, radius)
+        restricted = radius is not None and start == 0  # which needs no mask of all pairs
+        mask = None if restricted else _causal_mask(n_new, n_kept + n_new, radius, x.device)
         src_mask = _key_mask(state.src_mask)
         for layer, cache in zip(self._decoder_layers(), state.caches, strict=True):
             x = layer(x, mask, cache, src_mask)

@@ -4,15 +4,19 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.model.transformer import Architecture, Dropout, Transformer, restricted_attention
 from heed.paper.page import Page, command, prose
-from heed.runtime import keep_freed_memory, n_threads
+from heed.runtime import keep_freed_memory, n_threads, processor
 
 Activations = Float[Tensor, "batch position d_model"]
 
@@ -20,7 +24,9 @@ RADIUS = 64  # neighbours on each side: r
 KERNEL = 3  # k
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # n, at d = 64
 WIDTHS = (32, 64, 128, 256, 512, 1024)  # d, at n = 1024
-WIDTH, LENGTH = 64, 1024
+WIDTH, LENGTH, THREADS_LENGTH = 64, 1024, 4096
+CHAIN_LENGTHS = (32, 64, 128, 256)  # n for which chains of operations are counted
+REACH_LENGTH, REACH_RADIUS = 28, 5  # of the picture of what sees what
 
 
 class FullAttention(nn.Module):
@@ -94,6 +100,7 @@ PUBLISHED = {  # complexity a layer, sequential operations, maximum path length
     "convolution": ("O(k · n · d²)", "O(1)", "O(log_k n) dilated, O(n / k) contiguous"),
     "separable": ("O(k · n · d + n · d²)", "O(1)", "as convolution"),
 }
+STYLES = ("o-", "s--", "^-.", "d:", "v-")  # lines that lie on one another stay to be seen
 EXPECTED = {  # exponents of n and of d
     "self-attention": (2, 1),
     "restricted": (1, 1),
@@ -135,6 +142,20 @@ def kept_bytes(layer: nn.Module, x: Tensor) -> int:
     return sum(kept.values())
 
 
+def by_threads(*, budget: float) -> dict[str, float]:
+    """How many times longer each layer takes with one thread, at n = THREADS_LENGTH."""
+    n_all, ratios = n_threads(), {}
+    for name, make in LAYERS.items():
+        layer, x = make(WIDTH), torch.randn(1, THREADS_LENGTH, WIDTH)
+        together = seconds(layer, x, budget=budget)
+        try:
+            torch.set_num_threads(1)
+            ratios[name] = seconds(layer, x, budget=budget) / together
+        finally:
+            torch.set_num_threads(n_all)
+    return ratios
+
+
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The slope of the least-squares line through (log size, log cost)."""
     x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
@@ -165,22 +186,29 @@ def measured(
                 "exponent": exponent(values[half:], times[half:]),
                 "bytes_exponent": exponent(values[half:], sizes[half:]),
             }
+        chains = [sequential_operations(make(WIDTH), n, WIDTH) for n in CHAIN_LENGTHS]
+        result["sequential"] = {"sizes": list(CHAIN_LENGTHS), "operations": chains}
+        result["sequential"]["exponent"] = exponent(CHAIN_LENGTHS, chains)
         results[name] = result
+    for name, ratio in by_threads(budget=budget).items():
+        results[name]["one_thread"] = ratio
     return results
 
 
 def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dict[str, dict[str, Any]]:
-    """Seconds and kept bytes of Heed's own encoder, one layer and one head, with all neighbours and with RADIUS."""
+    """Seconds and kept bytes of Heed's own layers, an encoder's and a decoder's, one head, all neighbours or RADIUS."""
     results = {}
-    for name, radius in (("all", None), (f"radius {RADIUS}", RADIUS)):
+    for (side, stack_of), (name, radius) in product(
+        (("encoder", _Encoder), ("decoder", _Decoder)), (("all", None), (f"radius {RADIUS}", RADIUS))
+    ):
         arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
-        encoder = _Encoder(Transformer(arch, 100))
+        stack = stack_of(Transformer(arch, 100))
         times, sizes = [], []
         for n in lengths:
-            times.append(seconds(encoder, torch.zeros(1, n, 1), budget=budget))
-            sizes.append(kept_bytes(encoder, torch.zeros(1, n, 1)))
+            times.append(seconds(stack, torch.zeros(1, n, 1), budget=budget))
+            sizes.append(kept_bytes(stack, torch.zeros(1, n, 1)))
         half = len(lengths) // 2
-        results[name] = {
+        results[f"{side}, {name}"] = {
             "sizes": list(lengths),
             "seconds": times,
             "bytes": sizes,
@@ -202,30 +230,95 @@ class _Encoder(nn.Module):
         return self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
-def path_lengths(n: int, *, radius: int, kernel: int = KERNEL) -> dict[str, int]:
-    """The layers (of a recurrent one: steps) that a signal needs from the first position to the last of n."""
-    reach = kernel // 2
-    dilated = 0
-    while reach * (kernel**dilated - 1) // (kernel - 1) < n - 1:  # reach · (1 + k + k² + …)
-        dilated += 1
-    return {
-        "self-attention": 1,
-        "restricted": math.ceil((n - 1) / radius),
-        "recurrent": n - 1,
-        "convolution": math.ceil((n - 1) / reach),
-        "convolution, dilated": dilated,
-    }
+class _Decoder(nn.Module):
+    """A model's decoder on any target of a length, its source a single id."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Activations) -> Activations:
+        src = torch.full((1, 1), 5)
+        mask = torch.ones_like(src, dtype=torch.bool)
+        state = self.model.start(self.model.encode(src, mask), mask)
+        return self.model.decode_features(torch.full(x.shape[:2], 5), state)
 
 
-def reached(stack: Sequence[nn.Module], n: int, width: int) -> list[bool]:
-    """Which inputs change the last output: those where its gradient is not zero."""
+def dilation(layer: int, n: int) -> int:
+    """Of a stack of dilated convolutions, counted from the output: k times the one before, as far as n asks for it."""
+    return min(KERNEL**layer, max(1, n - 1 - (KERNEL**layer - 1) // 2))
+
+
+# Which positions a position sees in one layer, by their distance: from the first to the second, the third apart. Of a
+# recurrent layer: in one step.
+SEEN: dict[str, Callable[[int, int, int], tuple[int, int, int]]] = {
+    "self-attention": lambda n, radius, layer: (-n, n, 1),
+    "restricted": lambda n, radius, layer: (-radius, radius, 1),
+    "recurrent": lambda n, radius, layer: (-1, 0, 1),
+    "convolution": lambda n, radius, layer: (-(KERNEL // 2), KERNEL // 2, 1),
+    "convolution, dilated": lambda n, radius, layer: (
+        -(KERNEL // 2) * dilation(layer, n),
+        KERNEL // 2 * dilation(layer, n),
+        dilation(layer, n),
+    ),
+}
+
+
+def layers_needed(name: str, n: int, *, radius: int, of: int) -> NDArray[np.int64]:
+    """For each of n inputs the layers (of a recurrent one: steps) until output number `of` has seen it; -1: never.
+
+    From the connectivity: what one layer sees, followed layer by layer.
+    """
+    needed = np.full(n, -1)
+    needed[of] = 0
+    seen = needed == 0
+    layer = 0
+    while True:
+        first, last, step = SEEN[name](n, radius, layer)
+        # How many of the seen lie within reach, from sums up to each place, a stretch for each remainder.
+        reached = np.zeros(n, np.bool_)
+        for remainder in range(min(step, n)):
+            sums = np.concatenate([[0], np.cumsum(seen[remainder::step])])
+            place = np.arange(len(sums) - 1)
+            low, high = ((place + distance).clip(0, len(place)) for distance in (-(last // step), 1 - first // step))
+            reached[remainder::step] = sums[high] > sums[low]
+        layer += 1
+        new = reached & (needed < 0)
+        if not new.any():
+            return np.where(needed == 0, 1, needed)  # itself as well is seen through a layer
+        needed[new] = layer
+        seen = reached
+
+
+@cache
+def path_lengths(n: int, *, radius: int) -> dict[str, int]:
+    """How many layers (of a recurrent one: steps) the last output needs to see the first input, by the connectivity."""
+    return {name: int(layers_needed(name, n, radius=radius, of=n - 1)[0]) for name in SEEN}
+
+
+def reached(stack: Sequence[nn.Module], n: int, width: int) -> NDArray[np.bool_]:
+    """(output, input): whether the input changes the output, so that its gradient there is not zero."""
     x = torch.randn(1, n, width, dtype=torch.float64, requires_grad=True)
     y: Tensor = x
     for layer in stack:
         y = layer.double()(y)
-    y[0, -1].sum().backward()
-    assert x.grad is not None
-    return (x.grad[0].abs().sum(-1) > 0).tolist()
+    rows = [torch.autograd.grad(y[0, of].sum(), x, retain_graph=True)[0][0] for of in range(n)]
+    return np.stack([(row.abs().sum(-1) > 0).numpy() for row in rows])
+
+
+def sequential_operations(layer: nn.Module, n: int, width: int) -> int:
+    """The longest chain of operations of a forward pass each of which needs the one before: in autograd's graph."""
+    output = layer(torch.randn(1, n, width, requires_grad=True))
+    longest: dict[Any, int] = {}
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        before = [other for other, _ in node.next_functions if other is not None]
+        if unknown := [other for other in before if other not in longest]:
+            waiting += unknown
+        else:
+            longest[waiting.pop()] = 1 + max((longest[other] for other in before), default=0)
+    return longest[output.grad_fn]
 
 
 def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]) -> Page:
@@ -248,15 +341,27 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
         "",
         "![time and memory](table1-cost.svg)",
         "",
-        "| layer | time ~ n^ | published | memory ~ n^ | time ~ d^ | published | memory ~ d^ |",
-        "|---|---|---|---|---|---|---|",
+        "| layer | time ~ n^ | published | memory ~ n^ | time ~ d^ | published | memory ~ d^ | sequential ~ n^ |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, result in results.items():
         in_n, in_d = result["n"], result["d"]
         lines.append(
             f"| {name} | {in_n['exponent']:.2f} | {EXPECTED[name][0]} | {in_n['bytes_exponent']:.2f} | "
-            f"{in_d['exponent']:.2f} | {EXPECTED[name][1]} | {in_d['bytes_exponent']:.2f} |"
+            f"{in_d['exponent']:.2f} | {EXPECTED[name][1]} | {in_d['bytes_exponent']:.2f} | "
+            f"{result['sequential']['exponent']:.2f} |"
         )
+    chains = "; ".join(
+        f"{name} {', '.join(map(str, result['sequential']['operations']))}" for name, result in results.items()
+    )
+    shown = ", ".join(map(str, CHAIN_LENGTHS))
+    lines += [
+        "",
+        prose(
+            f"""Sequential: the longest chain of operations each of which needs the one before, counted in PyTorch's
+            graph for n = {shown}: {chains}."""
+        ),
+    ]
     sizes = results["self-attention"]["n"]["sizes"]
     lines += ["", "Milliseconds (and MiB kept) by n:", "", "| n | " + " | ".join(results) + " |"]
     lines.append("|---|" + "---|" * len(results))
@@ -267,22 +372,33 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
     slopes = [exponent(sizes[i : i + 2], times[i : i + 2]) for i in range(len(sizes) - 1)]
     steepest = slopes.index(max(slopes))
     weights = [f"{sizes[i] ** 2 * 4 / 2**20:.0f}" for i in (steepest, steepest + 1)]
+    small = {name: exponent(r["n"]["sizes"][:2], r["n"]["seconds"][:2]) for name, r in results.items()}
+    flattest = min(small, key=lambda name: small[name] / EXPECTED[name][0])
+    in_d = results["recurrent"]["d"]
+    ratios = ", ".join(f"{name} {result['one_thread']:.1f}" for name, result in results.items())
     lines += [
         "",
         prose(
-            f"""Where the machine bends the curves: self-attention is steepest from n = {sizes[steepest]:,} to
-            {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows from {weights[0]} to
-            {weights[1]} MiB: compare the processor's caches. At the smallest sizes the cost of calling an operation
-            hides that of arithmetic, which also keeps the recurrent layer below d²: each of its n steps is a call."""
+            f"""Where the machine ({processor()}) bends the curves. Cache: self-attention is steepest from n =
+            {sizes[steepest]:,} to {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows
+            from {weights[0]} to {weights[1]} MiB. Calls: from n = {sizes[0]:,} to {sizes[1]:,} the cost of calling an
+            operation hides that of arithmetic most in {flattest} (n^{small[flattest]:.1f}); the recurrent layer, each
+            of whose n steps is a call, grows with d^{exponent(in_d["sizes"][:2], in_d["seconds"][:2]):.1f} from d =
+            {in_d["sizes"][0]} to {in_d["sizes"][1]} and with d^{exponent(in_d["sizes"][-2:], in_d["seconds"][-2:]):.1f}
+            from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: one alone takes so many times as long as
+            {n_threads()} at n = {THREADS_LENGTH:,}: {ratios}."""
         ),
         "",
         "## The model's own setting",
         "",
+        "![the model's own layers](table1-model.svg)",
+        "",
     ]
     lines.append(
         prose(
-            f"""`model.radius` restricts self-attention in encoder and decoder. One encoder layer of Heed's model with
-            one head, d = {WIDTH}, projections and feed-forward sub-layer included; milliseconds (and MiB kept) by n:"""
+            f"""`model.radius` restricts self-attention in encoder and decoder; a search keeps the keys and values of
+            the last r positions alone. One layer of Heed's model with one head, d = {WIDTH}, projections and
+            feed-forward sub-layer included, the decoder's with a source of one token; milliseconds (and MiB kept):"""
         )
     )
     lines += ["", "| n | " + " | ".join(of_model) + " |", "|---|" + "---|" * len(of_model)]
@@ -292,11 +408,14 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
     exponents = (f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values())
     lines.append("| larger half | " + " | ".join(exponents) + " |")
     lines += ["", "## Path lengths", "", "![path lengths](table1-paths.svg)", ""]
+    lines += ["![what sees what](table1-reach.svg)", ""]
     lines.append(
         prose(
-            """From the connectivity: how many layers (of a recurrent one: steps) a signal needs from the first position
-            to the last. A test verifies each by gradients: with so many layers every input reaches the last output,
-            with one fewer the first does not."""
+            f"""The path between the first input and the last output, in layers (of a recurrent one: steps), followed
+            from what one layer sees, layer by layer. A test compares the same with gradients, for every input and
+            output of {REACH_LENGTH} positions: which are not zero after how many layers. The picture shows that, for
+            r = {REACH_RADIUS}; of dilated convolutions the smallest dilation is the last layer's, and some neighbours
+            at the ends take more layers, as the short way to them leads over the edge."""
         )
     )
     names = list(path_lengths(2, radius=RADIUS))
@@ -304,27 +423,57 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
     for n in sizes:
         lines.append(f"| {n:,} | " + " | ".join(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values()) + " |")
     lines += [""]
-    plots = {"table1-cost.svg": lambda figure: _draw_cost(figure, results), "table1-paths.svg": _draw_paths}
+    plots = {
+        "table1-cost.svg": lambda figure: _draw_cost(figure, results),
+        "table1-model.svg": lambda figure: _draw_model(figure, of_model),
+        "table1-paths.svg": lambda figure: _draw_paths(figure, sizes),
+        "table1-reach.svg": _draw_reach,
+    }
     return Page("table1", "\n".join(lines), command("table1"), plots)
 
 
 def _draw_cost(figure: Any, results: dict[str, dict[str, Any]]) -> None:
-    axes = figure.subplots(1, 3)
-    for name, result in results.items():
-        axes[0].loglog(result["n"]["sizes"], [s * 1e3 for s in result["n"]["seconds"]], "o-", ms=3, label=name)
-        axes[1].loglog(result["n"]["sizes"], [b / 2**20 for b in result["n"]["bytes"]], "o-", ms=3)
-        axes[2].loglog(result["d"]["sizes"], [s * 1e3 for s in result["d"]["seconds"]], "o-", ms=3)
-    axes[0].set(xlabel="n", title=f"ms, d = {WIDTH}")
-    axes[1].set(xlabel="n", title=f"MiB kept, d = {WIDTH}")
-    axes[2].set(xlabel="d", title=f"ms, n = {LENGTH:,}")
+    axes = figure.subplots(1, 4)
+    for (name, result), style in zip(results.items(), STYLES, strict=True):
+        for place, (axis, what, unit) in enumerate(
+            (("n", "seconds", 1e-3), ("n", "bytes", 2**20), ("d", "seconds", 1e-3), ("d", "bytes", 2**20))
+        ):
+            values = [value / unit for value in result[axis][what]]
+            axes[place].loglog(result[axis]["sizes"], values, style, ms=4, label=name, mfc="none")
+    for place, (axis, title) in enumerate(
+        (("n", f"ms, d = {WIDTH}"), ("n", f"MiB kept, d = {WIDTH}"), ("d", f"ms, n = {LENGTH:,}"),
+         ("d", f"MiB kept, n = {LENGTH:,}"))
+    ):  # fmt: skip
+        axes[place].set(xlabel=axis, title=title)
     axes[0].legend(frameon=False, fontsize=7)
 
 
-def _draw_paths(figure: Any) -> None:
+def _draw_model(figure: Any, of_model: dict[str, dict[str, Any]]) -> None:
+    axes = figure.subplots(1, 2)
+    for (name, result), style in zip(of_model.items(), STYLES, strict=False):
+        axes[0].loglog(result["sizes"], [s * 1e3 for s in result["seconds"]], style, ms=4, label=name, mfc="none")
+        axes[1].loglog(result["sizes"], [b / 2**20 for b in result["bytes"]], style, ms=4, mfc="none")
+    axes[0].set(xlabel="n", title="ms")
+    axes[1].set(xlabel="n", title="MiB kept")
+    axes[0].legend(frameon=False)
+
+
+def _draw_paths(figure: Any, lengths: Sequence[int]) -> None:
     axes = figure.subplots()
-    lengths = [2**i for i in range(3, 15)]
     by_length = [path_lengths(n, radius=RADIUS) for n in lengths]
-    for name in by_length[0]:
-        axes.loglog(lengths, [paths[name] for paths in by_length], "o-", ms=3, label=name)
+    for name, style in zip(by_length[0], STYLES, strict=True):
+        axes.loglog(lengths, [paths[name] for paths in by_length], style, ms=5, label=name, mfc="none")
     axes.set(xlabel="n", ylabel="maximum path length")
     axes.legend(frameon=False)
+
+
+def _draw_reach(figure: Any) -> None:
+    axes = figure.subplots(1, len(SEEN))
+    n = REACH_LENGTH
+    for place, name in zip(axes, SEEN, strict=True):
+        needed = np.stack([layers_needed(name, n, radius=REACH_RADIUS, of=of) for of in range(n)])
+        image = place.imshow(np.where(needed < 0, np.nan, needed), cmap="viridis_r", vmin=1, vmax=max(2, needed.max()))
+        place.set(title=name, xlabel="input", xticks=(), yticks=())
+        figure.colorbar(image, ax=place, orientation="horizontal", shrink=0.9)
+    axes[0].set(ylabel="output")
+    figure.suptitle("layers (recurrent: steps) until an output has seen an input; white: never", fontsize=9)

@@ -29,9 +29,8 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
     from matplotlib.colors import to_rgba
 
     n_rows = max(len(attention.queries), len(attention.keys))
-    margin = max(
-        1.2, LETTER * max(map(len, (*attention.queries, *attention.keys))) / BETWEEN
-    )  # in widths of the middle
+    longest = max(map(len, (*attention.queries, *attention.keys)))
+    margin = max(1.2, LETTER * longest / BETWEEN)  # in widths of the middle
     figure.set_layout_engine("none")
     figure.set_size_inches(BETWEEN * (1 + 2 * margin), ROW * (n_rows + 2))
     axes = figure.add_axes((0, 0, 1, 1))
@@ -51,8 +50,8 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
         for i, j in zip(*np.nonzero(weights >= FAINTEST), strict=True):
             if word is None or i == word:
                 lines.append([(0, i), (1, j)])
-                # By the root: a weight of a tenth is still seen.
-                colours.append(to_rgba(COLOURS[head % len(COLOURS)], min(1.0, float(weights[i, j])) ** 0.5))
+                # A little stronger than the weight: one of a tenth is still seen.
+                colours.append(to_rgba(COLOURS[head % len(COLOURS)], min(1.0, float(weights[i, j])) ** 0.7))
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.5))
 
 
