@@ -18,6 +18,32 @@ def test_every_recipe_that_comes_with_heed_is_valid(path):
     assert recipe.data.corpus or recipe.parsing
 
 
+@pytest.mark.parametrize("language", ["de", "fr"])
+@pytest.mark.parametrize("size", ["base", "big"])
+def test_the_recipes_for_wmt14_have_the_settings_of_the_paper(language, size):
+    """Sections 5.1 to 5.4 and 6.1."""
+    recipe = read_recipe(PROJECT / "recipes" / f"wmt14-en-{language}-{size}.toml")
+    data, model, training, decoding = recipe.data, recipe.model, recipe.training, recipe.decoding
+    assert (data.corpus, data.src, data.tgt, recipe.evaluation.tokenize) == (
+        f"wmt14-en-{language}",
+        "en",
+        language,
+        "13a",
+    )
+    tokenizer = ("bpe", 37_000) if language == "de" else ("wordpiece", 32_000)
+    assert (recipe.tokenizer.kind, recipe.tokenizer.vocab_size, model.share) == (*tokenizer, "all")
+    assert (training.batch_src_tokens, training.batch_tgt_tokens) == (25_000, 25_000)
+    assert (training.warmup_steps, training.learning_rate_factor, training.label_smoothing) == (4000, 1.0, 0.1)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (decoding.beam_size, decoding.length_penalty, decoding.max_extra_tokens) == (4, 0.6, 50)
+    steps = (100_000, 5) if size == "base" else (300_000, 20)
+    assert (training.max_steps, training.average_last) == steps and training.keep_checkpoints >= training.average_last
+    assert training.checkpoint_every == "10 minutes"
+    assert model.dropout == (0.3 if (size, language) == ("big", "de") else 0.1)
+    width = (512, 2048, 8) if size == "base" else (1024, 4096, 16)
+    assert (model.n_layers, model.d_model, model.d_ff, model.n_heads) == (6, *width)
+
+
 def test_presets_are_the_rows_of_table_3():
     def settings(name):
         return validated(

@@ -23,7 +23,7 @@ from heed.model.cost import Workload, forward_flops, matrix_products, n_paramete
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
-from heed.runtime import DecodingPrecision, Machine, choose_machine, keep_freed_memory, micro_batch_tokens
+from heed.runtime import DecodingPrecision, Machine, choose_machine, keep_freed_memory, memory_of, micro_batch_tokens
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.trainer import TrainingSettings, Weights, fitting, make_optimizer, update
 
@@ -186,6 +186,7 @@ class Forecast:
     hours: float
     target_tokens_per_second: float
     peak_memory_bytes: int
+    memory_bytes: int  # that the device has
     flops: float
     dtype: str
     device: str
@@ -218,6 +219,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
         n_steps * speed.step_seconds / 3600,
         speed.target_tokens_per_second,
         speed.peak_memory_bytes,
+        memory_of(choose_machine(settings.precision)),
         training_flops(arch, vocab_size, work, n_steps=n_steps),
         speed.dtype,
         speed.device,

@@ -14,7 +14,7 @@ from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.lines import read_pairs
 from heed.data.prepare import TextFiles, prepare
-from heed.data.sources import Progress, fetch
+from heed.data.sources import NotHere, Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
@@ -39,11 +39,12 @@ from heed.runtime import (
 )
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer
-from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps
+from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps, read_progress
 from heed.training.logbook import Logbook, duration
 from heed.training.trainer import train
 
 Report = Callable[[str], None]
+SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
 DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
 
 
@@ -71,9 +72,16 @@ class Evaluation:
 
 
 def corpus_files(
-    recipe: Recipe, run: Path, *, directory: Path, mirror: str | None, report: Report, progress: Progress | None = None
+    recipe: Recipe,
+    run: Path,
+    *,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: Progress | None = None,
+    fetching: bool = True,
 ) -> TextFiles:
-    """The text files that a recipe trains on.
+    """The text files that a recipe trains on; with `fetching` False NotHere names one that is not there.
 
     A named corpus is fetched into `directory` unless it is there; a treebank's lines are written into RUN/lines.
     """
@@ -91,6 +99,7 @@ def corpus_files(
             mirror=mirror,
             report=report,
             progress=progress,
+            fetching=fetching,
         )
         return TextFiles(found.train, found.dev, found.tests)
     assert data.train is not None and data.dev is not None  # DataSettings saw to it
@@ -99,7 +108,7 @@ def corpus_files(
 
 
 def count_pairs(recipe: Recipe, *, directory: Path, mirror: str | None, report: Report) -> int | None:
-    """Pairs of the training text, which is read through once; None if it is a named corpus, still to be fetched."""
+    """Pairs of the training text, which is read through once as all other is; None if it is still to be fetched."""
     data = recipe.data
     if (parsing := recipe.parsing) is not None:
         folder = treebank_folder(parsing, directory=directory, mirror=mirror)
@@ -110,10 +119,11 @@ def count_pairs(recipe: Recipe, *, directory: Path, mirror: str | None, report: 
         n_trees = sum(1 for _ in training_trees(parsing, folder, gold))
         report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}; those of dev and tests are read.")
         return n_trees
-    if data.corpus is not None:
-        report(f"{data.corpus} is fetched by the run itself (heed data get).")
+    try:
+        files = corpus_files(recipe, Path(), directory=directory, mirror=mirror, report=report, fetching=False)
+    except NotHere as missing:
+        report(f"{missing} The run will do that (or heed data get {data.corpus}).")
         return None
-    files = corpus_files(recipe, Path(), directory=directory, mirror=mirror, report=report)
     n_pairs = sum(1 for pair in files.train for _ in read_pairs(pair))
     for pair in (files.dev, *files.tests.values()):
         for _ in read_pairs(pair):
@@ -182,6 +192,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
             "corpus": recipe.data.corpus or (f"treebank {recipe.parsing.treebank}" if recipe.parsing else "own files"),
             "pairs": len(prepared.train),
             "sha256 of its ids": prepared.train.fingerprint,
+            "machine": str(machine),
+            SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
         },
     )
     if workers.first:
@@ -218,17 +230,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     )
     if not workers.first:
         return []
-    flops = training_flops(recipe.model, len(tokenizer), progress.work, n_steps=progress.step)
-    card.trained_on.update(
-        steps=progress.step,
-        epochs=round(progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch))), 2),
-        time=f"{duration(progress.seconds)} of training on {machine}",
-        FLOPs=f"{flops:.2e}",
-    )
-    sustained = workers.n * matrix_product_rate(machine)
-    card.trained_on["FLOPs as the paper counts"] = (
-        f"{progress.seconds * sustained:.2e} (time × {sustained:.2e} a second, which a matrix product sustains here)"
-    )
+    epochs = progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch)))
+    card.trained_on["epochs"] = round(epochs, 2)
     return _average_and_evaluate(recipe, files, run, card, report)
 
 
@@ -287,11 +290,23 @@ def average_run(
     model = Transformer(arch, vocab_size)
     load_weights(model, weights, where=folders[-1])
     card = card or old_card
-    described = replace(card, trained_on={**card.trained_on, "average of steps": ", ".join(map(str, chosen))})
+    average = {"average of steps": ", ".join(map(str, chosen))}
+    described = replace(card, trained_on={**card.trained_on, **_costs(folders[-1], card), **average})
     out = out or run / "model"
     save_model(out, model, Tokenizer.load(folders[-1] / "tokenizer.json"), described)
     report(f"Averaged {len(chosen)} checkpoints (steps {chosen[0]:,} to {chosen[-1]:,}) into {out}.")
     return out
+
+
+def _costs(checkpoint: Path, card: ModelCard) -> dict[str, Any]:
+    """What training took up to a checkpoint, for a model's card; FLOPs by formula and as the paper counts them."""
+    progress = read_progress(checkpoint)
+    arch, vocab_size, _ = read_config(checkpoint)
+    flops = training_flops(arch, vocab_size, progress.work, n_steps=progress.step)
+    costs = {"steps": progress.step, "time": duration(progress.seconds), "FLOPs": f"{flops:.2e}"}
+    if sustained := card.trained_on.get(SUSTAINED):
+        costs["FLOPs as the paper counts"] = f"{progress.seconds * float(sustained):.2e} (time × what is sustained)"
+    return costs
 
 
 def evaluate_model(

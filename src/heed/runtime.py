@@ -181,6 +181,13 @@ def n_threads() -> int:
     return torch.get_num_threads()
 
 
+def memory_of(machine: Machine) -> int:
+    """Bytes of memory that the device has."""
+    if machine.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(machine.device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def processor() -> str:
     """The CPU's name and its caches, as far as the system tells."""
     name = platform.processor() or platform.machine()

@@ -422,4 +422,17 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus, heed):
     told = json.loads(done.stdout)
     assert told["pairs"] == 200 and told["n_steps"] == 24
     assert told["hours"] == pytest.approx(24 * told["step_seconds"] / 3600)
+    assert told["peak_memory_bytes"] < told["memory_bytes"]
     assert not (corpus / "runs").exists()
+
+
+def test_a_dry_run_looks_for_a_named_corpus_and_fetches_nothing(tmp_path, heed):
+    recipe = '[data]\ncorpus = "multi30k"\nsrc = "en"\ntgt = "de"\n[model]\nn_layers = 1\nd_model = 16\nn_heads = 2\n'
+    (tmp_path / "r.toml").write_text(recipe + "[training]\nbatch_src_tokens = 500\nbatch_tgt_tokens = 500\n")
+    done = heed("train", "r.toml", "--dry-run", "--set", "tokenizer.vocab_size=600", cwd=tmp_path)
+    assert done.returncode == 0 and "still to be fetched from https://" in done.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "r.toml"]
+    assert_one_clear_line(heed("train", "r.toml", "--dry-run", "--mirror", "x", cwd=tmp_path), "no such folder")
+    (tmp_path / "mirror").mkdir()
+    nothing = heed("train", "r.toml", "--dry-run", "--mirror", "mirror", cwd=tmp_path)
+    assert_one_clear_line(nothing, "neither train.en.gz nor train.en is there")

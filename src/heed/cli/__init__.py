@@ -167,7 +167,7 @@ def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) ->
         return
     print(f"{told.parameters:,} parameters, {told.dtype} on {told.device}")
     print(f"{told.step_seconds:.2f} s a step, {told.target_tokens_per_second:,.0f} target tokens/s")
-    print(f"{told.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+    print(f"{told.peak_memory_bytes / 2**20:,.0f} MiB at the peak, of {told.memory_bytes / 2**20:,.0f}")
     print(f"{told.n_steps:,} steps: {told.hours:,.1f} hours, {told.flops:.1e} floating-point operations of the model")
 
 

@@ -157,14 +157,17 @@ def fetch(
     mirror: str | None,
     report: Report,
     progress: Progress | None = None,
+    fetching: bool = True,
 ) -> CorpusFiles:
     """The files of a named corpus, verified; what is missing is downloaded into DIRECTORY/NAME.
+
+    Or, with `fetching` False, named by NotHere.
 
     `mirror` is a folder, whose files are used where they lie, or an address under which the same names are found.
     HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
     """
     info = _find(name, src, tgt, variant)
-    store = Store(directory / name, mirror=mirror, corpus=name, report=report, progress=progress)
+    store = Store(directory / name, mirror=mirror, corpus=name, report=report, progress=progress, fetching=fetching)
 
     def pair(of_language: Callable[[str], Path]) -> FilePair:
         return of_language(src), of_language(tgt)
@@ -222,8 +225,15 @@ def _caption_file(split: str, language: str, variant: str) -> Remote:
     return Remote(name=name, address=f"{_MULTI30K_ADDRESS}/{path}", sha256=_MULTI30K_SHA256.get(name))
 
 
+class NotHere(HeedError):
+    """A file that is still to be fetched or unpacked."""
+
+
 class Store:
-    """The folder that one corpus is kept in, and the mirror that may stand in for the published addresses."""
+    """The folder that one corpus is kept in, and the mirror that may stand in for the published addresses.
+
+    With `fetching` False nothing is fetched, unpacked or written: NotHere names what would be.
+    """
 
     def __init__(
         self,
@@ -234,9 +244,10 @@ class Store:
         mirror: str | None = None,
         progress: Progress | None = None,
         retry_seconds: float = 2.0,
+        fetching: bool = True,
     ):
         self.folder, self._corpus, self._report = folder, corpus, report
-        self._progress, self._retry_seconds = progress, retry_seconds
+        self._progress, self._retry_seconds, self._fetching = progress, retry_seconds, fetching
         self._mirror_folder: Path | None = None
         self._mirror_address: str | None = None
         if mirror is not None and re.match(r"(https?|file)://", mirror):
@@ -268,6 +279,8 @@ class Store:
                 raise HeedError(f"--mirror {self._mirror_folder}: {member.archive.name} is not there.")
             else:
                 path = self._download(member.archive, self.folder / member.archive.name)
+            if not self._fetching:
+                raise NotHere(f"{target}: still to be unpacked from {path}.")
             self._report(f"Unpacking {name} from {path.name}.")
             _unpack(path, member.path, target)
         return target
@@ -283,10 +296,13 @@ class Store:
     def _download(self, remote: Remote, target: Path) -> Path:
         """Fetches a file unless it is there, going on where a broken download stopped; verified before it appears."""
         marker = target.with_name(target.name + ".sha256")
+        if not target.exists() and not self._fetching:
+            raise NotHere(f"{target}: still to be fetched from {remote.address}.")
         if target.exists():
             if not marker.exists():  # not fetched by Heed: it is verified now
                 self._verify(target, remote)
-                self._note_hash(marker, target)
+                if self._fetching:
+                    self._note_hash(marker, target)
             elif marker.read_text(encoding="ascii").split()[0] != _sha256(target, unzip=False):
                 raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
             return target

@@ -128,15 +128,23 @@ class Checkpoints:
         return None
 
 
+def read_progress(folder: Path) -> Progress:
+    """Where the run stood at a checkpoint. HeedError if it is none of this Heed."""
+    try:
+        return Progress(**read_json(folder / "trainer.json"))
+    except TypeError as error:
+        raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
+
+
 def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
+    progress = read_progress(folder)
     try:
-        progress = Progress(**read_json(folder / "trainer.json"))
         state = {
             parameter: {kind: moments[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
             for name, parameter in model.named_parameters()
         }
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
     for parameter, moment in state.items():
         if any(moment[kind].shape != parameter.shape for kind in ("exp_avg", "exp_avg_sq")):
