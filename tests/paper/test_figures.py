@@ -1,5 +1,6 @@
 """Which heads the figures show, on weights made by hand; the commands, on a model with random ones."""
 
+import json
 import re
 
 import numpy as np
@@ -103,6 +104,8 @@ def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
     (tmp_path / "some.en").write_text("forty-two\nseven hundred twenty-one thousand three hundred forty-two\n")
     done = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
+    printed = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--json")
+    assert all(head["weight"] > head["equal"] > 0 for head in json.loads(printed.stdout))
     text = (tmp_path / "out" / "heads.md").read_text()
     assert all(what in text for what in KINDS) and f"--src {tmp_path / 'some.en'}" in text
 

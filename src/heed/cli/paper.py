@@ -172,11 +172,17 @@ def paper_heads(
     src: Annotated[Path, typer.Option(help="Sentences, a line each.")],
     lines: Annotated[int, typer.Option(min=1, help="So many of them.")] = 200,
     out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+    as_json: JSON = False,
 ) -> None:
     """Heads that do something nameable, each with its measure."""
+    from heed.decoding.translator import Translator
     from heed.paper import figures
 
-    _give(figures.heads_page(model, src, lines), out)
+    if as_json:
+        found = figures.named_heads(Translator.load(model), figures.first_sentences(src, lines))
+        print_json([vars(head) for head in found])
+    else:
+        _give(figures.heads_page(model, src, lines), out)
 
 
 @paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")

@@ -15,7 +15,9 @@ Mirror = Annotated[
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="Where downloaded corpora lie.")]
 
-Beam = Annotated[int | None, typer.Option(help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")
+]
 Alpha = Annotated[
     float | None,
     typer.Option(

@@ -171,11 +171,17 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedH
     return heads
 
 
-def heads_page(model: Path, src: Path, n_lines: int) -> Page:
-    """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
+def first_sentences(src: Path, n_lines: int) -> list[str]:
+    """Those of the first lines of a file that are not blank. HeedError if none is."""
     sentences = [line for line in islice(read_lines(src), n_lines) if line.strip()]
     if not sentences:
         raise HeedError(f"{src}: no sentence in its first {n_lines} lines.")
+    return sentences
+
+
+def heads_page(model: Path, src: Path, n_lines: int) -> Page:
+    """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
+    sentences = first_sentences(src, n_lines)
     translator = Translator.load(model)
     found = named_heads(translator, sentences)
     sample = trace(translator, _sample(sentences), whole_words=True)
