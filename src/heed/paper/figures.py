@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heed.config import HeedError
 from heed.data.lines import read_lines
 from heed.decoding.translator import Translator
-from heed.paper.page import Page, command, prose
+from heed.paper.page import Page, command, prose, table
 from heed.visualization.render import draw
 from heed.visualization.trace import END, Attention, View, trace, word_place
 
@@ -196,9 +196,10 @@ def heads_page(model: Path, src: Path, n_lines: int) -> Page:
             the largest weight on one source word, the end left out."""
         ),
         "",
-        "| what | attention | layer | head | measure | equal weights |",
-        "|---|---|---|---|---|---|",
-        *(f"| {h.what} | {h.view} | {h.layer} | {h.head} | {h.weight:.2f} | {h.equal:.2f} |" for h in found),
+        *table(
+            ("what", "attention", "layer", "head", "measure", "equal weights"),
+            ((h.what, h.view, h.layer, h.head, f"{h.weight:.2f}", f"{h.equal:.2f}") for h in found),
+        ),
         "",
         *([f"No head does this more than equal weights: {', '.join(none)}.", ""] if none else []),
         f"{sample.source} → {sample.target}",

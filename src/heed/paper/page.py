@@ -2,7 +2,7 @@
 
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ def command(name: str, **options: Any) -> str:
             for each in value if isinstance(value, list) else [value]:
                 words += [f"--{option}"] if each is True else [f"--{option}", str(each)]
     return shlex.join(words)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]
 
 
 def prose(text: str) -> str:

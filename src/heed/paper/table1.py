@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.model.transformer import Architecture, Dropout, Transformer, restricted_attention
-from heed.paper.page import Page, command, prose
+from heed.paper.page import Page, command, prose, table
 from heed.runtime import keep_freed_memory, n_threads, processor
 
 Activations = Float[Tensor, "batch position d_model"]
@@ -323,106 +323,62 @@ def sequential_operations(layer: nn.Module, n: int, width: int) -> int:
 
 def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]) -> Page:
     """The table, the fitted exponents, the path lengths, and plots; what `measured` and `model_costs` found."""
+    sizes = results["self-attention"]["n"]["sizes"]
     lines = [
         "# Table 1: types of layers",
         "",
-        "| layer | complexity | sequential operations | maximum path length |",
-        "|---|---|---|---|",
-        *(f"| {name} | {' | '.join(cells)} |" for name, cells in PUBLISHED.items()),
+        *table(
+            ("layer", "complexity", "sequential operations", "maximum path length"),
+            ((name, *cells) for name, cells in PUBLISHED.items()),
+        ),
         "",
         "## Measured",
         "",
-        prose(
-            f"""The fastest forward pass of one layer, fp32, {n_threads()} threads of a CPU, one sequence; n varies
-            at d = {WIDTH}, d at n = {LENGTH}; r = {RADIUS}, k = {KERNEL}. Attention is without its projections,
-            as counted there. Bytes are those that the pass keeps for the backward one. Exponents are fitted to
-            the larger half of the sizes."""
-        ),
+        *_measured_lines(results),
         "",
-        "![time and memory](table1-cost.svg)",
-        "",
-        "| layer | time ~ n^ | published | memory ~ n^ | time ~ d^ | published | memory ~ d^ | sequential ~ n^ |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, result in results.items():
-        in_n, in_d = result["n"], result["d"]
-        lines.append(
-            f"| {name} | {in_n['exponent']:.2f} | {EXPECTED[name][0]} | {in_n['bytes_exponent']:.2f} | "
-            f"{in_d['exponent']:.2f} | {EXPECTED[name][1]} | {in_d['bytes_exponent']:.2f} | "
-            f"{result['sequential']['exponent']:.2f} |"
-        )
-    chains = "; ".join(
-        f"{name} {', '.join(map(str, result['sequential']['operations']))}" for name, result in results.items()
-    )
-    shown = ", ".join(map(str, CHAIN_LENGTHS))
-    lines += [
-        "",
-        prose(
-            f"""Sequential: the longest chain of operations each of which needs the one before, counted in PyTorch's
-            graph for n = {shown}: {chains}."""
-        ),
-    ]
-    sizes = results["self-attention"]["n"]["sizes"]
-    lines += ["", "Milliseconds (and MiB kept) by n:", "", "| n | " + " | ".join(results) + " |"]
-    lines.append("|---|" + "---|" * len(results))
-    for i, n in enumerate(sizes):
-        cells = (f"{r['n']['seconds'][i] * 1e3:.2f} ({r['n']['bytes'][i] / 2**20:.1f})" for r in results.values())
-        lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
-    times = results["self-attention"]["n"]["seconds"]
-    slopes = [exponent(sizes[i : i + 2], times[i : i + 2]) for i in range(len(sizes) - 1)]
-    steepest = slopes.index(max(slopes))
-    weights = [f"{sizes[i] ** 2 * 4 / 2**20:.0f}" for i in (steepest, steepest + 1)]
-    small = {name: exponent(r["n"]["sizes"][:2], r["n"]["seconds"][:2]) for name, r in results.items()}
-    flattest = min(small, key=lambda name: small[name] / EXPECTED[name][0])
-    in_d = results["recurrent"]["d"]
-    ratios = ", ".join(f"{name} {result['one_thread']:.1f}" for name, result in results.items())
-    lines += [
-        "",
-        prose(
-            f"""Where the machine ({processor()}) bends the curves. Cache: self-attention is steepest from n =
-            {sizes[steepest]:,} to {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows
-            from {weights[0]} to {weights[1]} MiB. Calls: from n = {sizes[0]:,} to {sizes[1]:,} the cost of calling an
-            operation hides that of arithmetic most in {flattest} (n^{small[flattest]:.1f}); the recurrent layer, each
-            of whose n steps is a call, grows with d^{exponent(in_d["sizes"][:2], in_d["seconds"][:2]):.1f} from d =
-            {in_d["sizes"][0]} to {in_d["sizes"][1]} and with d^{exponent(in_d["sizes"][-2:], in_d["seconds"][-2:]):.1f}
-            from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: one alone takes so many times as long as
-            {n_threads()} at n = {THREADS_LENGTH:,}: {ratios}."""
-        ),
+        prose(_bends(results)),
         "",
         "## The model's own setting",
         "",
-        "![the model's own layers](table1-model.svg)",
-        "",
-    ]
-    lines.append(
         prose(
             f"""`model.radius` restricts self-attention in encoder and decoder; a search keeps the keys and values of
             the last r positions alone. One layer of Heed's model with one head, d = {WIDTH}, projections and
             feed-forward sub-layer included, the decoder's with a source of one token; milliseconds (and MiB kept):"""
-        )
-    )
-    lines += ["", "| n | " + " | ".join(of_model) + " |", "|---|" + "---|" * len(of_model)]
-    for i, n in enumerate(sizes):
-        cells = (f"{r['seconds'][i] * 1e3:.2f} ({r['bytes'][i] / 2**20:.1f})" for r in of_model.values())
-        lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
-    exponents = (f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values())
-    lines.append("| larger half | " + " | ".join(exponents) + " |")
-    lines += ["", "## Path lengths", "", "![path lengths](table1-paths.svg)", ""]
-    lines += ["![what sees what](table1-reach.svg)", ""]
-    lines.append(
+        ),
+        "",
+        "![the model's own layers](table1-model.svg)",
+        "",
+        *table(
+            ("n", *of_model),
+            [
+                *((f"{n:,}", *(_cost(result, i) for result in of_model.values())) for i, n in enumerate(sizes)),
+                (
+                    "larger half",
+                    *(f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values()),
+                ),
+            ],
+        ),
+        "",
+        "## Path lengths",
+        "",
+        "![path lengths](table1-paths.svg)",
+        "",
         prose(
             f"""The path between the first input and the last output, in layers (of a recurrent one: steps), followed
             from what one layer sees, layer by layer. A test compares the same with gradients, for every input and
             output of {REACH_LENGTH} positions: which are not zero after how many layers. The picture shows that, for
             r = {REACH_RADIUS}; of dilated convolutions the smallest dilation is the last layer's, and some neighbours
             at the ends take more layers, as the short way to them leads over the edge."""
-        )
-    )
-    names = list(path_lengths(2, radius=RADIUS))
-    lines += ["", "| n | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for n in sizes:
-        lines.append(f"| {n:,} | " + " | ".join(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values()) + " |")
-    lines += [""]
+        ),
+        "",
+        "![what sees what](table1-reach.svg)",
+        "",
+        *table(
+            ("n", *SEEN),
+            ((f"{n:,}", *(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values())) for n in sizes),
+        ),
+        "",
+    ]
     plots = {
         "table1-cost.svg": lambda figure: _draw_cost(figure, results),
         "table1-model.svg": lambda figure: _draw_model(figure, of_model),
@@ -430,6 +386,77 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
         "table1-reach.svg": _draw_reach,
     }
     return Page("table1", "\n".join(lines), command("table1"), plots)
+
+
+def _measured_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    shown = ", ".join(map(str, CHAIN_LENGTHS))
+    chains = (f"{name} {', '.join(map(str, r['sequential']['operations']))}" for name, r in results.items())
+    return [
+        prose(
+            f"""The fastest forward pass of one layer, fp32, {n_threads()} threads of a CPU, one sequence; n varies
+            at d = {WIDTH}, d at n = {LENGTH}; r = {RADIUS}, k = {KERNEL}. Attention is without its projections,
+            as counted there. Bytes are those that the pass keeps for the backward one. Exponents are fitted to
+            the larger half of the sizes. Sequential: the longest chain of operations each of which needs the one
+            before, counted in PyTorch's graph for n = {shown}: {"; ".join(chains)}."""
+        ),
+        "",
+        "![time and memory](table1-cost.svg)",
+        "",
+        *table(
+            (
+                "layer", "time ~ n^", "published", "memory ~ n^", "time ~ d^", "published", "memory ~ d^",
+                "sequential ~ n^",
+            ),
+            (
+                (
+                    name,
+                    f"{r['n']['exponent']:.2f}", EXPECTED[name][0], f"{r['n']['bytes_exponent']:.2f}",
+                    f"{r['d']['exponent']:.2f}", EXPECTED[name][1], f"{r['d']['bytes_exponent']:.2f}",
+                    f"{r['sequential']['exponent']:.2f}",
+                )
+                for name, r in results.items()
+            ),
+        ),
+        "",
+        "Milliseconds (and MiB kept) by n:",
+        "",
+        *table(
+            ("n", *results),
+            (
+                (f"{n:,}", *(_cost(result["n"], i) for result in results.values()))
+                for i, n in enumerate(results["self-attention"]["n"]["sizes"])
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _cost(result: dict[str, Any], i: int) -> str:
+    return f"{result['seconds'][i] * 1e3:.2f} ({result['bytes'][i] / 2**20:.1f})"
+
+
+def _bends(results: dict[str, dict[str, Any]]) -> str:
+    """Where cache, calls and threads keep the curves from being powers."""
+    in_n, in_d = results["self-attention"]["n"], results["recurrent"]["d"]
+    sizes = in_n["sizes"]
+    slopes = _slopes(in_n)
+    steepest = slopes.index(max(slopes))
+    weights = [f"{sizes[i] ** 2 * 4 / 2**20:.0f}" for i in (steepest, steepest + 1)]
+    first = {name: _slopes(result["n"])[0] for name, result in results.items()}
+    flattest = min(first, key=lambda name: first[name] / EXPECTED[name][0])
+    ratios = ", ".join(f"{name} {result['one_thread']:.1f}" for name, result in results.items())
+    return f"""Where the machine ({processor()}) bends the curves. Cache: self-attention is steepest from n =
+        {sizes[steepest]:,} to {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows from
+        {weights[0]} to {weights[1]} MiB. Calls: from n = {sizes[0]:,} to {sizes[1]:,} the cost of calling an operation
+        hides that of arithmetic most in {flattest} (n^{first[flattest]:.1f}); the recurrent layer, each of whose n
+        steps is a call, grows with d^{_slopes(in_d)[0]:.1f} from d = {in_d["sizes"][0]} to {in_d["sizes"][1]} and with
+        d^{_slopes(in_d)[-1]:.1f} from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: one alone takes so many
+        times as long as {n_threads()} at n = {THREADS_LENGTH:,}: {ratios}."""
+
+
+def _slopes(result: dict[str, Any]) -> list[float]:
+    """Between neighbouring sizes."""
+    sizes, times = result["sizes"], result["seconds"]
+    return [exponent(sizes[i : i + 2], times[i : i + 2]) for i in range(len(sizes) - 1)]
 
 
 def _draw_cost(figure: Any, results: dict[str, dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
-from heed.paper.page import Page, command, prose
+from heed.paper.page import Page, command, prose, table
 
 RUNS = Path("runs")
 RECIPES = {"parsing-wsj": "WSJ only", "parsing-wsj-semi": "semi-supervised", "parsing-gum": "GUM only"}
@@ -62,16 +62,24 @@ def page(runs: Path) -> Page:
     lines = [
         "# Table 4: constituency parsing",
         "",
-        "| parser | training | scored on | F1 by EVALB |",
-        "|---|---|---|---|",
-        *(f"| {row.parser} | {row.training} | WSJ 23 | {row.f1} |" for row in PUBLISHED),
+        *table(
+            ("parser", "training", "scored on", "F1 by EVALB"),
+            [
+                *((row.parser, row.training, "WSJ 23", row.f1) for row in PUBLISHED),
+                *(
+                    (
+                        f"**Heed, `{parser['recipe']}`**",
+                        RECIPES[parser["recipe"]],
+                        f"{parser['recipe'].split('-')[1].upper()} {name}",
+                        scores,
+                    )
+                    for parser in parsers
+                    for name, scores in parser["scores"].items()
+                ),
+            ],
+        ),
+        "",
     ]
-    for parser in parsers:
-        treebank = parser["recipe"].split("-")[1].upper()
-        for name, scores in parser["scores"].items():
-            training = RECIPES[parser["recipe"]]
-            lines.append(f"| **Heed, `{parser['recipe']}`** | {training} | {treebank} {name} | {scores} |")
-    lines += [""]
     if not any("wsj" in parser["recipe"] for parser in parsers):
         lines += [
             prose(

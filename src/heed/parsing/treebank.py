@@ -131,11 +131,12 @@ def write_lines(
     """
     sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
     written = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
-    missing = [
-        name
-        for name, paths in written.items()
-        if not all(path.exists() for path in (*paths, *([_beside(paths[0])] if name != "train" else [])))
-    ]
+
+    def complete(name: str) -> bool:
+        trees = [] if name == "train" else [_beside(written[name][0])]
+        return all(path.exists() for path in (*written[name], *trees))
+
+    missing = [name for name in sets if not complete(name)]
     if not missing:
         return written
     folder = treebank_folder(settings, directory=directory, mirror=mirror)
