@@ -1,6 +1,5 @@
 """Table 2: BLEU and training cost, counted the paper's way and by formula."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,15 +141,9 @@ def page(models: Sequence[Path] = ()) -> Page:
     if models:
         lines += ["", "## Models of Heed", ""]
         for model in found["models"]:
-            lines += [
-                f"- **{model.pop('model')}**",
-                *(f"  - {name}: {_shown(value)}" for name, value in model.items() if value),
-            ]
+            folder, scores = model.pop("model"), model.pop("scores")
+            lines += [f"- **{folder}**", *(f"  - {name}: {value}" for name, value in (model | scores).items())]
     lines += ["", *(f"Not measured yet: {line}\n" for line in missing)]
     recipes = "`recipes/wmt14-en-{de,fr}-{base,big}.toml`"
     lines += [f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` tells what they take here.", ""]
     return Page("table2", "\n".join(lines), command("table2", model=list(models)), missing=missing)
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
