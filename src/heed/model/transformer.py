@@ -424,7 +424,10 @@ class Transformer(nn.Module):
 
     def start(self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]) -> DecoderState:
         """An empty state: the memory's keys and values, computed once a sentence."""
-        caches = [LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self._decoder_layers()]
+        caches = [
+            LayerCache(*layer.cross_attention.project_memory(memory), self.arch.radius)
+            for layer in self._decoder_layers()
+        ]
         return DecoderState(caches, src_mask)
 
     def _decoder_layers(self) -> list[DecoderLayer]:
