@@ -208,7 +208,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         workers=workers,
     )
     dev = _batches(recipe, prepared.dev, tokenizer, machine)
-    dev_pairs = list(read_pairs(files.dev))
+    dev_trees = gold_trees(files.dev[0]) if recipe.parsing else []
+    dev_pairs = [] if recipe.parsing else list(read_pairs(files.dev))
     # During training greedy search will do: it ranks checkpoints alike at a fraction of the time.
     greedy = recipe.decoding.model_copy(update={"beam_size": 1})
 
@@ -217,7 +218,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         precision = machine.precision
         if recipe.parsing is not None:
             parser = Parser(current, tokenizer, greedy, recipe.parsing, precision=precision)
-            name, score = "f1", parsing_scores(parser, gold_trees(files.dev[0]))["f1_of_all_gold"]
+            name, score = "f1", parsing_scores(parser, dev_trees)["f1_of_all_gold"]
         else:
             translator = Translator(current, tokenizer, greedy, precision=precision)
             texts = [translation.text for translation in translator.translate(src for src, _ in dev_pairs)]

@@ -70,8 +70,8 @@ def paper_table3(
     from heed.recipe import read_recipe
 
     if rows and not run:
-        raise HeedError("--rows and --seeds say what to train: they need --run.")
-    if not run and folder != Path("runs/table3") and not folder.is_dir():
+        raise HeedError("--rows says what to train: it needs --run.")
+    if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; `--run` makes one.")
     if run:
         table3.run_rows(
