@@ -330,7 +330,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     from heed.recipe import read_recipe
 
     recipe = read_recipe(Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml", [])
-    files = pipeline.corpus_files(recipe, directory=work / "corpora", mirror=mirror, report=print)
+    files = pipeline.corpus_files(recipe, work, directory=work / "corpora", mirror=mirror, report=print)
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     special = SpecialIds(PAD, BOS, EOS)
     batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)
