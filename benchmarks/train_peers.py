@@ -35,7 +35,7 @@ SHAPES = {
 PEERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
 CONTESTANTS = ["heed-bf16", "heed-fp32", *PEERS]
 # What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/performance.md).
-WITHOUT = ["kernels", "attention", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
+WITHOUT = ["kernels", "tiles", "attention", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
 PAD, BOS, EOS = 0, 1, 2
 VOCAB_SIZE = 10_000
 LEARNING_RATE = 1e-4
@@ -73,7 +73,9 @@ def switch_off(what: str) -> None:
 
     match what:
         case "kernels":
-            library.library = lambda: None
+            library.library = fused.library = lambda: None
+        case "tiles":
+            fused.has_tiles = lambda: False
         case "attention":  # and the embedding's kernel, and padding comes back
             transformer.Transformer.features = padded_features
         case "add_norm":

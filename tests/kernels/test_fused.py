@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heed.kernels import fused
 from heed.kernels.fused import Spans
-from heed.kernels.library import library
+from heed.kernels.library import has_tiles, library
 from heed.training.objective import projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
@@ -42,6 +42,49 @@ def assert_same(
 
 def copies(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
     return [x.detach().float().requires_grad_() for x in leaves]
+
+
+@given(
+    m=st.integers(1, 100) | st.sampled_from([32, 64]), n=st.integers(1, 100), depth=st.integers(1, 2100),
+    seed=st.integers(0, 2**31), turned=st.tuples(st.booleans(), st.booleans()), add=st.booleans(), biased=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, biased):
+    generator = torch.Generator().manual_seed(seed)
+
+    def laid(rows: int, columns: int, is_turned: bool) -> torch.Tensor:
+        x = torch.randn(rows, columns, generator=generator).bfloat16()
+        return x.T.contiguous().T if is_turned else x
+
+    a, b = laid(m, depth, turned[0]), laid(depth, n, turned[1])
+    bias = torch.randn(n, generator=generator).bfloat16() if biased and not add else None
+    out = torch.randn(m, n, generator=generator)
+    expected = a.double() @ b.double() + (out if add else 0) + (0 if bias is None else bias)
+    ours = fused.product(a, b, out=out if add else out.bfloat16(), add=add, bias=bias)
+    tiled = has_tiles() and (a.stride(1) != 1 or (depth >= fused.LONG_SUM and m % 32 == 0))
+    error = 1e-6 if add and tiled else 2**-8  # PyTorch makes the bf16 product before it is added
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=error * (float(expected.abs().max()) + depth**0.5))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("summed", [False, True], ids=["own", "main_grad"])
+@pytest.mark.parametrize(("d_in", "d_out"), [(512, 1536), (128, 96), (50, 7)])
+def test_linear_and_its_gradients_are_torchs(d_in, d_out, bias, summed):
+    torch.manual_seed(d_in)
+    leaves = [leaf(192, d_in, dtype=torch.bfloat16), leaf(d_out, d_in, dtype=torch.bfloat16, scale=d_in**-0.5)]
+    leaves += [leaf(d_out, dtype=torch.bfloat16)] * bias
+    exact = copies(leaves)
+    if summed:
+        leaves[1].main_grad = torch.full((d_out, d_in), 3.0)  # what earlier micro-batches left
+    ours, reference = (fused.linear(*x, *[None] * (not bias)) for x in (leaves, exact))
+    torch.testing.assert_close(ours.float(), reference, **TOLERANCE[torch.bfloat16])
+    weights = torch.randn(192, d_out)
+    (ours * weights.bfloat16()).sum().backward()
+    (reference * weights).sum().backward()
+    for x, exactly in zip(leaves, exact, strict=True):
+        grad = x.main_grad - 3 if x.grad is None else x.grad.float()
+        scale = float(exactly.grad.abs().max())
+        torch.testing.assert_close(grad / scale, exactly.grad / scale, rtol=0, atol=2e-2)
 
 
 @both_types

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64's kinds of processor")
-@pytest.mark.parametrize("processor", ["x86-64-v3", "icelake-server"])
-def test_the_kernels_compile_for_processors_that_have_less(processor):
+@pytest.mark.parametrize("processor", ["x86-64-v3", "icelake-server", "sapphirerapids"])
+def test_the_kernels_compile_for_processors_that_have_less_and_more(processor):
     flags = [flag for flag in FLAGS if not flag.startswith("-march")]
     for source in SOURCES:
         subprocess.run(["c++", *flags, f"-march={processor}", "-fsyntax-only", str(source)], check=True)

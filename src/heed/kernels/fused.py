@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.kernels.library import kernel
+from heed.kernels.library import has_tiles, kernel, library
 
 
 def _seed() -> int:
@@ -20,6 +21,7 @@ def _seed() -> int:
     return int(torch.randint(2**63 - 1, ()))
 
 
+LONG_SUM = 512  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
 ROW_MULTIPLE = 64  # matrix products prepare themselves anew for each number of rows: docs/performance.md
 
 
@@ -53,6 +55,64 @@ class Spans:
     def n_real(self) -> int:
         """Rows that are not made up."""
         return int(self.offsets[-2])
+
+
+def product(
+    a: Float[Tensor, "m depth"],
+    b: Float[Tensor, "depth n"],
+    *,
+    out: Float[Tensor, "m n"],
+    add: bool = False,
+    bias: Float[Tensor, " n"] | None = None,
+) -> Float[Tensor, "m n"]:
+    """out = a · b + bias; or with `add` out += a · b, in fp32. a and b may be transposed views.
+
+    With AMX tiles.cpp multiplies, unless the sums are short: those PyTorch takes as fast. Else PyTorch.
+    """
+    crosswise = a.stride(1) != 1
+    if not (_tiled(a) and (crosswise or (a.shape[1] >= LONG_SUM and len(a) % 32 == 0))):
+        if add:
+            return out.add_(torch.mm(a, b))
+        return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
+    library().tile_product(  # type: ignore[union-attr]  # has_tiles found it
+        a.data_ptr(), max(a.stride()), crosswise, b.data_ptr(), max(b.stride()), b.stride(1) == 1, out.data_ptr(),
+        out.stride(0), add, None if bias is None else bias.data_ptr(), *out.shape, a.shape[1],
+    )  # fmt: skip
+    return out
+
+
+def _tiled(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype == torch.bfloat16 and has_tiles()
+
+
+def linear(
+    x: Float[Tensor, "*token d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None
+) -> Float[Tensor, "*token d_out"]:
+    """x · weightᵀ + bias. With AMX the weight's gradient is added to its fp32 tensor `main_grad`, if it has one."""
+    if x.dim() != 2 or not _tiled(x):
+        return F.linear(x, weight, bias)
+    result: Tensor = _Linear.apply(x, weight, bias)
+    return result
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight)
+        ctx.main_grad = getattr(weight, "main_grad", None)
+        return product(x, weight.T, out=x.new_empty(len(x), len(weight)), bias=bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx = product(dy, weight, out=torch.empty_like(x))
+        dweight = torch.zeros(weight.shape) if ctx.main_grad is None else ctx.main_grad
+        product(dy.T, x, out=dweight, add=True)
+        dbias = dy.sum(0) if ctx.needs_input_grad[2] else None
+        return dx, dweight.to(weight.dtype) if ctx.main_grad is None else None, dbias
 
 
 def add_norm(

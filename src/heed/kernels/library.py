@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from heed.runtime import cache_folder, native_kernels_wanted
 
 FOLDER = Path(__file__).parent
-SOURCES = [FOLDER / "training.cpp", FOLDER / "decoding.cpp"]
+SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp"]
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -32,7 +33,7 @@ FLAGS = [
     "-freciprocal-math",
     "-mprefer-vector-width=512",
 ]
-P, N, F, SEED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64
+P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
 SIGNATURES = {
     "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
     "add_norm_backward": [P, P, P, P, P, P, P, P, P, N, N, F, SEED],
@@ -53,7 +54,7 @@ FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
     "int8_best_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
 }
-
+TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, N, FLAG, P, N, N, N]  # for bf16 alone, with AMX
 
 _KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
 
@@ -72,6 +73,12 @@ def kernel(name: str, like: Tensor) -> Callable[..., None]:
 def has_int8() -> bool:
     """Whether the kernels are at hand and the processor multiplies 8-bit integers in vectors (AVX-512 VNNI)."""
     return bool(getattr(library(), "has_int8", int)())
+
+
+@functools.cache
+def has_tiles() -> bool:
+    """Whether the kernels are at hand and the processor multiplies tiles of bf16 (AMX)."""
+    return bool(getattr(library(), "has_tiles", int)())
 
 
 def library() -> ctypes.CDLL | None:
@@ -145,4 +152,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
     for name, arguments in exported.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
+    if loaded.has_tiles():
+        loaded.tile_product.argtypes = TILE_PRODUCT
+        loaded.tile_product.restype = None
     return loaded

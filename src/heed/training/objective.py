@@ -45,7 +45,6 @@ class _ProjectedLoss(torch.autograd.Function):
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(features) if with_grad else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if with_grad else None
-        product = torch.empty_like(weight) if with_grad else None
         loss = torch.zeros((), device=features.device)
         nll = torch.zeros((), device=features.device)
         chunk = CPU_CHUNK if features.is_cpu else GPU_CHUNK
@@ -55,15 +54,16 @@ class _ProjectedLoss(torch.autograd.Function):
             n = len(x)
             if n % fused.ROW_MULTIPLE:
                 x = F.pad(x, (0, 0, 0, -n % fused.ROW_MULTIPLE))
-            logits = torch.mm(x, weight.T, out=buffer[: len(x)])
+            logits = fused.product(x, weight.T, out=buffer[: len(x)])
             turn_into_gradient = fused.smoothed_loss_ if ready(logits) else _smoothed_loss_
             losses, nlls = turn_into_gradient(logits[:n], y, label_smoothing=epsilon)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
                 logits[n:] = 0
-                feature_grad[start : start + n] = torch.mm(logits, weight)[:n]
-                weight_grad += torch.mm(logits.T, x, out=product)
+                sums = torch.zeros_like(x, dtype=torch.float32)
+                feature_grad[start : start + n] = fused.product(logits, weight, out=sums, add=True)[:n]
+                fused.product(logits.T, x, out=weight_grad, add=True)
         if with_grad:
             ctx.save_for_backward(feature_grad, weight_grad)
         ctx.main_grad, ctx.dtype = getattr(weight, "main_grad", None), weight.dtype
