@@ -19,8 +19,8 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
 from heed.kernels.fused import product
+from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
 from heed.model.inference import packed
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset

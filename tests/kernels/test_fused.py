@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -64,6 +65,18 @@ def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, bia
     tiled = has_tiles() and (a.stride(1) != 1 or (depth >= fused.LONG_SUM and m % 32 == 0))
     error = 1e-6 if add and tiled else 2**-8  # PyTorch makes the bf16 product before it is added
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=error * (float(expected.abs().max()) + depth**0.5))
+
+
+def test_products_made_side_by_side_are_those_made_one_by_one():
+    torch.manual_seed(0)
+    pairs = [(torch.randn(96, 640).bfloat16(), torch.randn(640, 80).bfloat16()) for _ in range(64)]
+
+    def product(pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return fused.product(*pair, out=torch.empty(96, 80, dtype=torch.bfloat16))
+
+    one_by_one = [product(pair) for pair in pairs]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(torch.equal, pool.map(product, pairs), one_by_one))
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <immintrin.h>
+#include <mutex>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@ struct Room {  // grows
         return static_cast<bf16*>(memory);
     }
 };
-Room shared_panels;
+Room shared_panels;  // of the one product that is made at a time
+std::mutex one_at_a_time;
 thread_local Room own_rows;
 
 // Element (i, k), k being what is summed over, lies at data[i * ld + k], or if crosswise at data[k * ld + i].
@@ -282,6 +284,7 @@ extern "C" int has_tiles() {
 extern "C" void tile_product(const bf16* a, int64_t a_ld, int32_t a_crosswise, const bf16* b, int64_t b_ld,
                              int32_t b_crosswise, void* c, int64_t c_ld, int32_t add, const bf16* bias, int64_t m, int64_t n,
                              int64_t depth) {
+    const std::lock_guard<std::mutex> alone(one_at_a_time);  // Python's threads may call this side by side
     const Operand left{a, a_ld, a_crosswise != 0}, right{b, b_ld, b_crosswise != 0};
     if (add)
         multiply<true>(left, right, c, c_ld, nullptr, m, n, depth);
