@@ -34,22 +34,54 @@ static inline void put(bf16& to, float x) {  // rounds to the nearest, ties to e
     to.bits = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// e^x within 2e-7 of its value, 0 below -87: 2^n · 2^f with n integer, |f| <= 1/2 and the Taylor series of 2^f.
-[[gnu::always_inline]] static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    const int32_t power = int32_t(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
-    const float n = float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2, ln 2 in two parts
-    float p = 1.3888889e-3f;
-    p = p * f + 8.3333333e-3f;
+typedef int32_t Ints __attribute__((vector_size(64)));
+
+static inline int32_t truncated(float x) { return int32_t(x); }
+static inline Ints truncated(Vec x) { return __builtin_convertvector(x, Ints); }
+static inline float as_float(int32_t x) { return float(x); }
+static inline Vec as_float(Ints x) { return __builtin_convertvector(x, Vec); }
+
+// e^x, of one number or 16, within 2e-7 of its value, 0 below -87: 2^n · 2^f with n integer, |f| <= 1/2 and the Taylor
+// series of 2^f.
+template <typename X>
+[[gnu::always_inline]] static inline X exponential(X x) {
+    x = x < -87.0f ? X{} - 87.0f : x;
+    const auto power = truncated(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
+    const X n = as_float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2, ln 2 in two parts
+    X p = f * 1.3888889e-3f + 8.3333333e-3f;
     p = p * f + 4.1666667e-2f;
     p = p * f + 0.16666667f;
     p = p * f + 0.5f;
     p = p * f + 1.0f;
     p = p * f + 1.0f;
-    const uint32_t bits = uint32_t(power + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
+    const auto bits = (power + 127) << 23;
+    X scale;
+    memcpy(&scale, &bits, sizeof(X));
     return p * scale;
+}
+
+static inline Vec load(const float* x) {
+    Vec v;
+    memcpy(&v, x, sizeof(Vec));
+    return v;
+}
+
+static inline void store(Vec x, float* to) { memcpy(to, &x, sizeof(Vec)); }
+
+// The vector's 16 numbers folded upon each other by `join`.
+template <typename Join>
+[[gnu::always_inline]] static inline float folded(Vec x, Join join) {
+    x = join(x, __builtin_shuffle(x, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
+    x = join(x, __builtin_shuffle(x, Ints{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
+    x = join(x, __builtin_shuffle(x, Ints{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
+    x = join(x, __builtin_shuffle(x, Ints{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}));
+    return x[0];
+}
+
+// x in its first n places, `rest` in the others.
+static inline Vec first_places(Vec x, int64_t n, float rest) {
+    const Ints place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return n >= W ? x : place < int32_t(n) ? x : Vec{} + rest;
 }
 
 static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
@@ -60,25 +92,16 @@ static inline float largest(const float* x, int64_t n) {
     float top = x[0];
     int64_t j = 0;
     if (n >= W) {
-        const auto at = [&](int64_t i) {
-            Vec v;
-            memcpy(&v, x + i, sizeof(Vec));
-            return v;
-        };
-        Vec a = at(0), b = a, c = a, d = a;  // apart, since each waits for itself
+        Vec a = load(x), b = a, c = a, d = a;  // apart, since each waits for itself
         for (; j + 4 * W <= n; j += 4 * W) {
-            a = larger(a, at(j));
-            b = larger(b, at(j + W));
-            c = larger(c, at(j + 2 * W));
-            d = larger(d, at(j + 3 * W));
+            a = larger(a, load(x + j));
+            b = larger(b, load(x + j + W));
+            c = larger(c, load(x + j + 2 * W));
+            d = larger(d, load(x + j + 3 * W));
         }
-        for (; j + W <= n; j += W) a = larger(a, at(j));
+        for (; j + W <= n; j += W) a = larger(a, load(x + j));
         a = larger(larger(a, b), larger(c, d));
-        typedef int32_t Places __attribute__((vector_size(64)));
-        a = larger(a, __builtin_shuffle(a, Places{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
-        a = larger(a, __builtin_shuffle(a, Places{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
-        a = larger(a, __builtin_shuffle(a, Places{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
-        top = a[0] > a[1] ? a[0] : a[1];
+        top = folded(a, larger);
     }
     for (; j < n; j++) top = x[j] > top ? x[j] : top;
     return top;

@@ -249,6 +249,37 @@ static void read_rows(const T* from, int64_t stride, float* to, int64_t n, int64
         for (int64_t j = d; j < ld; j++) to[i * ld + j] = 0;
     }
 }
+#ifdef __AVX512F__  // elsewhere a shuffle of 16 numbers is many instructions
+// Of 16 x 16 numbers, in every square of 2 STEP, the upper right quarter and the lower left one change places. With steps
+// of 1, 2, 4 and 8 rows have become columns.
+template <int STEP>
+static inline void swap_quarters(Vec* x) {
+    Ints low, high;
+    for (int i = 0; i < W; i++) {
+        low[i] = i & STEP ? int(W) + i - STEP : i;
+        high[i] = i & STEP ? int(W) + i : i + STEP;
+    }
+    for (int i = 0; i < W; i++)
+        if (!(i & STEP)) {
+            const Vec a = x[i], b = x[i + STEP];
+            x[i] = __builtin_shuffle(a, b, low);
+            x[i + STEP] = __builtin_shuffle(a, b, high);
+        }
+}
+static void swap_axes(const float* from, int64_t ld_from, float* to, int64_t n, int64_t d) {
+    const int64_t ld = whole_vectors(n);
+    for (int64_t j = 0; j < d; j += W)
+        for (int64_t i = 0; i < n; i += W) {
+            Vec x[W];
+            for (int64_t r = 0; r < W; r++) x[r] = i + r < n ? load(from + (i + r) * ld_from + j) : Vec{};
+            swap_quarters<1>(x);
+            swap_quarters<2>(x);
+            swap_quarters<4>(x);
+            swap_quarters<8>(x);
+            for (int64_t c = 0; c < W && j + c < d; c++) memcpy(to + (j + c) * ld + i, &x[c], sizeof(Vec));
+        }
+}
+#else
 static void swap_axes(const float* from, int64_t ld_from, float* to, int64_t n, int64_t d) {
     const int64_t ld = whole_vectors(n);
     for (int32_t j = 0; j < d; j++) {
@@ -256,6 +287,7 @@ static void swap_axes(const float* from, int64_t ld_from, float* to, int64_t n, 
         for (int64_t i = n; i < ld; i++) to[j * ld + i] = 0;
     }
 }
+#endif
 template <class T>
 static void write_rows(const float* from, T* to, int64_t stride, int64_t n, int64_t d, float scale) {
     const int64_t ld = whole_vectors(d);
@@ -306,18 +338,20 @@ static void attend(const T* q, const T* k, const T* v, T* out, float* log_sums, 
             for (int64_t i = 0; i < nq; i++) {
                 float* p = P + i * ld;
                 const int64_t seen = s.causal ? i + 1 : nk;
-                const float top = largest(p, seen);
-                float total = 0;
-                for (int32_t j = 0; j < seen; j++) {
-                    p[j] = exponential((p[j] - top) * scale);
-                    total += p[j];
+                Vec tops = Vec{} - INFINITY, totals = {};
+                for (int64_t j = 0; j < seen; j += W) tops = larger(tops, first_places(load(p + j), seen - j, -INFINITY));
+                const float top = folded(tops, larger);
+                for (int64_t j = 0; j < seen; j += W) {
+                    const Vec e = first_places(exponential((load(p + j) - top) * scale), seen - j, 0);
+                    store(e, p + j);
+                    totals += e;
                 }
-                const float inverse = 1.0f / total;
+                const float total = folded(totals, [](Vec a, Vec b) { return a + b; }), inverse = 1.0f / total;
                 if (s.rate > 0) {
                     const uint32_t first = s.first_element(dropout, q0 + i, head);
                     for (int32_t j = 0; j < seen; j++) p[j] *= inverse * dropout.factor(first, j);
                 } else {
-                    for (int32_t j = 0; j < seen; j++) p[j] *= inverse;
+                    for (int64_t j = 0; j < seen; j += W) store(load(p + j) * inverse, p + j);
                 }
                 for (int64_t j = seen; j < ld; j++) p[j] = 0;
                 log_sums[(q0 + i) * s.n_heads + head] = top * scale + std::log(total);
@@ -361,7 +395,8 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
                 const float log_sum = log_sums[(q0 + i) * s.n_heads + head];
                 float mean = 0;  // of dP under P: the same as dO · O
                 for (int32_t j = 0; j < s.d_v; j++) mean += dO[i * vd + j] * to_float(o[j]);
-                for (int32_t j = 0; j < seen; j++) p[j] = exponential(p[j] * scale - log_sum);
+                for (int64_t j = 0; j < seen; j += W)
+                    store(first_places(exponential(load(p + j) * scale - log_sum), seen - j, 0), p + j);
                 if (s.rate > 0) {
                     const uint32_t first = s.first_element(dropout, q0 + i, head);
                     for (int32_t j = 0; j < seen; j++) {
@@ -370,7 +405,7 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
                         p[j] *= factor;
                     }
                 } else {
-                    for (int32_t j = 0; j < seen; j++) dp[j] = p[j] * (dp[j] - mean);
+                    for (int64_t j = 0; j < seen; j += W) store(load(p + j) * (load(dp + j) - mean), dp + j);
                 }
                 for (int64_t j = seen; j < ld; j++) p[j] = dp[j] = 0;
             }
