@@ -149,7 +149,12 @@ def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):
     kept.write_text(written.replace("max_extra_tokens = 50\n", ""), encoding="utf-8")
     again = heed(*command, "--seeds", 2, cwd=tmp_path)
     assert "step" not in again.stderr and again.stdout == first.stdout
-    for wrong, part in ((["--rows", "x"], "needs --run"), (["--folder", "runs/tabel3"], "no folder runs/tabel3")):
+    wrong_ones = [
+        (["--rows", "x"], "need --run"),
+        (["--seeds", 3], "need --run"),
+        (["--folder", "runs/tabel3"], "no folder runs/tabel3"),
+    ]
+    for wrong, part in wrong_ones:
         assert_one_clear_line(heed("paper", "table3", *wrong, cwd=tmp_path), part)
     other = heed(*command, "--seeds", 3, "--set", "training.max_steps=30", cwd=tmp_path)
     assert other.returncode == 1 and "trained with other settings" in other.stderr

@@ -55,9 +55,10 @@ def paper_table3(
     rows: Annotated[
         str, typer.Option(help="Of --run: presets or A to E, separated by commas; base comes with them. Default: all.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 2,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Of --run: runs of each row. Default: 2.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of --run: override one setting; repeatable."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where the runs lie, a folder a row and seed.")] = Path("runs/table3"),
     directory: Directory = Path("corpora"),
@@ -69,8 +70,8 @@ def paper_table3(
     from heed.paper import table3
     from heed.recipe import read_recipe
 
-    if rows and not run:
-        raise HeedError("--rows says what to train: it needs --run.")
+    if not run and (rows or seeds or settings):
+        raise HeedError("--rows, --seeds and --set say what to train: they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; `--run` makes one.")
     if run:
@@ -78,7 +79,7 @@ def paper_table3(
             table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
             read_recipe(recipe, settings or []),
             folder,
-            n_seeds=seeds,
+            n_seeds=seeds or 2,
             directory=directory,
             mirror=mirror,
             report=say,

@@ -93,9 +93,9 @@ def evalb(
     found = scored(pairs, read_params(params) if params else Params())
     cutoff = found.params.cutoff
     errors = [(number, why) for number, (_, _, why) in enumerate(found.each, start=1) if why]
-    for number, why in errors[:SHOWN_ERRORS]:
+    for number, why in errors if verbose else errors[:SHOWN_ERRORS]:
         say(f"{predicted}, line {number}: {why}.")
-    if len(errors) > SHOWN_ERRORS:
+    if len(errors) > SHOWN_ERRORS and not verbose:
         say(f"{len(errors) - SHOWN_ERRORS:,} more errors: --verbose shows all.")
     if as_json:
         # len40 whatever the cutoff, so that scripts find it.

@@ -49,8 +49,8 @@ def command(name: str, **options: Any) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(map(str, cells))} |" for cells in lines]
+    first, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (header, *rows))
+    return [first, "|" + "---|" * len(header), *others]
 
 
 def prose(text: str) -> str:
