@@ -1,1 +1,2 @@
-"""The CPU's share of a training step that is no large matrix product, each chain of operations in one pass."""
+"""What a CPU's training step and search do besides large matrix products, each chain of operations in one pass; with AMX
+also those products."""
