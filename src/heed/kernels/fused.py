@@ -22,6 +22,7 @@ def _seed() -> int:
 
 
 LONG_SUM = 512  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
+LONGEST_SUM = 2048  # longer ones are added up in parts, in fp32, whose operands stay in the cache
 ROW_MULTIPLE = 64  # matrix products prepare themselves anew for each number of rows: docs/performance.md
 
 
@@ -74,6 +75,8 @@ def product(
         if add:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
+    if not add and bias is None and a.shape[1] > LONGEST_SUM:
+        return out.copy_(product(a, b, out=torch.zeros(out.shape), add=True))
     library().tile_product(  # type: ignore[union-attr]  # has_tiles found it
         a.data_ptr(), max(a.stride()), crosswise, b.data_ptr(), max(b.stride()), b.stride(1) == 1, out.data_ptr(),
         out.stride(0), add, None if bias is None else bias.data_ptr(), *out.shape, a.shape[1],

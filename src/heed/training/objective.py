@@ -61,8 +61,7 @@ class _ProjectedLoss(torch.autograd.Function):
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
                 logits[n:] = 0
-                sums = torch.zeros_like(x, dtype=torch.float32)
-                feature_grad[start : start + n] = fused.product(logits, weight, out=sums, add=True)[:n]
+                feature_grad[start : start + n] = fused.product(logits, weight, out=torch.empty_like(x))[:n]
                 fused.product(logits.T, x, out=weight_grad, add=True)
         if with_grad:
             ctx.save_for_backward(feature_grad, weight_grad)
