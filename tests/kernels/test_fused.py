@@ -46,8 +46,9 @@ def copies(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @given(
-    m=st.integers(1, 100) | st.sampled_from([32, 64]), n=st.integers(1, 100), depth=st.integers(1, 2100) | st.just(2500),
-    seed=st.integers(0, 2**31), turned=st.tuples(st.booleans(), st.booleans()), add=st.booleans(), biased=st.booleans(),
+    m=st.integers(1, 100) | st.sampled_from([32, 64]), n=st.integers(1, 100),
+    depth=st.integers(1, 2100) | st.just(2500), seed=st.integers(0, 2**31),
+    turned=st.tuples(st.booleans(), st.booleans()), add=st.booleans(), biased=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, biased):
