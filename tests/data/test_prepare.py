@@ -9,7 +9,7 @@ import pytest
 from heed.config import HeedError
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import read_lines, read_pairs
-from heed.data.prepare import SEGMENTATIONS, DataSettings, TextFiles, prepare
+from heed.data.prepare import DataSettings, TextFiles, prepare
 from heed.text.tokenizer import TokenizerSettings
 
 
@@ -114,35 +114,3 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     assert (len(prepared.train), len(prepared.dev)) == (2, 1)
     assert "symbol that the training set lacks" in (tmp_path / "data" / "dev.dropped.tsv").read_text()
     assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"
-
-
-@pytest.mark.parametrize("tgt_symbols", [False, True])
-def test_with_bpe_dropout_the_training_text_has_many_segmentations(tmp_path, tgt_symbols):
-    src, tgt = ["a green dog runs"] * 40 + [""], ["( NN VB )"] * 41
-    files = write(tmp_path / "s", src), write(tmp_path / "t", tgt)
-    prepared = [
-        prepare(
-            TextFiles((files,), files),
-            DataSettings(src="a", tgt="b", train=["s", "t"], dev=["s", "t"], tgt_symbols=tgt_symbols),
-            TokenizerSettings(vocab_size=600, dropout=0.2),
-            folder=tmp_path / name,
-            report=lambda line: None,
-        )
-        for name in ("first", "again")
-    ]
-    tokenizer, train, dev = prepared[0].tokenizer, prepared[0].train, prepared[0].dev
-    assert train.fingerprint == prepared[1].train.fingerprint
-    assert len(train) == 40 * SEGMENTATIONS
-    assert len(dev) == 41  # which is never sampled
-    assert np.bincount(train.lines)[1:].tolist() == [SEGMENTATIONS] * 40
-    sources, targets = zip(*(map(tuple, train[i]) for i in range(len(train))), strict=True)
-    assert {tokenizer.decode(ids) for ids in sources} == {src[0]}
-    assert {tokenizer.decode(ids) for ids in targets} == {tgt[0]}
-    assert len(set(sources)) > 5
-    assert (len(set(targets)) == 1) == tgt_symbols  # symbols have no merges
-    assert (tmp_path / "first" / "train.dropped.tsv").read_text() == "41\twith an empty side\n"
-
-
-def test_bpe_dropout_of_word_pieces_is_refused():
-    with pytest.raises(ValueError, match="needs kind"):
-        TokenizerSettings(kind="wordpiece", dropout=0.1)

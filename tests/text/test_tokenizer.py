@@ -1,12 +1,8 @@
 """Segmentation loses nothing and knows everything."""
 
-import json
-from collections import Counter
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
 
 from heed.config import HeedError
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerSettings, train_tokenizer
@@ -86,35 +82,3 @@ def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
         assert {tokenizer.symbols[name] for name in line.split() if name in symbols} <= set(ids)
     assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
     assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]
-
-
-@given(text=st.text(st.characters(exclude_categories=["Cs"])), dropout=st.sampled_from([0.0, 0.1, 0.9]))
-@settings(max_examples=200, deadline=None)
-def test_sampled_segmentations_spell_the_text(text, dropout):
-    tokenizer = train_tokenizer(LINES, TokenizerSettings(vocab_size=650))
-    for (ids,) in tokenizer.sampler(dropout).encode_lines([text], 3):
-        assert tokenizer.decode(ids) == text
-        assert dropout or ids == tokenizer.encode(text)
-
-
-def test_merges_are_dropped_as_often_as_by_the_library(tmp_path):
-    tokenizer = train_tokenizer(LINES, TokenizerSettings(vocab_size=650))
-    tokenizer.save(tmp_path / "tokenizer.json")
-    described = json.loads((tmp_path / "tokenizer.json").read_text())
-    described["model"]["dropout"] = 0.3
-    library = Backend.from_str(json.dumps(described))  # whose draws nobody can repeat
-    n, word = 6000, "schnelle"
-    theirs = Counter(tuple(library.encode(f" {word}").ids) for _ in range(n))
-    sampler = tokenizer.sampler(0.3)
-    ours = Counter(tuple(sampler._ids[piece] for piece in sampler._pieces(f"Ġ{word}")) for _ in range(n))
-    assert len(theirs) > 20
-    for segmentation, count in theirs.most_common(10):
-        spread = (count * (1 - count / n) * 2) ** 0.5
-        assert abs(ours[segmentation] - count) < 5 * spread, tokenizer.pieces(segmentation)
-
-
-def test_the_same_calls_sample_the_same_segmentations():
-    tokenizer = train_tokenizer(LINES, TokenizerSettings(vocab_size=650))
-    first, again = (list(tokenizer.sampler(0.3).encode_lines(LINES, 20)) for _ in range(2))
-    assert first == again
-    assert len({tuple(ids) for lines in first for ids in lines[:1]}) > 10

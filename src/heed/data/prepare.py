@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,6 @@ from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokeni
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 REPORT_SECONDS = 60.0
-SEGMENTATIONS = 16  # of each training pair with BPE-dropout; an epoch goes through all of them
 
 
 class DataSettings(Settings):
@@ -88,8 +87,7 @@ def prepare(
     tokenizer = Tokenizer.load(tokenizer_path)
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         if not (folder / f"{name}.report.json").exists():  # written last
-            dropout = tokenizer_settings.dropout if name == "train" else 0.0
-            _write_split(folder, name, pairs, tokenizer, data, dropout, report)
+            _write_split(folder, name, pairs, tokenizer, data, report)
     train = ParallelCorpus(folder / "train")
     if not len(train):
         raise HeedError(f"no training pair is left after filtering; see {folder / 'train.report.json'}.")
@@ -152,23 +150,17 @@ def _write_split(
     pairs: tuple[FilePair, ...],
     tokenizer: Tokenizer,
     data: DataSettings,
-    dropout: float,
     report: Callable[[str], None],
 ) -> None:
     dropped: Counter[str] = Counter()
-    listed: set[int] = set()
     lines = array("L")
     with whole_file(folder / f"{name}.dropped.tsv") as temporary, temporary.open("w", encoding="utf-8") as list_file:
 
         def drop(line: int, reason: str) -> None:
             dropped[reason] += 1
-            if line not in listed:
-                list_file.write(f"{line}\t{reason}\n")
-            if dropout:  # a line comes again with other segmentations
-                listed.add(line)
+            list_file.write(f"{line}\t{reason}\n")
 
-        chunks = _sampled_chunks(pairs, tokenizer, dropout) if dropout else _encoded_chunks(pairs, tokenizer)
-        encoded = _encoded(chunks, data, name == "train", lines, drop, report)
+        encoded = _encoded(pairs, tokenizer, data, name == "train", lines, drop, report)
         corpus = write_corpus(folder / name, encoded, vocab_size=len(tokenizer), lines=lines)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
     facts = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
@@ -179,11 +171,9 @@ def _write_split(
     report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{told}")
 
 
-Chunk = tuple[list[tuple[int, tuple[str, str]]], list[list[int]], list[list[int]]]
-
-
 def _encoded(
-    chunks: Iterator[Chunk],
+    pairs: tuple[FilePair, ...],
+    tokenizer: Tokenizer,
     data: DataSettings,
     limited: bool,
     lines: "array[int]",
@@ -192,10 +182,10 @@ def _encoded(
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids of the pairs that pass, whose line numbers it adds to `lines`; lengths matter only if `limited`."""
     told = time.monotonic()
-    for chunk, *both_sides in chunks:
+    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
-            report(f"{len(lines):,} pairs encoded.")
+            report(f"{chunk[0][0] - 1:,} pairs encoded.")
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             shorter, longer = sorted(map(len, ids))
             if data.tgt_symbols and tgt and not ids[1]:
@@ -217,27 +207,12 @@ def _encoded(
                 drop(line, reason)
 
 
-def _numbered(pairs: tuple[FilePair, ...]) -> Iterator[tuple[int, tuple[str, str]]]:
-    return enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
-
-
-def _sampled_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer, dropout: float) -> Iterator[Chunk]:
-    """As `_encoded_chunks`, every chunk SEGMENTATIONS times, each time with other merges left out; symbols stay."""
-    sampler, numbered = tokenizer.sampler(dropout), _numbered(pairs)
-    while chunk := list(islice(numbered, CHUNK_LINES)):
-        src = sampler.encode_lines([pair[0] for _, pair in chunk], SEGMENTATIONS)
-        targets = [pair[1] for _, pair in chunk]
-        symbols = repeat(tokenizer.encode_targets(targets), SEGMENTATIONS) if tokenizer.symbols else None
-        for sampled in zip(src, symbols or sampler.encode_lines(targets, SEGMENTATIONS), strict=True):
-            yield chunk, *sampled
-
-
-def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[Chunk]:
+def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
 
     The tokenizer works on the next lines, on all cores, while the last ones are written.
     """
-    numbered = _numbered(pairs)
+    numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
     ahead: deque[tuple[list, Future, Future]] = deque()
     with ThreadPoolExecutor(2) as pool:
         while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:

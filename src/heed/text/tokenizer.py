@@ -1,21 +1,16 @@
 """Joint segmentation of both languages: byte-pair encoding (Sennrich et al. 2016) and word pieces (Wu et al. 2016).
 
-Byte pairs can be dropped at random in training text (Provilkov et al. 2020).
-
 Both work on bytes, written as 256 printable characters, so no text is unknown and `decode(encode(x)) == x` for any x.
 A space belongs to the word that follows it; a text is encoded with one space put before it, which decoding takes away,
 so a word has the same ids at the beginning of a line as within it.
 """
 
-import json
-import random
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import groupby, pairwise
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -31,8 +26,6 @@ CONTINUATION = "…"  # marks a word piece that does not begin a word; not among
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
 
-KEPT_SEGMENTATIONS = 32  # of each word; one that comes more often takes one of these again
-
 
 class TokenizerSettings(Settings):
     """How to segment; the paper: byte pairs, about 37,000 for English-German; 32,000 word pieces for English-French."""
@@ -41,15 +34,6 @@ class TokenizerSettings(Settings):
     vocab_size: int = Field(37_000, ge=600, description="ids at most, special symbols and 256 bytes included")
     min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
     sample_pairs: int = Field(2_000_000, ge=1, description="learn from so many pairs of lines at most, evenly spread")
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="BPE-dropout: merges left out at random in training text, which is segmented anew"
-    )
-
-    @model_validator(mode="after")
-    def _only_merges_drop(self) -> Self:
-        if self.dropout and self.kind != "bpe":
-            raise ValueError(f'dropout leaves out merges of byte pairs: it needs kind = "bpe", found "{self.kind}"')
-        return self
 
 
 class Tokenizer:
@@ -85,10 +69,6 @@ class Tokenizer:
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         """Ids of many lines, on all cores."""
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
-
-    def sampler(self, dropout: float) -> "SegmentationSampler":
-        """Segments as `encode_lines`, at random; of byte pairs only."""
-        return SegmentationSampler(self._backend, dropout)
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
         """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown.
@@ -146,48 +126,6 @@ class Tokenizer:
             raise
         except Exception as error:  # the library raises bare Exception for a broken file
             raise HeedError(f"{path}: not a tokenizer file ({error}).") from None
-
-
-class SegmentationSampler:
-    """BPE-dropout (Provilkov et al., ACL 2020): a merge that is due is left out with a probability.
-
-    The same calls give the same ids.
-    """
-
-    def __init__(self, backend: Backend, dropout: float):
-        self._split, self._dropout = backend.pre_tokenizer.pre_tokenize_str, dropout
-        self._ids = backend.get_vocab(with_added_tokens=False)
-        merges = json.loads(backend.to_str())["model"]["merges"]
-        self._ranks = {(left, right): rank for rank, (left, right) in enumerate(merges)}
-        self._seen: defaultdict[str, list[list[int]]] = defaultdict(list)
-        self._draws = random.Random(1)
-
-    def encode_lines(self, texts: list[str], n_times: int) -> Iterator[list[list[int]]]:
-        """Ids of each line, n_times, each time with other merges left out."""
-        lines = [[word for word, _ in self._split(" " + text)] for text in texts]
-        for _ in range(n_times):
-            yield [[i for word in words for i in self._sampled(word)] for words in lines]
-
-    def _sampled(self, word: str) -> list[int]:
-        seen = self._seen[word]
-        if len(seen) == KEPT_SEGMENTATIONS:
-            return seen[int(self._draws.random() * KEPT_SEGMENTATIONS)]
-        seen.append([self._ids[piece] for piece in self._pieces(word)])
-        return seen[-1]
-
-    def _pieces(self, word: str) -> list[str]:
-        """Algorithm 1 of the paper: the merge that was learned first, of those that are not left out this time."""
-        pieces, random_number = list(word), self._draws.random
-        while True:
-            due = [
-                (self._ranks[pair], i)
-                for i, pair in enumerate(pairwise(pieces))
-                if pair in self._ranks and random_number() >= self._dropout
-            ]
-            if not due:
-                return pieces
-            _, i = min(due)
-            pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
 
 
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
