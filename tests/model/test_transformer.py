@@ -299,3 +299,22 @@ def test_traced_attention_is_what_marian_attends_to(small_arch):
         (traced.cross, expected.cross_attentions),
     ):
         torch.testing.assert_close(ours, torch.cat(theirs), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_layers", [1, 6])
+@pytest.mark.parametrize("d_model", [128, 512])
+def test_a_new_models_encoder_keeps_its_tokens_apart(n_layers, d_model):
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=n_layers, d_model=d_model, d_ff=2 * d_model, n_heads=4, dropout=0.0)
+    model = Transformer(arch, 200).eval()
+    src = torch.randint(0, 200, (8, 14))
+    with torch.no_grad():
+        memory, embedded = model.encode(src, torch.ones_like(src, dtype=torch.bool)), model.src_embedding(src)
+    assert torch.cosine_similarity(memory, embedded, dim=-1).mean() > 0.6
+    assert torch.cosine_similarity(memory[:, :1], memory[:, 1:], dim=-1).mean() < 0.5
+    # Each sub-layer's last matrix, in Xavier's measure: deviation √(2 / (inputs + outputs)), times 1 / √(sub-layers).
+    scale = (2 * n_layers) ** -0.5
+    for layer in model.encoder:
+        for matrix in (layer.self_attention.out.weight, layer.feed_forward.outer.weight):
+            assert matrix.std().item() == pytest.approx(scale * (2 / sum(matrix.shape)) ** 0.5, rel=0.02)
+        assert layer.feed_forward.inner.weight.std().item() == pytest.approx((2 / (3 * d_model)) ** 0.5, rel=0.02)

@@ -397,6 +397,7 @@ class Transformer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
+        """Xavier-uniform (Glorot and Bengio 2010), small where a sub-layer adds to its input: docs/model.md."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module is not self.output:
                 merged = {id(m.qkv): m.widths for m in self.modules() if isinstance(m, SelfAttention)}
@@ -405,6 +406,12 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(part)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        for stack in (self.encoder, self.decoder):
+            parts = list(stack.modules())
+            last = [part.out for part in parts if isinstance(part, SelfAttention | CrossAttention)]
+            last += [part.outer for part in parts if isinstance(part, FeedForward)]
+            for projection in last:
+                nn.init.xavier_uniform_(projection.weight, gain=len(last) ** -0.5)
         for table in {module.weight for module in self.modules() if isinstance(module, nn.Embedding)}:
             nn.init.normal_(table, std=self.arch.d_model**-0.5)
         if self.arch.share == "none":
