@@ -313,8 +313,17 @@ def test_a_new_models_encoder_keeps_its_tokens_apart(n_layers, d_model):
     assert torch.cosine_similarity(memory, embedded, dim=-1).mean() > 0.6
     assert torch.cosine_similarity(memory[:, :1], memory[:, 1:], dim=-1).mean() < 0.5
     # Each sub-layer's last matrix, in Xavier's measure: deviation √(2 / (inputs + outputs)), times 1 / √(sub-layers).
-    scale = (2 * n_layers) ** -0.5
+    last = [
+        [part for layer in model.encoder for part in (layer.self_attention.out, layer.feed_forward.outer)],
+        [
+            part
+            for layer in model.decoder
+            for part in (layer.self_attention.out, layer.cross_attention.out, layer.feed_forward.outer)
+        ],
+    ]
+    for projections in last:
+        for matrix in (projection.weight for projection in projections):
+            expected = (2 / sum(matrix.shape) / len(projections)) ** 0.5
+            assert matrix.std().item() == pytest.approx(expected, rel=0.02)
     for layer in model.encoder:
-        for matrix in (layer.self_attention.out.weight, layer.feed_forward.outer.weight):
-            assert matrix.std().item() == pytest.approx(scale * (2 / sum(matrix.shape)) ** 0.5, rel=0.02)
         assert layer.feed_forward.inner.weight.std().item() == pytest.approx((2 / (3 * d_model)) ** 0.5, rel=0.02)
