@@ -71,7 +71,7 @@ def product(
     With AMX tiles.cpp multiplies, unless the sums are short: those PyTorch takes as fast. Else PyTorch.
     """
     crosswise = a.stride(1) != 1
-    if not (_tiled(a) and (crosswise or (a.shape[1] >= LONG_SUM and len(a) % 32 == 0))):
+    if not (_tiled(a) and (crosswise or a.shape[1] >= LONG_SUM)):
         if add:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)

@@ -2,8 +2,8 @@
 // dy W and dyᵀ x; the last one, the gradient of a weight, is added to its fp32 sum at once.
 //
 // The second operand is first laid out as the processor wants it, in panels of 32 columns, by all threads. Then a
-// thread takes 128 rows of the result and works block by block, 32 x 32 sums in four tiles; what its rows meet again
-// soon stays in its cache. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
+// thread takes 128 rows of the result, lays their first operand out tile by tile, and works block by block, 32 x 32 sums
+// in four tiles; what its rows meet again soon stays in its cache, and panels are fetched into the nearest one in time. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
 // processor. Each sum has one order, whatever the threads do.
 
 #include "common.h"
@@ -84,6 +84,11 @@ inline void turn_rows(const bf16* from, int64_t ld, bf16* to) {
         transpose_quarters(odd, turned);
         for (int i = 0; i < 4; i++) _mm512_store_si512(to + (column + 2 * i + 1) * 32, turned[i]);
     }
+}
+
+// One that does not: the same two tiles of 16 rows (i) of 32 (k).
+inline void copy_rows(const bf16* from, int64_t ld, bf16* to) {
+    for (int i = 0; i < 32; i++) _mm512_store_si512(to + i * 32, _mm512_loadu_si512(from + i * ld));
 }
 
 // A copy of n_rows rows of n_columns numbers, zeros for the rest of 32 x 32.
@@ -172,19 +177,19 @@ struct Tiles {  // a thread's, while this lives
             uint8_t rows[16] = {};
         } shape;
         for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
-        _tile_loadconfig(&shape);
+        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC's own function tells the compiler of its first bytes alone
     }
     ~Tiles() { _tile_release(); }
 };
 
-// The sums in tiles 0 to 3 take in 32 products each: rows of `a`, a_row bytes apart, by the two tiles at b.
-[[gnu::always_inline]] inline void multiply_tiles(const bf16* a, int64_t a_row, const bf16* b) {
-    _tile_loadd(4, a, a_row);
+// The sums in tiles 0 to 3 take in 32 products each: two tiles at `a`, rows of the result, by two at b, columns.
+[[gnu::always_inline]] inline void multiply_tiles(const bf16* a, const bf16* b) {
+    _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + TILE, 64);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, reinterpret_cast<const char*>(a) + 16 * a_row, a_row);
+    _tile_loadd(5, a + TILE, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
 }
@@ -193,7 +198,6 @@ template <bool ADD>
 void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, int64_t m, int64_t n, int64_t depth) {
     const int64_t n_k = (depth + 31) / 32, n_panels = (n + 31) / 32, n_blocks = (m + 31) / 32;  // tiles and blocks
     const int64_t most_k = ADD ? std::min(DEPTH / 32, n_k) : n_k;
-    const int64_t whole_k = a.crosswise ? n_k : depth / 32;  // those for which `a` can be read where it lies
     bf16* const panels = shared_panels.take(n_panels * n_k * 2 * TILE);
     int64_t n_rows = ROWS / SIDE;
     while (n_rows > 1 && (n_blocks + n_rows - 1) / n_rows < 2 * omp_get_max_threads()) n_rows /= 2;
@@ -211,7 +215,7 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
                         pair_columns(from, from_ld, to);
                 });
             }
-        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE);  // of a block: its tiles of `a` that had to be laid out
+        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE);  // of a thread: their tiles of `a`
         alignas(64) float sums[SIDE * SIDE];
         Finish<ADD> finish;
 #pragma omp for schedule(dynamic)
@@ -219,16 +223,17 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
             const int64_t m1 = std::min(n_blocks, m0 + n_rows);
             for (int64_t k0 = 0; k0 < n_k; k0 += most_k) {
                 const int64_t k1 = std::min(n_k, k0 + most_k);
-                for (int64_t k = a.crosswise ? k0 : whole_k; k < k1; k++)
-                    for (int64_t i = m0; i < m1; i++) {
+                for (int64_t i = m0; i < m1; i++)
+                    for (int64_t k = k0; k < k1; k++) {
                         bf16* const to = rows + ((i - m0) * most_k + k - k0) * 2 * TILE;
                         square(a, i * 32, k * 32, m, depth, [&](const bf16* from, int64_t from_ld) {
                             if (a.crosswise)
                                 turn_rows(from, from_ld, to);
                             else
-                                memcpy(to, from, sizeof(bf16) * 2 * TILE);  // the copy with zeros
+                                copy_rows(from, from_ld, to);
                         });
                     }
+                asm volatile("" : : : "memory");  // GCC does not know that tiles are loaded from there
                 const int64_t late = k1 - k0 > 4 ? 2 : 1;  // by then the sums of the block before have reached memory
                 const int64_t rows_a_time = (SIDE + k1 - k0 - late - 1) / std::max<int64_t>(1, k1 - k0 - late);
                 const int64_t group = std::max<int64_t>(1, GROUP / ((k1 - k0) * 2 * TILE));
@@ -241,10 +246,9 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
                         _tile_zero(3);
                         for (int64_t k = k0; k < k1; k++) {
                             const bf16* const columns = panels + (p * n_k + k) * 2 * TILE;
-                            if (a.crosswise || k >= whole_k)
-                                multiply_tiles(rows + ((i - m0) * most_k + k - k0) * 2 * TILE, 64, columns);
-                            else
-                                multiply_tiles(a.at(i * 32, k * 32), a.ld * sizeof(bf16), columns);
+                            for (int64_t q = 0; q < 2 * TILE; q += 32)  // two steps ahead, be it in the next panel
+                                _mm_prefetch(reinterpret_cast<const char*>(columns + 4 * TILE + q), _MM_HINT_T0);
+                            multiply_tiles(rows + ((i - m0) * most_k + k - k0) * 2 * TILE, columns);
                             if (k >= k0 + late)
                                 for (int64_t r = 0; r < rows_a_time && finish.rows; r++) finish.row();
                         }
@@ -279,8 +283,7 @@ extern "C" int has_tiles() {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-// C (m x n) = A B + bias, or C += A B where C is fp32 (`add`). A's rows and B's columns are operands: see there. The
-// rows of an A that does not lie crosswise come in multiples of 32.
+// C (m x n) = A B + bias, or C += A B where C is fp32 (`add`). A's rows and B's columns are operands: see there.
 extern "C" void tile_product(const bf16* a, int64_t a_ld, int32_t a_crosswise, const bf16* b, int64_t b_ld,
                              int32_t b_crosswise, void* c, int64_t c_ld, int32_t add, const bf16* bias, int64_t m, int64_t n,
                              int64_t depth) {
