@@ -168,12 +168,14 @@ def test_self_attention_is_torchs(dtype, causal, n_heads, d_k, d_v):
 
 
 @both_types
-def test_cross_attention_is_torchs(dtype):
-    spans, src_spans = spans_of([5, 1, 20]), spans_of([33, 2, 1])
-    leaves = [leaf(len(spans.places), 24, dtype=dtype), leaf(len(src_spans.places), 24 + 40, dtype=dtype)]
+@pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(8, 3, 5), (2, 32, 32), (1, 64, 64)])
+def test_cross_attention_is_torchs(dtype, n_heads, d_k, d_v):
+    spans, src_spans = spans_of([5, 1, 20, 16]), spans_of([33, 2, 1, 17])
+    widths = [n_heads * d_k, n_heads * d_v]
+    leaves = [leaf(len(spans.places), widths[0], dtype=dtype), leaf(len(src_spans.places), sum(widths), dtype=dtype)]
     q, kv = exact = copies(leaves)
-    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=8, widths=[24, 40], dropout=0.0)
-    reference = reference_attention(q, *kv.split([24, 40], 1), spans, src_spans, 8, False)
+    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=n_heads, widths=widths, dropout=0.0)
+    reference = reference_attention(q, *kv.split(widths, 1), spans, src_spans, n_heads, False)
     assert_same(ours, reference, leaves, exact)
 
 
@@ -202,7 +204,8 @@ def dropout_factors(spans, src_spans, n_heads, causal, rate, seed):
 
 @both_types
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, causal):
+@pytest.mark.parametrize(("d_k", "d_v"), [(8, 6), (32, 32)])
+def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, causal, d_k, d_v):
     spans = spans_of([1, 17, 30, 3, 16, 64])
     src_spans = spans if causal else spans_of([5, 9, 1, 40, 2, 33])
     n_heads, rate = 4, 0.3
@@ -213,7 +216,8 @@ def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, 
     assert float((drawn == 0).float().mean()) == pytest.approx(rate, abs=0.02)
     torch.testing.assert_close(drawn[drawn > 0], torch.full_like(drawn[drawn > 0], 1 / (1 - rate)))
     assert len({tuple(row.tolist()) for row in factors[5].flatten(0, 1)}) > 0.9 * n_heads * len(factors[5][0])
-    leaves = [leaf(len(s.places), width, dtype=dtype) for s, width in ((spans, 32), (src_spans, 32), (src_spans, 24))]
+    sides = ((spans, d_k), (src_spans, d_k), (src_spans, d_v))
+    leaves = [leaf(len(s.places), n_heads * width, dtype=dtype) for s, width in sides]
     exact = copies(leaves)
     ours = attend(*leaves, *shape, rate, seed=7)
     assert_same(ours, reference_attention(*exact, *shape, factors), leaves, exact)

@@ -13,18 +13,8 @@ struct Heads {
     int64_t kv() const { return keys() + values(); }
 };
 
-#if defined(__AVX512BF16__) && defined(__AVX512VL__)
+#ifdef HEED_HAS_BF16_PAIRS
 constexpr bool HAS_BF16_PAIRS = true;
-
-// The instruction multiplies pairs of bf16 numbers and adds both products to a float.
-template <class T>
-static inline __m512bh pairs(const T& x) {
-    static_assert(sizeof(T) == sizeof(__m512bh));
-    __m512bh numbers;
-    memcpy(&numbers, &x, sizeof(numbers));
-    return numbers;
-}
-static inline __m512i loaded(const void* x) { return _mm512_loadu_si512(x); }
 
 static inline void round_to_bf16(const float* x, bf16* to, int64_t n) {  // n a multiple of 16
     for (int64_t j = 0; j < n; j += W) {

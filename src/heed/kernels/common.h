@@ -12,6 +12,9 @@
 #include <cstring>
 #include <memory>
 #include <omp.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 typedef float Vec __attribute__((vector_size(64)));  // 16 numbers; the compiler splits it where registers are shorter
 constexpr int64_t W = 16;
@@ -34,7 +37,21 @@ static inline void put(bf16& to, float x) {  // rounds to the nearest, ties to e
     to.bits = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+#if defined(__AVX512BF16__) && defined(__AVX512VL__)
+#define HEED_HAS_BF16_PAIRS 1
+// The instruction multiplies pairs of bf16 numbers and adds both products to a float.
+template <class T>
+static inline __m512bh pairs(const T& x) {
+    static_assert(sizeof(T) == sizeof(__m512bh));
+    __m512bh numbers;
+    memcpy(&numbers, &x, sizeof(numbers));
+    return numbers;
+}
+static inline __m512i loaded(const void* x) { return _mm512_loadu_si512(x); }
+#endif
+
 typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Bits __attribute__((vector_size(64)));
 
 static inline int32_t truncated(float x) { return int32_t(x); }
 static inline Ints truncated(Vec x) { return __builtin_convertvector(x, Ints); }

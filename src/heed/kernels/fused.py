@@ -320,18 +320,18 @@ class _Attend(torch.autograd.Function):
             dropout,
             causal,
         )
-        out, log_sums = q.new_empty(len(q), widths[2]), torch.empty(len(q), n_heads)
-        kernel("attend", q)(*(t.data_ptr() for t in (*parts, out, log_sums)), ctypes.addressof(shape))
-        ctx.save_for_backward(q, kv, out, log_sums)
+        out = q.new_empty(len(q), widths[2])
+        kernel("attend", q)(*(t.data_ptr() for t in (*parts, out)), ctypes.addressof(shape))
+        ctx.save_for_backward(q, kv)
         ctx.shape, ctx.widths, ctx.spans = shape, widths, (spans, src_spans)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        q, kv, out, log_sums = ctx.saved_tensors
+        q, kv = ctx.saved_tensors
         dout = dout.contiguous()
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
-        tensors = (*_parts(q, kv, ctx.widths), out, dout, log_sums, *_parts(dq, dkv, ctx.widths))
+        tensors = (*_parts(q, kv, ctx.widths), dout, *_parts(dq, dkv, ctx.widths))
         kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
         return dq, dkv, None, None, None, None, None, None

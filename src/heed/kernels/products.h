@@ -6,9 +6,6 @@
 #include "common.h"
 
 #include <utility>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 constexpr int64_t PANEL = 2 * W;
 

@@ -4,31 +4,7 @@
 // Rows are tokens. The same call gives the same bits; another number of threads changes the order in which gradients of
 // biases and norms are summed, nothing else.
 
-#include "common.h"
-
-// 32 random bits for element `index` of the dropout numbered `seed` (two rounds of multiply and shift: lowbias32 by
-// Chris Wellons). Forward and backward pass draw the same bits, so that no mask is kept.
-static inline uint32_t random_bits(uint32_t index, uint32_t key0, uint32_t key1) {
-    uint32_t x = index + key0;
-    x ^= x >> 16;
-    x *= 0x7feb352dU;
-    x ^= (x >> 15) ^ key1;
-    x *= 0x846ca68bU;
-    x ^= x >> 16;
-    return x;
-}
-
-struct Dropout {
-    uint32_t key0, key1, n_dropped;  // of 2^32
-    float scale;
-    Dropout(uint64_t seed, float rate)
-        : key0(uint32_t(seed)), key1(uint32_t(seed >> 32)), n_dropped(uint32_t(double(rate) * 4294967296.0)),
-          scale(1.0f / (1.0f - rate)) {}
-    // For column j of the row whose first element has this index.
-    inline float factor(uint32_t first, int32_t j) const {
-        return random_bits(first + uint32_t(j), key0, key1) < n_dropped ? 0.0f : scale;
-    }
-};
+#include "sentences.h"
 
 // Sums of columns by several threads: each adds to its own row of numbers, and the rows are added in their order.
 struct ColumnSums {
@@ -220,205 +196,6 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Attention of sentences that lie end to end: rows offsets[s] to offsets[s + 1] belong to sentence s. One thread takes
-// one head of one sentence, whose matrices are small and stay in its cache, in float.
-
-template <int VECS>
-static inline void columns(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
-                           int64_t ldc, int64_t m, int64_t k) {
-    int64_t i = rows<7, VECS>(0, a, a_row, a_col, b, ldb, c, ldc, m, k);
-    i = rows<4, VECS>(i, a, a_row, a_col, b, ldb, c, ldc, m, k);
-    i = rows<2, VECS>(i, a, a_row, a_col, b, ldb, c, ldc, m, k);
-    rows<1, VECS>(i, a, a_row, a_col, b, ldb, c, ldc, m, k);
-}
-
-static void product(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c, int64_t ldc,
-                    int64_t m, int64_t n, int64_t k) {
-    int64_t j = 0;
-    for (; j + 2 * W <= n; j += 2 * W) columns<2>(a, a_row, a_col, b + j, ldb, c + j, ldc, m, k);
-    if (j < n) columns<1>(a, a_row, a_col, b + j, ldb, c + j, ldc, m, k);
-}
-
-// The rows of one head as float, filled up with zeros to whole vectors; and the same with rows and columns swapped.
-template <class T>
-static void read_rows(const T* from, int64_t stride, float* to, int64_t n, int64_t d) {
-    const int64_t ld = whole_vectors(d);
-    for (int64_t i = 0; i < n; i++) {
-        for (int32_t j = 0; j < d; j++) to[i * ld + j] = to_float(from[i * stride + j]);
-        for (int64_t j = d; j < ld; j++) to[i * ld + j] = 0;
-    }
-}
-#ifdef __AVX512F__  // elsewhere a shuffle of 16 numbers is many instructions
-// Of 16 x 16 numbers, in every square of 2 STEP, the upper right quarter and the lower left one change places. With steps
-// of 1, 2, 4 and 8 rows have become columns.
-template <int STEP>
-static inline void swap_quarters(Vec* x) {
-    Ints low, high;
-    for (int i = 0; i < W; i++) {
-        low[i] = i & STEP ? int(W) + i - STEP : i;
-        high[i] = i & STEP ? int(W) + i : i + STEP;
-    }
-    for (int i = 0; i < W; i++)
-        if (!(i & STEP)) {
-            const Vec a = x[i], b = x[i + STEP];
-            x[i] = __builtin_shuffle(a, b, low);
-            x[i + STEP] = __builtin_shuffle(a, b, high);
-        }
-}
-static void swap_axes(const float* from, int64_t ld_from, float* to, int64_t n, int64_t d) {
-    const int64_t ld = whole_vectors(n);
-    for (int64_t j = 0; j < d; j += W)
-        for (int64_t i = 0; i < n; i += W) {
-            Vec x[W];
-            for (int64_t r = 0; r < W; r++) x[r] = i + r < n ? load(from + (i + r) * ld_from + j) : Vec{};
-            swap_quarters<1>(x);
-            swap_quarters<2>(x);
-            swap_quarters<4>(x);
-            swap_quarters<8>(x);
-            for (int64_t c = 0; c < W && j + c < d; c++) memcpy(to + (j + c) * ld + i, &x[c], sizeof(Vec));
-        }
-}
-#else
-static void swap_axes(const float* from, int64_t ld_from, float* to, int64_t n, int64_t d) {
-    const int64_t ld = whole_vectors(n);
-    for (int32_t j = 0; j < d; j++) {
-        for (int64_t i = 0; i < n; i++) to[j * ld + i] = from[i * ld_from + j];
-        for (int64_t i = n; i < ld; i++) to[j * ld + i] = 0;
-    }
-}
-#endif
-template <class T>
-static void write_rows(const float* from, T* to, int64_t stride, int64_t n, int64_t d, float scale) {
-    const int64_t ld = whole_vectors(d);
-    for (int64_t i = 0; i < n; i++)
-        for (int32_t j = 0; j < d; j++) put(to[i * stride + j], from[i * ld + j] * scale);
-}
-
-struct Place {  // one head of one sentence: its first rows and how many there are
-    int64_t head, q0, nq, k0, nk;
-};
-
-struct Shape {
-    const int64_t *q_offsets, *k_offsets;
-    int64_t n_sentences, n_heads, d_k, d_v, q_stride, k_stride, v_stride;
-    uint64_t seed;  // of the dropout of weights
-    float rate;
-    int32_t causal;
-
-    Place place(int64_t pair) const {
-        const int64_t sentence = pair / n_heads, q0 = q_offsets[sentence], k0 = k_offsets[sentence];
-        return {pair % n_heads, q0, q_offsets[sentence + 1] - q0, k0, k_offsets[sentence + 1] - k0};
-    }
-    // Rows of weights have as many columns as their sentence has keys: drawn places keep their elements apart.
-    uint32_t first_element(const Dropout& dropout, int64_t query, int64_t head) const {
-        return random_bits(uint32_t(query * n_heads + head), dropout.key1, dropout.key0);
-    }
-};
-
-template <class T>
-static void attend(const T* q, const T* k, const T* v, T* out, float* log_sums, const Shape& s) {
-    const float scale = 1.0f / std::sqrt(float(s.d_k));
-    const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v);
-    const Dropout dropout(s.seed, s.rate);
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const auto [head, q0, nq, k0, nk] = s.place(pair);
-            const int64_t ld = whole_vectors(nk);
-            float* Q = scratch.take(nq * (kd + ld + vd) + nk * (kd + vd) + s.d_k * ld);
-            float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *P = V + nk * vd, *O = P + nq * ld;
-            read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
-            read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
-            read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
-            swap_axes(K, kd, KT, nk, s.d_k);
-            product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
-            for (int64_t i = 0; i < nq; i++) {
-                float* p = P + i * ld;
-                const int64_t seen = s.causal ? i + 1 : nk;
-                Vec tops = Vec{} - INFINITY, totals = {};
-                for (int64_t j = 0; j < seen; j += W) tops = larger(tops, first_places(load(p + j), seen - j, -INFINITY));
-                const float top = folded(tops, larger);
-                for (int64_t j = 0; j < seen; j += W) {
-                    const Vec e = first_places(exponential((load(p + j) - top) * scale), seen - j, 0);
-                    store(e, p + j);
-                    totals += e;
-                }
-                const float total = folded(totals, [](Vec a, Vec b) { return a + b; }), inverse = 1.0f / total;
-                if (s.rate > 0) {
-                    const uint32_t first = s.first_element(dropout, q0 + i, head);
-                    for (int32_t j = 0; j < seen; j++) p[j] *= inverse * dropout.factor(first, j);
-                } else {
-                    for (int64_t j = 0; j < seen; j += W) store(load(p + j) * inverse, p + j);
-                }
-                for (int64_t j = seen; j < ld; j++) p[j] = 0;
-                log_sums[(q0 + i) * s.n_heads + head] = top * scale + std::log(total);
-            }
-            product(P, ld, 1, V, vd, O, vd, nq, vd, nk);
-            write_rows(O, out + q0 * s.n_heads * s.d_v + head * s.d_v, s.n_heads * s.d_v, nq, s.d_v, 1.0f);
-        }
-    }
-}
-
-template <class T>
-static void attend_backward(const T* q, const T* k, const T* v, const T* out, const T* dout, const float* log_sums,
-                            T* dq, T* dk, T* dv, const Shape& s) {
-    const float scale = 1.0f / std::sqrt(float(s.d_k));
-    const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v), out_stride = s.n_heads * s.d_v;
-    const Dropout dropout(s.seed, s.rate);
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const auto [head, q0, nq, k0, nk] = s.place(pair);
-            const int64_t ld = whole_vectors(nk);
-            const int64_t widest = std::max(kd, vd);
-            float* Q = scratch.take(nq * (kd + vd + 2 * ld) + nk * (kd + vd) + (s.d_k + s.d_v) * ld +
-                                    std::max(nq, nk) * widest);
-            float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *VT = V + nk * vd, *dO = VT + s.d_v * ld;
-            float *P = dO + nq * vd, *dP = P + nq * ld, *result = dP + nq * ld;
-            read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
-            read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
-            read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
-            read_rows(dout + q0 * out_stride + head * s.d_v, out_stride, dO, nq, s.d_v);
-            swap_axes(K, kd, KT, nk, s.d_k);
-            swap_axes(V, vd, VT, nk, s.d_v);
-            product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
-            product(dO, vd, 1, VT, ld, dP, ld, nq, ld, s.d_v);
-            for (int64_t i = 0; i < nq; i++) {
-                float *p = P + i * ld, *dp = dP + i * ld;
-                const T* o = out + (q0 + i) * out_stride + head * s.d_v;
-                const int64_t seen = s.causal ? i + 1 : nk;
-                const float log_sum = log_sums[(q0 + i) * s.n_heads + head];
-                float mean = 0;  // of dP under P: the same as dO · O
-                for (int32_t j = 0; j < s.d_v; j++) mean += dO[i * vd + j] * to_float(o[j]);
-                for (int64_t j = 0; j < seen; j += W)
-                    store(first_places(exponential(load(p + j) * scale - log_sum), seen - j, 0), p + j);
-                if (s.rate > 0) {
-                    const uint32_t first = s.first_element(dropout, q0 + i, head);
-                    for (int32_t j = 0; j < seen; j++) {
-                        const float factor = dropout.factor(first, j);
-                        dp[j] = p[j] * (dp[j] * factor - mean);
-                        p[j] *= factor;
-                    }
-                } else {
-                    for (int64_t j = 0; j < seen; j += W) store(load(p + j) * (load(dp + j) - mean), dp + j);
-                }
-                for (int64_t j = seen; j < ld; j++) p[j] = dp[j] = 0;
-            }
-            product(dP, ld, 1, K, kd, result, kd, nq, kd, nk);
-            write_rows(result, dq + q0 * s.q_stride + head * s.d_k, s.q_stride, nq, s.d_k, scale);
-            product(dP, 1, ld, Q, kd, result, kd, nk, kd, nq);
-            write_rows(result, dk + k0 * s.k_stride + head * s.d_k, s.k_stride, nk, s.d_k, scale);
-            product(P, 1, ld, dO, vd, result, vd, nk, vd, nq);
-            write_rows(result, dv + k0 * s.v_stride + head * s.d_v, s.v_stride, nk, s.d_v, 1.0f);
-        }
-    }
-}
-
 #define EXPORT(T)                                                                                                      \
     void add_norm_##T(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,            \
                       float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {                   \
@@ -445,12 +222,12 @@ static void attend_backward(const T* q, const T* k, const T* v, const T* out, co
                            float epsilon) {                                                                            \
         smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon);                                                  \
     }                                                                                                                  \
-    void attend_##T(const T* q, const T* k, const T* v, T* out, float* log_sums, const Shape* s) {                     \
-        attend(q, k, v, out, log_sums, *s);                                                                            \
+    void attend_##T(const T* q, const T* k, const T* v, T* out, const Shape* s) {                                      \
+        attend(q, k, v, out, *s);                                                                                      \
     }                                                                                                                  \
-    void attend_backward_##T(const T* q, const T* k, const T* v, const T* out, const T* dout, const float* log_sums,   \
-                             T* dq, T* dk, T* dv, const Shape* s) {                                                    \
-        attend_backward(q, k, v, out, dout, log_sums, dq, dk, dv, *s);                                                 \
+    void attend_backward_##T(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,                   \
+                             const Shape* s) {                                                                         \
+        attend_backward(q, k, v, dout, dq, dk, dv, *s);                                                                \
     }
 
 extern "C" {
