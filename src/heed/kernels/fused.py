@@ -21,7 +21,7 @@ def _seed() -> int:
     return int(torch.randint(2**63 - 1, ()))
 
 
-LONG_SUM = 512  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
+LONG_SUM = 256  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
 LONGEST_SUM = 2048  # longer ones are added up in parts, in fp32, whose operands stay in the cache
 ROW_MULTIPLE = 64  # matrix products prepare themselves anew for each number of rows: docs/performance.md
 

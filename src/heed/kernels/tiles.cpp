@@ -3,7 +3,7 @@
 //
 // The second operand is first laid out as the processor wants it, in panels of 32 columns, by all threads. Then a
 // thread takes 128 rows of the result, lays their first operand out tile by tile, and works block by block, 32 x 32 sums
-// in four tiles; what its rows meet again soon stays in its cache, and panels are fetched into the nearest one in time. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
+// in four tiles; what its rows meet again soon stays in its cache. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
 // processor. Each sum has one order, whatever the threads do.
 
 #include "tiles.h"
@@ -168,16 +168,37 @@ struct Finish {
 
 inline __m512 widened(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
+// Fetches an eighth of what the operands have two steps later, be it in the next block.
+template <int EIGHTH>
+[[gnu::always_inline]] inline void fetch(const bf16* a, const bf16* b) {
+    for (const bf16* x : {a, b}) {
+        const char* const later = reinterpret_cast<const char*>(x + 4 * TILE + EIGHTH * TILE / 4);
+        _mm_prefetch(later, _MM_HINT_T0);
+        _mm_prefetch(later + 64, _MM_HINT_T0);
+        _mm_prefetch(later + 128, _MM_HINT_T0);
+        _mm_prefetch(later + 192, _MM_HINT_T0);
+    }
+}
+
 // The sums in tiles 0 to 3 take in 32 products each: two tiles at `a`, rows of the result, by two at b, columns.
+// Instructions on tiles that follow each other closely hinder each other, so others stand between them.
 [[gnu::always_inline]] inline void multiply_tiles(const bf16* a, const bf16* b) {
     _tile_loadd(4, a, 64);
+    fetch<0>(a, b);
     _tile_loadd(6, b, 64);
+    fetch<1>(a, b);
     _tile_dpbf16ps(0, 4, 6);
+    fetch<2>(a, b);
     _tile_loadd(7, b + TILE, 64);
+    fetch<3>(a, b);
     _tile_dpbf16ps(1, 4, 7);
+    fetch<4>(a, b);
     _tile_loadd(5, a + TILE, 64);
+    fetch<5>(a, b);
     _tile_dpbf16ps(2, 5, 6);
+    fetch<6>(a, b);
     _tile_dpbf16ps(3, 5, 7);
+    fetch<7>(a, b);
 }
 
 template <bool ADD>
@@ -232,8 +253,6 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
                         _tile_zero(3);
                         for (int64_t k = k0; k < k1; k++) {
                             const bf16* const columns = panels + (p * n_k + k) * 2 * TILE;
-                            for (int64_t q = 0; q < 2 * TILE; q += 32)  // two steps ahead, be it in the next panel
-                                _mm_prefetch(reinterpret_cast<const char*>(columns + 4 * TILE + q), _MM_HINT_T0);
                             multiply_tiles(rows + ((i - m0) * most_k + k - k0) * 2 * TILE, columns);
                             if (k >= k0 + late)
                                 for (int64_t r = 0; r < rows_a_time && finish.rows; r++) finish.row();
