@@ -5,7 +5,6 @@
 #pragma once
 
 #include "dropout.h"
-#include "tiles.h"
 
 #include <type_traits>
 #include <utility>
@@ -248,42 +247,8 @@ static inline void dots(std::index_sequence<R...>, const Rows& rows, int64_t i, 
     (_mm512_storeu_ps(to + R * W, sum[R]), ...);
 }
 
-#ifdef HEED_HAS_TILES
-// The same of 16 rows by tiles; 4 and 5 hold what was turned.
-template <int D>
-static inline void dots_by_tiles(const Rows& rows, int64_t i, float* to) {
-    static_assert(D == 32 || D == 64);
-    alignas(64) bf16 copy[W * D];
-    const bf16* from = rows[i];
-    int64_t stride = rows.stride;
-    if (i + W > rows.n) {  // behind the last row there may be no memory
-        for (int r = 0; r < W; r++) memcpy(copy + r * D, rows[i + r], sizeof(bf16) * D);
-        from = copy;
-        stride = D;
-        asm volatile("" : : : "memory");  // GCC does not know that tiles are loaded from there
-    }
-    _tile_zero(0);
-    _tile_loadd(6, from, stride * sizeof(bf16));
-    _tile_dpbf16ps(0, 6, 4);
-    if (D == 64) {
-        _tile_loadd(7, from + 32, stride * sizeof(bf16));
-        _tile_dpbf16ps(0, 7, 5);
-    }
-    _tile_stored(0, to, W * sizeof(float));
-}
-#endif
-
-template <int D>  // of n rows, and up to 15 more places in `to`
-static inline void all_dots(const Rows& rows, int64_t n, const float* turned, float* to, bool by_tiles) {
-#ifdef HEED_HAS_TILES
-    if (by_tiles) {
-        asm volatile("" : : : "memory");
-        _tile_loadd(4, turned, 64);
-        if (D == 64) _tile_loadd(5, turned + W * W, 64);
-        for (int64_t i = 0; i < n; i += W) dots_by_tiles<D>(rows, i, to + i * W);
-        return;
-    }
-#endif
+template <int D>  // of n rows, and up to 7 more places in `to`
+static inline void all_dots(const Rows& rows, int64_t n, const float* turned, float* to) {
     for (int64_t i = 0; i < n; i += 8)
         if (n - i > 4)
             dots<D>(std::make_index_sequence<8>(), rows, i, turned, to + i * W);
@@ -403,10 +368,8 @@ static void attend_in_pairs(const bf16* q, const bf16* k, const bf16* v, bf16* o
     const float scale = 1.0f / std::sqrt(float(D));
     const Dropout dropout(s.seed, s.rate);
     const int64_t out_stride = s.n_heads * D;
-    const bool by_tiles = has_tiles();
 #pragma omp parallel
     {
-        const Tiles tiles(by_tiles);
         Scratch scratch;
 #pragma omp for schedule(dynamic, 16)
         for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
@@ -414,14 +377,14 @@ static void attend_in_pairs(const bf16* q, const bf16* k, const bf16* v, bf16* o
             const Rows Q = {q + at.q0 * s.q_stride + at.head * D, s.q_stride, at.nq};
             const Rows K = {k + at.k0 * s.k_stride + at.head * D, s.k_stride, at.nk};
             const Rows V = {v + at.k0 * s.v_stride + at.head * D, s.v_stride, at.nk};
-            Aligned memory(scratch, (D / 2 + at.nk + W + (at.nk + 1) / 2 + 1) * W);
-            float *const turned = memory.take(D / 2 * W), *const p = memory.take((at.nk + W) * W);
+            Aligned memory(scratch, (D / 2 + at.nk + 8 + (at.nk + 1) / 2 + 1) * W);
+            float *const turned = memory.take(D / 2 * W), *const p = memory.take((at.nk + 8) * W);
             float* const inverse = memory.take(W);
             int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
             for (int64_t i0 = 0; i0 < at.nq; i0 += W) {
                 const Queries queries(s, dropout, at, i0);
                 turn<D>(Q, i0, turned);
-                all_dots<D>(K, queries.n_keys, turned, p, by_tiles);
+                all_dots<D>(K, queries.n_keys, turned, p);
                 store(queries.softmax(p, scale), inverse);
                 if (queries.drops)
                     for (int64_t j = 0; j < queries.n_keys; j++) store(load(p + j * W) * queries.factors(j), p + j * W);
@@ -439,10 +402,8 @@ static void attend_backward_in_pairs(const bf16* q, const bf16* k, const bf16* v
     const float scale = 1.0f / std::sqrt(float(D));
     const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const Dropout dropout(s.seed, s.rate);
-    const bool by_tiles = has_tiles();
 #pragma omp parallel
     {
-        const Tiles tiles(by_tiles);
         Scratch scratch;
 #pragma omp for schedule(dynamic, 16)
         for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
@@ -453,9 +414,9 @@ static void attend_backward_in_pairs(const bf16* q, const bf16* k, const bf16* v
             const Rows V = {v + at.k0 * s.v_stride + column, s.v_stride, at.nk};
             const Rows dO = {dout + at.q0 * out_stride + column, out_stride, at.nq};
             const int64_t ld = whole_vectors(at.nq) / 2;  // pairs of queries, of the weights by key
-            Aligned memory(scratch, (D + 2 * (at.nk + W) + (at.nk + 1) / 2) * W + 2 * whole_vectors(at.nk * ld));
+            Aligned memory(scratch, (D + 2 * (at.nk + 8) + (at.nk + 1) / 2) * W + 2 * whole_vectors(at.nk * ld));
             float *const turned_q = memory.take(D / 2 * W), *const turned_do = memory.take(D / 2 * W);
-            float *const p = memory.take((at.nk + W) * W), *const dp = memory.take((at.nk + W) * W);
+            float *const p = memory.take((at.nk + 8) * W), *const dp = memory.take((at.nk + 8) * W);
             int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
             int32_t* const ds_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
             int32_t* const p_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
@@ -463,8 +424,8 @@ static void attend_backward_in_pairs(const bf16* q, const bf16* k, const bf16* v
                 const Queries queries(s, dropout, at, i0);
                 turn<D>(Q, i0, turned_q);
                 turn<D>(dO, i0, turned_do);
-                all_dots<D>(K, queries.n_keys, turned_q, p, by_tiles);
-                all_dots<D>(V, queries.n_keys, turned_do, dp, by_tiles);
+                all_dots<D>(K, queries.n_keys, turned_q, p);
+                all_dots<D>(V, queries.n_keys, turned_do, dp);
                 const Vec inverse = queries.softmax(p, scale);
                 Vec mean = {};  // of dP under P
                 for (int64_t j = 0; j < queries.n_keys; j++) {

@@ -6,9 +6,9 @@
 // in four tiles; what its rows meet again soon stays in its cache. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
 // processor. Each sum has one order, whatever the threads do.
 
-#include "tiles.h"
+#include "common.h"
 
-#ifdef HEED_HAS_TILES
+#if defined(__AMX_BF16__) && defined(HEED_HAS_BF16_PAIRS)
 
 #include <cstdlib>
 #include <mutex>
@@ -168,6 +168,19 @@ struct Finish {
 
 inline __m512 widened(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
+struct Tiles {  // a thread's, while this lives
+    Tiles() {
+        struct alignas(64) {
+            uint8_t palette = 1, start = 0, reserved[14] = {};
+            uint16_t row_bytes[16] = {};
+            uint8_t rows[16] = {};
+        } shape;
+        for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
+        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC's own function tells the compiler of its first bytes alone
+    }
+    ~Tiles() { _tile_release(); }
+};
+
 // Fetches an eighth of what the operands have two steps later, be it in the next block.
 template <int EIGHTH>
 [[gnu::always_inline]] inline void fetch(const bf16* a, const bf16* b) {
@@ -210,7 +223,7 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
     while (n_rows > 1 && (n_blocks + n_rows - 1) / n_rows < 2 * omp_get_max_threads()) n_rows /= 2;
 #pragma omp parallel
     {
-        const Tiles tiles(true);
+        const Tiles tiles;
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < n_k; k++)
             for (int64_t p = 0; p < n_panels; p++) {
@@ -282,6 +295,7 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
 
 }  // namespace
 
+// Whether the processor multiplies tiles of bf16, and the system lets this process do so.
 extern "C" int has_tiles() {
     constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // of arch_prctl (Linux, Documentation/arch/x86/xstate.rst)
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
