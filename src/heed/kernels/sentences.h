@@ -30,6 +30,17 @@ struct Shape {
     }
 };
 
+// Calls run(place, scratch) for every head of every sentence, in all threads.
+template <class Do>
+static void for_heads(const Shape& s, Do run) {
+#pragma omp parallel
+    {
+        Scratch scratch;
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) run(s.place(pair), scratch);
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // In float, for all types, widths and processors.
 
@@ -126,33 +137,28 @@ static void attend_in_floats(const T* q, const T* k, const T* v, T* out, const S
     const float scale = 1.0f / std::sqrt(float(s.d_k));
     const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v);
     const Dropout dropout(s.seed, s.rate);
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const auto [head, q0, nq, k0, nk] = s.place(pair);
-            const int64_t ld = whole_vectors(nk);
-            float* Q = scratch.take(nq * (kd + ld + vd) + nk * (kd + vd) + s.d_k * ld);
-            float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *P = V + nk * vd, *O = P + nq * ld;
-            read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
-            read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
-            read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
-            swap_axes(K, kd, KT, nk, s.d_k);
-            product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
-            for (int64_t i = 0; i < nq; i++) {
-                float* p = P + i * ld;
-                const int64_t seen = s.causal ? i + 1 : nk;
-                softmax_of_first(p, seen, ld, scale);
-                if (s.rate > 0) {
-                    const uint32_t first = s.first_element(dropout, q0 + i, head);
-                    for (int32_t j = 0; j < seen; j++) p[j] *= dropout.factor(first, j);
-                }
+    for_heads(s, [&](const Place& at, Scratch& scratch) {
+        const auto [head, q0, nq, k0, nk] = at;
+        const int64_t ld = whole_vectors(nk);
+        float* Q = scratch.take(nq * (kd + ld + vd) + nk * (kd + vd) + s.d_k * ld);
+        float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *P = V + nk * vd, *O = P + nq * ld;
+        read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
+        read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
+        read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
+        swap_axes(K, kd, KT, nk, s.d_k);
+        product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
+        for (int64_t i = 0; i < nq; i++) {
+            float* p = P + i * ld;
+            const int64_t seen = s.causal ? i + 1 : nk;
+            softmax_of_first(p, seen, ld, scale);
+            if (s.rate > 0) {
+                const uint32_t first = s.first_element(dropout, q0 + i, head);
+                for (int32_t j = 0; j < seen; j++) p[j] *= dropout.factor(first, j);
             }
-            product(P, ld, 1, V, vd, O, vd, nq, vd, nk);
-            write_rows(O, out + q0 * s.n_heads * s.d_v + head * s.d_v, s.n_heads * s.d_v, nq, s.d_v, 1.0f);
         }
-    }
+        product(P, ld, 1, V, vd, O, vd, nq, vd, nk);
+        write_rows(O, out + q0 * s.n_heads * s.d_v + head * s.d_v, s.n_heads * s.d_v, nq, s.d_v, 1.0f);
+    });
 }
 
 template <class T>
@@ -161,48 +167,43 @@ static void attend_backward_in_floats(const T* q, const T* k, const T* v, const 
     const float scale = 1.0f / std::sqrt(float(s.d_k));
     const int64_t kd = whole_vectors(s.d_k), vd = whole_vectors(s.d_v), out_stride = s.n_heads * s.d_v;
     const Dropout dropout(s.seed, s.rate);
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const auto [head, q0, nq, k0, nk] = s.place(pair);
-            const int64_t ld = whole_vectors(nk);
-            const int64_t widest = std::max(kd, vd);
-            float* Q = scratch.take(nq * (kd + vd + 2 * ld) + nk * (kd + vd) + (s.d_k + s.d_v) * ld +
-                                    std::max(nq, nk) * widest);
-            float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *VT = V + nk * vd, *dO = VT + s.d_v * ld;
-            float *P = dO + nq * vd, *dP = P + nq * ld, *result = dP + nq * ld;
-            read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
-            read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
-            read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
-            read_rows(dout + q0 * out_stride + head * s.d_v, out_stride, dO, nq, s.d_v);
-            swap_axes(K, kd, KT, nk, s.d_k);
-            swap_axes(V, vd, VT, nk, s.d_v);
-            product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
-            product(dO, vd, 1, VT, ld, dP, ld, nq, ld, s.d_v);
-            for (int64_t i = 0; i < nq; i++) {
-                float *p = P + i * ld, *dp = dP + i * ld;
-                softmax_of_first(p, s.causal ? i + 1 : nk, ld, scale);
-                const uint32_t first = s.first_element(dropout, q0 + i, head);
-                float mean = 0;  // of dP under P
-                for (int32_t j = 0; j < ld; j++) {
-                    if (s.rate > 0) dp[j] *= dropout.factor(first, j);
-                    mean += p[j] * dp[j];
-                }
-                for (int32_t j = 0; j < ld; j++) {
-                    dp[j] = p[j] * (dp[j] - mean);
-                    if (s.rate > 0) p[j] *= dropout.factor(first, j);
-                }
+    for_heads(s, [&](const Place& at, Scratch& scratch) {
+        const auto [head, q0, nq, k0, nk] = at;
+        const int64_t ld = whole_vectors(nk);
+        const int64_t widest = std::max(kd, vd);
+        float* Q = scratch.take(nq * (kd + vd + 2 * ld) + nk * (kd + vd) + (s.d_k + s.d_v) * ld +
+                                std::max(nq, nk) * widest);
+        float *K = Q + nq * kd, *KT = K + nk * kd, *V = KT + s.d_k * ld, *VT = V + nk * vd, *dO = VT + s.d_v * ld;
+        float *P = dO + nq * vd, *dP = P + nq * ld, *result = dP + nq * ld;
+        read_rows(q + q0 * s.q_stride + head * s.d_k, s.q_stride, Q, nq, s.d_k);
+        read_rows(k + k0 * s.k_stride + head * s.d_k, s.k_stride, K, nk, s.d_k);
+        read_rows(v + k0 * s.v_stride + head * s.d_v, s.v_stride, V, nk, s.d_v);
+        read_rows(dout + q0 * out_stride + head * s.d_v, out_stride, dO, nq, s.d_v);
+        swap_axes(K, kd, KT, nk, s.d_k);
+        swap_axes(V, vd, VT, nk, s.d_v);
+        product(Q, kd, 1, KT, ld, P, ld, nq, ld, s.d_k);
+        product(dO, vd, 1, VT, ld, dP, ld, nq, ld, s.d_v);
+        for (int64_t i = 0; i < nq; i++) {
+            float *p = P + i * ld, *dp = dP + i * ld;
+            softmax_of_first(p, s.causal ? i + 1 : nk, ld, scale);
+            const uint32_t first = s.first_element(dropout, q0 + i, head);
+            float mean = 0;  // of dP under P
+            for (int32_t j = 0; j < ld; j++) {
+                if (s.rate > 0) dp[j] *= dropout.factor(first, j);
+                mean += p[j] * dp[j];
             }
-            product(dP, ld, 1, K, kd, result, kd, nq, kd, nk);
-            write_rows(result, dq + q0 * s.q_stride + head * s.d_k, s.q_stride, nq, s.d_k, scale);
-            product(dP, 1, ld, Q, kd, result, kd, nk, kd, nq);
-            write_rows(result, dk + k0 * s.k_stride + head * s.d_k, s.k_stride, nk, s.d_k, scale);
-            product(P, 1, ld, dO, vd, result, vd, nk, vd, nq);
-            write_rows(result, dv + k0 * s.v_stride + head * s.d_v, s.v_stride, nk, s.d_v, 1.0f);
+            for (int32_t j = 0; j < ld; j++) {
+                dp[j] = p[j] * (dp[j] - mean);
+                if (s.rate > 0) p[j] *= dropout.factor(first, j);
+            }
         }
-    }
+        product(dP, ld, 1, K, kd, result, kd, nq, kd, nk);
+        write_rows(result, dq + q0 * s.q_stride + head * s.d_k, s.q_stride, nq, s.d_k, scale);
+        product(dP, 1, ld, Q, kd, result, kd, nk, kd, nq);
+        write_rows(result, dk + k0 * s.k_stride + head * s.d_k, s.k_stride, nk, s.d_k, scale);
+        product(P, 1, ld, dO, vd, result, vd, nk, vd, nq);
+        write_rows(result, dv + k0 * s.v_stride + head * s.d_v, s.v_stride, nk, s.d_v, 1.0f);
+    });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -368,32 +369,26 @@ static void attend_in_pairs(const bf16* q, const bf16* k, const bf16* v, bf16* o
     const float scale = 1.0f / std::sqrt(float(D));
     const Dropout dropout(s.seed, s.rate);
     const int64_t out_stride = s.n_heads * D;
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const Place at = s.place(pair);
-            const Rows Q = {q + at.q0 * s.q_stride + at.head * D, s.q_stride, at.nq};
-            const Rows K = {k + at.k0 * s.k_stride + at.head * D, s.k_stride, at.nk};
-            const Rows V = {v + at.k0 * s.v_stride + at.head * D, s.v_stride, at.nk};
-            Aligned memory(scratch, (D / 2 + at.nk + 8 + (at.nk + 1) / 2 + 1) * W);
-            float *const turned = memory.take(D / 2 * W), *const p = memory.take((at.nk + 8) * W);
-            float* const inverse = memory.take(W);
-            int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
-            for (int64_t i0 = 0; i0 < at.nq; i0 += W) {
-                const Queries queries(s, dropout, at, i0);
-                turn<D>(Q, i0, turned);
-                all_dots<D>(K, queries.n_keys, turned, p);
-                store(queries.softmax(p, scale), inverse);
-                if (queries.drops)
-                    for (int64_t j = 0; j < queries.n_keys; j++) store(load(p + j * W) * queries.factors(j), p + j * W);
-                pair_up(p, queries.n_keys, weights);
-                all_sums<D>(V, 0, queries.n_keys, {weights, 1, W}, inverse, queries.n,
-                            out + (at.q0 + i0) * out_stride + at.head * D, out_stride);
-            }
+    for_heads(s, [&](const Place& at, Scratch& scratch) {
+        const Rows Q = {q + at.q0 * s.q_stride + at.head * D, s.q_stride, at.nq};
+        const Rows K = {k + at.k0 * s.k_stride + at.head * D, s.k_stride, at.nk};
+        const Rows V = {v + at.k0 * s.v_stride + at.head * D, s.v_stride, at.nk};
+        Aligned memory(scratch, (D / 2 + at.nk + 8 + (at.nk + 1) / 2 + 1) * W);
+        float *const turned = memory.take(D / 2 * W), *const p = memory.take((at.nk + 8) * W);
+        float* const inverse = memory.take(W);
+        int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
+        for (int64_t i0 = 0; i0 < at.nq; i0 += W) {
+            const Queries queries(s, dropout, at, i0);
+            turn<D>(Q, i0, turned);
+            all_dots<D>(K, queries.n_keys, turned, p);
+            store(queries.softmax(p, scale), inverse);
+            if (queries.drops)
+                for (int64_t j = 0; j < queries.n_keys; j++) store(load(p + j * W) * queries.factors(j), p + j * W);
+            pair_up(p, queries.n_keys, weights);
+            all_sums<D>(V, 0, queries.n_keys, {weights, 1, W}, inverse, queries.n,
+                        out + (at.q0 + i0) * out_stride + at.head * D, out_stride);
         }
-    }
+    });
 }
 
 template <int D>
@@ -402,60 +397,54 @@ static void attend_backward_in_pairs(const bf16* q, const bf16* k, const bf16* v
     const float scale = 1.0f / std::sqrt(float(D));
     const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const Dropout dropout(s.seed, s.rate);
-#pragma omp parallel
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t pair = 0; pair < s.n_sentences * s.n_heads; pair++) {
-            const Place at = s.place(pair);
-            const int64_t column = at.head * D, out_stride = s.n_heads * D;
-            const Rows Q = {q + at.q0 * s.q_stride + column, s.q_stride, at.nq};
-            const Rows K = {k + at.k0 * s.k_stride + column, s.k_stride, at.nk};
-            const Rows V = {v + at.k0 * s.v_stride + column, s.v_stride, at.nk};
-            const Rows dO = {dout + at.q0 * out_stride + column, out_stride, at.nq};
-            const int64_t ld = whole_vectors(at.nq) / 2;  // pairs of queries, of the weights by key
-            Aligned memory(scratch, (D + 2 * (at.nk + 8) + (at.nk + 1) / 2) * W + 2 * whole_vectors(at.nk * ld));
-            float *const turned_q = memory.take(D / 2 * W), *const turned_do = memory.take(D / 2 * W);
-            float *const p = memory.take((at.nk + 8) * W), *const dp = memory.take((at.nk + 8) * W);
-            int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
-            int32_t* const ds_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
-            int32_t* const p_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
-            for (int64_t i0 = 0; i0 < at.nq; i0 += W) {
-                const Queries queries(s, dropout, at, i0);
-                turn<D>(Q, i0, turned_q);
-                turn<D>(dO, i0, turned_do);
-                all_dots<D>(K, queries.n_keys, turned_q, p);
-                all_dots<D>(V, queries.n_keys, turned_do, dp);
-                const Vec inverse = queries.softmax(p, scale);
-                Vec mean = {};  // of dP under P
-                for (int64_t j = 0; j < queries.n_keys; j++) {
-                    if (queries.drops) store(load(dp + j * W) * queries.factors(j), dp + j * W);
-                    mean += load(p + j * W) * load(dp + j * W);
-                }
-                mean *= inverse;
-                for (int64_t j = 0; j < queries.n_keys; j++) {
-                    const __mmask16 seeing = queries.seeing(j);  // elsewhere 0 times what may be infinite
-                    const Vec weight = load(p + j * W) * inverse;
-                    const Vec ds = _mm512_maskz_mov_ps(seeing, weight * (load(dp + j * W) - mean) * scale);
-                    const Vec dropped = _mm512_maskz_mov_ps(seeing, queries.drops ? weight * queries.factors(j) : weight);
-                    store(ds, dp + j * W);
-                    const __m256bh a = _mm512_cvtneps_pbh(ds), b = _mm512_cvtneps_pbh(dropped);
-                    memcpy(ds_by_key + j * ld + i0 / 2, &a, sizeof(a));
-                    memcpy(p_by_key + j * ld + i0 / 2, &b, sizeof(b));
-                }
-                pair_up(dp, queries.n_keys, weights);
-                all_sums<D>(K, 0, queries.n_keys, {weights, 1, W}, ones, queries.n, dq + (at.q0 + i0) * s.q_stride + column,
-                            s.q_stride);
+    for_heads(s, [&](const Place& at, Scratch& scratch) {
+        const int64_t column = at.head * D, out_stride = s.n_heads * D;
+        const Rows Q = {q + at.q0 * s.q_stride + column, s.q_stride, at.nq};
+        const Rows K = {k + at.k0 * s.k_stride + column, s.k_stride, at.nk};
+        const Rows V = {v + at.k0 * s.v_stride + column, s.v_stride, at.nk};
+        const Rows dO = {dout + at.q0 * out_stride + column, out_stride, at.nq};
+        const int64_t ld = whole_vectors(at.nq) / 2;  // pairs of queries, of the weights by key
+        Aligned memory(scratch, (D + 2 * (at.nk + 8) + (at.nk + 1) / 2) * W + 2 * whole_vectors(at.nk * ld));
+        float *const turned_q = memory.take(D / 2 * W), *const turned_do = memory.take(D / 2 * W);
+        float *const p = memory.take((at.nk + 8) * W), *const dp = memory.take((at.nk + 8) * W);
+        int32_t* const weights = reinterpret_cast<int32_t*>(memory.take((at.nk + 1) / 2 * W));
+        int32_t* const ds_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
+        int32_t* const p_by_key = reinterpret_cast<int32_t*>(memory.take(at.nk * ld));
+        for (int64_t i0 = 0; i0 < at.nq; i0 += W) {
+            const Queries queries(s, dropout, at, i0);
+            turn<D>(Q, i0, turned_q);
+            turn<D>(dO, i0, turned_do);
+            all_dots<D>(K, queries.n_keys, turned_q, p);
+            all_dots<D>(V, queries.n_keys, turned_do, dp);
+            const Vec inverse = queries.softmax(p, scale);
+            Vec mean = {};  // of dP under P
+            for (int64_t j = 0; j < queries.n_keys; j++) {
+                if (queries.drops) store(load(dp + j * W) * queries.factors(j), dp + j * W);
+                mean += load(p + j * W) * load(dp + j * W);
             }
-            for (int64_t j = 0; j < at.nk; j += W) {  // causal: earlier queries than j do not see these keys
-                const int64_t first = s.causal ? j : 0, n = std::min(W, at.nk - j);
-                all_sums<D>(Q, first, at.nq, {ds_by_key + j * ld, ld, 1}, ones, n, dk + (at.k0 + j) * s.k_stride + column,
-                            s.k_stride);
-                all_sums<D>(dO, first, at.nq, {p_by_key + j * ld, ld, 1}, ones, n, dv + (at.k0 + j) * s.v_stride + column,
-                            s.v_stride);
+            mean *= inverse;
+            for (int64_t j = 0; j < queries.n_keys; j++) {
+                const __mmask16 seeing = queries.seeing(j);  // elsewhere 0 times what may be infinite
+                const Vec weight = load(p + j * W) * inverse;
+                const Vec ds = _mm512_maskz_mov_ps(seeing, weight * (load(dp + j * W) - mean) * scale);
+                const Vec dropped = _mm512_maskz_mov_ps(seeing, queries.drops ? weight * queries.factors(j) : weight);
+                store(ds, dp + j * W);
+                const __m256bh a = _mm512_cvtneps_pbh(ds), b = _mm512_cvtneps_pbh(dropped);
+                memcpy(ds_by_key + j * ld + i0 / 2, &a, sizeof(a));
+                memcpy(p_by_key + j * ld + i0 / 2, &b, sizeof(b));
             }
+            pair_up(dp, queries.n_keys, weights);
+            all_sums<D>(K, 0, queries.n_keys, {weights, 1, W}, ones, queries.n, dq + (at.q0 + i0) * s.q_stride + column,
+                        s.q_stride);
         }
-    }
+        for (int64_t j = 0; j < at.nk; j += W) {  // causal: earlier queries than j do not see these keys
+            const int64_t first = s.causal ? j : 0, n = std::min(W, at.nk - j);
+            all_sums<D>(Q, first, at.nq, {ds_by_key + j * ld, ld, 1}, ones, n, dk + (at.k0 + j) * s.k_stride + column,
+                        s.k_stride);
+            all_sums<D>(dO, first, at.nq, {p_by_key + j * ld, ld, 1}, ones, n, dv + (at.k0 + j) * s.v_stride + column,
+                        s.v_stride);
+        }
+    });
 }
 
 #endif

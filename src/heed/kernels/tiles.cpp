@@ -3,8 +3,8 @@
 //
 // The second operand is first laid out as the processor wants it, in panels of 32 columns, by all threads. Then a
 // thread takes 128 rows of the result, lays their first operand out tile by tile, and works block by block, 32 x 32 sums
-// in four tiles; what its rows meet again soon stays in its cache. A block's sums go to memory while the tiles of the next one multiply: the two run side by side in the
-// processor. Each sum has one order, whatever the threads do.
+// in four tiles; what its rows meet again soon stays in its cache. A block's sums go to memory while the tiles of the
+// next one multiply: the two run side by side in the processor. Each sum has one order, whatever the threads do.
 
 #include "common.h"
 
@@ -235,7 +235,7 @@ void multiply(Operand a, Operand b, void* result, int64_t ld, const bf16* bias, 
                         pair_columns(from, from_ld, to);
                 });
             }
-        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE);  // of a thread: their tiles of `a`
+        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE);  // tile by tile, what a thread has of `a`
         alignas(64) float sums[SIDE * SIDE];
         Finish<ADD> finish;
 #pragma omp for schedule(dynamic)
