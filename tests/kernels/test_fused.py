@@ -123,12 +123,14 @@ def test_bias_relu_is_relu_of_the_sum(dtype):
 
 @both_types
 def test_embed_scales_adds_positions_and_sums_gradients_of_repeated_ids(dtype):
-    ids, places = torch.tensor([3, 0, 3, 3, 1]), torch.tensor([0, 1, 2, 0, 1])
+    """An id of -1 has no word, only its position."""
+    ids, places = torch.tensor([3, 0, -1, 3, 3, 1]), torch.tensor([0, 1, 3, 2, 0, 1])
     leaves = [leaf(5, 24, dtype=dtype)]
     (table,) = exact = copies(leaves)
     positions = torch.randn(4, 24).to(dtype)
     ours = fused.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0)
-    assert_same(ours, table[ids] * math.sqrt(24) + positions.float()[places], leaves, exact)
+    words = table[ids] * math.sqrt(24) * (ids >= 0)[:, None]
+    assert_same(ours, words + positions.float()[places], leaves, exact)
 
 
 def by_sentence(x: torch.Tensor, spans: Spans, n_heads: int) -> list[torch.Tensor]:

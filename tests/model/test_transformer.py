@@ -241,8 +241,9 @@ def test_more_positions_than_learned_are_refused():
         model.encode(torch.full((1, 5), 3), torch.ones(1, 5, dtype=torch.bool))
 
 
-def test_attention_dropout_acts_in_training_alone(small_arch):
-    model = Transformer(small_arch.model_copy(update={"dropout": 0.0, "attention_dropout": 0.4}), 50)
+@pytest.mark.parametrize("kind", ["attention_dropout", "word_dropout"])
+def test_other_kinds_of_dropout_act_in_training_alone(small_arch, kind):
+    model = Transformer(small_arch.model_copy(update={"dropout": 0.0, kind: 0.4}), 50)
     src, src_mask = random_pairs(6, seed=1)
     tgt, tgt_mask = random_pairs(6, seed=2)
 
@@ -256,11 +257,21 @@ def test_attention_dropout_acts_in_training_alone(small_arch):
     assert torch.equal(features(1), features(2))
 
 
-@pytest.mark.parametrize("share", ["all", "none"])
-def test_sentences_end_to_end_are_the_padded_batch(share):
+def test_word_dropout_of_almost_all_leaves_positions_alone(small_arch):
+    model = Transformer(small_arch.model_copy(update={"dropout": 0.0, "word_dropout": 1 - 1e-9}), 50).train()
+    mask = torch.ones(3, 8, dtype=torch.bool)
+    ours, others = (
+        model.features(torch.full((3, 8), i), mask, torch.full((3, 8), i + 1), mask, mask_places(mask)) for i in (4, 30)
+    )
+    assert torch.equal(ours, others) and not torch.equal(ours[0], ours[1])
+
+
+@pytest.mark.parametrize(("share", "word_dropout"), [("all", 0.0), ("none", 0.0), ("all", 0.3)])
+def test_sentences_end_to_end_are_the_padded_batch(share, word_dropout):
     """Both roads of `features`, values and gradients: without padding by the kernels, and with it by torch alone."""
     torch.manual_seed(5)
-    model = Transformer(Architecture(n_layers=2, d_model=48, d_ff=80, n_heads=3, dropout=0.0, share=share), 120).train()
+    arch = Architecture(n_layers=2, d_model=48, d_ff=80, n_heads=3, dropout=0.0, share=share, word_dropout=word_dropout)
+    model = Transformer(arch, 120).train()
     lengths, tgt_lengths = torch.tensor([9, 1, 30, 4]), torch.tensor([3, 12, 1, 7])
     src_mask = torch.arange(30)[None] < lengths[:, None]
     tgt_mask = torch.arange(12)[None] < tgt_lengths[:, None]
@@ -268,6 +279,7 @@ def test_sentences_end_to_end_are_the_padded_batch(share):
     weights = torch.randn(int(tgt_mask.sum()), 48)
     results = []
     for padded in (False, True):
+        torch.manual_seed(6)
         features = (
             model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask))[tgt_mask]
             if padded

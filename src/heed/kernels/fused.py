@@ -209,7 +209,7 @@ def embed(
     scale: float,
     dropout: float,
 ) -> Float[Tensor, "token d"]:
-    """dropout(table[ids] · scale + positions[places]); the positions get no gradient.
+    """dropout(table[ids] · scale + positions[places]), or positions alone for an id of -1; they get no gradient.
 
     If the table has an fp32 tensor `main_grad`, its gradient is added to the rows there, and none is returned: a
     vocabulary's worth of zeros is neither made nor added.

@@ -129,7 +129,8 @@ static void bias_relu_backward(const T* dy, const T* y, T* dh, float* dbias, int
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// dropout(table[id] · scale + positions[position]), and the gradient of the table, summed row by row in float.
+// dropout(table[id] · scale + positions[position]), or of positions alone where id is -1, and the gradient of the table,
+// summed row by row in float.
 
 template <class T>
 static void embed(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,
@@ -137,9 +138,10 @@ static void embed(const int64_t* ids, const int64_t* places, const T* table, con
 #pragma omp parallel for
     for (int64_t i = 0; i < n; i++) {
         const Dropout dropout(seed, rate);
-        const T *row = table + ids[i] * d, *position = positions + places[i] * d;
+        const T *row = table + std::max<int64_t>(ids[i], 0) * d, *position = positions + places[i] * d;
+        const float times = ids[i] < 0 ? 0 : scale;
         for (int32_t j = 0; j < d; j++) {
-            const float x = to_float(row[j]) * scale + to_float(position[j]);
+            const float x = to_float(row[j]) * times + to_float(position[j]);
             put(y[i * d + j], rate > 0 ? x * dropout.factor(uint32_t(i * d), j) : x);
         }
     }
@@ -154,7 +156,7 @@ static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64
         // Each thread owns the ids of one remainder, so that no two write to a row.
         const int64_t n_threads = omp_get_num_threads(), thread = omp_get_thread_num();
         for (int64_t i = 0; i < n; i++) {
-            if (ids[i] % n_threads != thread) continue;
+            if (ids[i] < 0 || ids[i] % n_threads != thread) continue;
             float* row = dtable + ids[i] * d;
             for (int32_t j = 0; j < d; j++)
                 row[j] += to_float(dy[i * d + j]) * scale * (rate > 0 ? dropout.factor(uint32_t(i * d), j) : 1.0f);

@@ -37,6 +37,7 @@ class Architecture(Settings):
     d_v: int | None = Field(None, ge=1, description="width of a head's values; default d_model / n_heads")
     dropout: float = Field(0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="on whole tokens, read in training as positions alone")
     radius: int | None = Field(
         None, ge=1, description="self-attention sees so many neighbours on each side (section 4); default all"
     )
@@ -492,7 +493,17 @@ class Transformer(nn.Module):
             x = layer.over_spans(x, memory, tgt_spans, src_spans)
         return x[: tgt_spans.n_real]
 
+    def _kept_words(self, ids: Tensor) -> Tensor | None:
+        """Which tokens word dropout leaves (Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019), or None.
+
+        Those are not scaled up: they are what they are when all are there.
+        """
+        rate = self.arch.word_dropout if self.training else 0.0
+        return torch.rand(ids.shape, device=ids.device) >= rate if rate else None
+
     def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
+        if (kept := self._kept_words(ids)) is not None:
+            ids = ids.where(kept, -1)
         positions = self.sinusoid_rows(int(spans.places.max()) + 1)
         scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate
         return fused.embed(spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate)
@@ -505,7 +516,10 @@ class Transformer(nn.Module):
             raise HeedError(f"a sequence of {end} positions, but max_positions={self.arch.max_positions} were learned.")
         else:
             positions = learned.weight[start:end]
-        return self.dropout(table(ids) * math.sqrt(self.arch.d_model) + positions)
+        words = table(ids) * math.sqrt(self.arch.d_model)
+        if (kept := self._kept_words(ids)) is not None:
+            words = words * kept[..., None]
+        return self.dropout(words + positions)
 
     def sinusoid_rows(self, n_positions: int) -> Float[Tensor, "position d_model"]:
         """The sinusoids of so many positions at least, of the weights' type, kept from call to call."""
