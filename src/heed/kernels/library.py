@@ -3,11 +3,13 @@
 import ctypes
 import functools
 import hashlib
+import logging
 import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from heed.runtime import cache_folder, native_kernels_wanted
 
+log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp"]
 FLAGS = [
@@ -129,12 +132,18 @@ def _compiled(compiler: str) -> Path:
     folder = cache_folder()
     target = folder / f"kernels-{key.hexdigest()[:16]}.so"
     if not target.exists():
+        # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
+        log.warning("Compiling Heed's kernels for this processor, once: some twenty seconds.")
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / target.name
-            command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(made)]
-            subprocess.run(command, capture_output=True, check=True, timeout=300)
-            made.replace(target)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, ThreadPoolExecutor(len(SOURCES)) as pool:
+
+            def compile_to(made: Path, *arguments: str | Path) -> Path:
+                command = [compiler, *FLAGS, *map(str, arguments), "-o", str(made)]
+                subprocess.run(command, capture_output=True, check=True, timeout=300)
+                return made
+
+            objects = pool.map(lambda source: compile_to(Path(scratch, f"{source.stem}.o"), "-c", source), SOURCES)
+            compile_to(Path(scratch, target.name), *objects).replace(target)
     return target
 
 
