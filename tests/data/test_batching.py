@@ -17,8 +17,10 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1
 
 def corpus_of(lengths) -> ParallelCorpus:
     folder = Path(tempfile.mkdtemp())
-    pairs = [([3] * src, [4] * tgt) for src, tgt in lengths]
-    return write_corpus(folder / "c", pairs, vocab_size=50)
+    pairs = [
+        (list(range(3, 3 + src)), list(range(40 + i % 7, 40 + i % 7 + tgt))) for i, (src, tgt) in enumerate(lengths)
+    ]
+    return write_corpus(folder / "c", pairs, vocab_size=100)
 
 
 def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
@@ -28,7 +30,8 @@ def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
 @given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100))
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit, micro):
-    batches = batches_of(corpus_of(lengths), limit=limit, micro=micro)
+    corpus = corpus_of(lengths)
+    batches = batches_of(corpus, limit=limit, micro=micro)
     plan = batches.plan(0)
     rows = np.concatenate([rows for batch in plan for rows in batch])
     assert sorted(rows.tolist()) == list(range(len(lengths)))
@@ -37,6 +40,12 @@ def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit
         for part in collated:
             if len(part.rows) > 1:
                 assert max(part.src.numel(), part.tgt_in.numel()) <= micro
+            for i, row in enumerate(part.rows):
+                src_ids, tgt_ids = (ids.tolist() for ids in corpus[int(row)])
+                assert part.src[i][part.src_mask[i]].tolist() == [*src_ids, SPECIAL.eos]
+                assert part.tgt_in[i][part.tgt_mask[i]].tolist() == [SPECIAL.bos, *tgt_ids]
+                assert part.tgt_out[i][part.tgt_mask[i]].tolist() == [*tgt_ids, SPECIAL.eos]
+            assert not part.src[~part.src_mask].any() and not part.tgt_in[~part.tgt_mask].any()  # pad is 0
         longest = max(max(src, tgt) + 1 for src, tgt in lengths)
         share = limit // -(-limit // micro)
         if longest <= share:

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.data.corpus import ParallelCorpus
+from heed.data.corpus import SIDES, ParallelCorpus
 from heed.model.cost import Workload
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
+EndToEnd = tuple[NDArray, NDArray[np.int64]]  # ids of sentences that lie one behind the other, and their lengths
 
 
 @dataclass(frozen=True)
@@ -58,27 +60,43 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def padded(sequences: Sequence[Ids], pad: int) -> tuple[Tensor, Tensor]:
-    """Ids (sentence, longest) filled up with `pad`, and the mask of real ones."""
-    lengths = np.fromiter((len(ids) for ids in sequences), dtype=np.int64, count=len(sequences))
-    mask = np.arange(int(lengths.max(initial=0)))[None, :] < lengths[:, None]
-    ids = np.full(mask.shape, pad, dtype=np.int64)
-    if mask.any():
-        ids[mask] = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
-    return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
 def padded_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, Tensor]:
     """Sources as the encoder takes them: with eos, padded; and their mask."""
-    return padded([[*ids, special.eos] for ids in sequences], special.pad)
+    ids, lengths = _end_to_end(sequences)
+    mask = _real(lengths)
+    return _with_eos(ids, lengths, mask, special), torch.from_numpy(mask)
 
 
 def make_batch(pairs: Sequence[tuple[Ids, Ids]], special: SpecialIds, *, rows: Rows) -> Batch:
     """A batch of these pairs, in this order."""
-    src, src_mask = padded_sources([src_ids for src_ids, _ in pairs], special)
-    tgt_in, tgt_mask = padded([[special.bos, *tgt_ids] for _, tgt_ids in pairs], special.pad)
-    tgt_out, _ = padded([[*tgt_ids, special.eos] for _, tgt_ids in pairs], special.pad)
-    return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
+    return _batch(_end_to_end([src for src, _ in pairs]), _end_to_end([tgt for _, tgt in pairs]), special, rows)
+
+
+def _end_to_end(sequences: Sequence[Ids]) -> EndToEnd:
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    return np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(lengths.sum())), lengths
+
+
+def _batch(src: EndToEnd, tgt: EndToEnd, special: SpecialIds, rows: Rows) -> Batch:
+    src_mask, tgt_mask = _real(src[1]), _real(tgt[1])
+    src_ids, tgt_out = _with_eos(*src, src_mask, special), _with_eos(*tgt, tgt_mask, special)
+    tgt_in = np.full(tgt_mask.shape, special.pad, dtype=np.int64)
+    tgt_in[:, 0] = special.bos
+    tgt_in[:, 1:][tgt_mask[:, 1:]] = tgt[0]
+    masks = torch.from_numpy(src_mask), torch.from_numpy(tgt_mask)
+    return Batch(src_ids, masks[0], torch.from_numpy(tgt_in), tgt_out, masks[1], mask_places(masks[1]), rows)
+
+
+def _real(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(sentence, longest + 1): where the tokens of sentences of these lengths stand, one special symbol with each."""
+    return np.arange(lengths.max(initial=0) + 1) <= lengths[:, None]
+
+
+def _with_eos(ids: NDArray, lengths: NDArray[np.int64], mask: NDArray[np.bool_], special: SpecialIds) -> Tensor:
+    rows = np.full(mask.shape, special.pad, dtype=np.int64)
+    rows[:, :-1][mask[:, 1:]] = ids
+    rows[np.arange(len(lengths)), lengths] = special.eos
+    return torch.from_numpy(rows)
 
 
 def mask_places(mask: Tensor) -> Tensor:
@@ -177,4 +195,5 @@ class TokenBatches:
     def collate(self, rows: Rows) -> Batch:
         """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
         self._corpus.check_unchanged()
-        return make_batch([self._corpus[int(row)] for row in rows], self._special, rows=rows)
+        src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
+        return _batch(src, tgt, self._special, rows)

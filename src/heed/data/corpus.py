@@ -47,6 +47,13 @@ class ParallelCorpus:
         src, tgt = (self._ids[s][self._offsets[s][row] : self._offsets[s][row + 1]] for s in SIDES)
         return src, tgt
 
+    def end_to_end(self, side: str, rows: NDArray) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+        """The ids of these rows' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths."""
+        begin, end = (np.asarray(self._offsets[side][rows + more], dtype=np.int64) for more in (0, 1))
+        lengths = end - begin
+        first = np.cumsum(lengths) - lengths  # where each sentence begins in the result
+        return self._ids[side][np.repeat(begin - first, lengths) + np.arange(lengths.sum())], lengths
+
     def _stamped(self) -> list[tuple[int, int]]:
         states = [(self.folder / name).stat() for name in STORE_FILES]
         return [(state.st_size, state.st_mtime_ns) for state in states]
