@@ -12,6 +12,7 @@ from tests.conftest import random_pairs
 
 from heed.config import HeedError, validated
 from heed.data.batching import mask_places
+from heed.model import transformer
 from heed.model.cost import n_parameters
 from heed.model.trace import attention_weights
 from heed.model.transformer import (
@@ -20,6 +21,7 @@ from heed.model.transformer import (
     SelfAttention,
     Transformer,
     attention,
+    fused_attention,
     restricted_attention,
     sinusoid,
 )
@@ -52,6 +54,31 @@ def test_attention_equals_torchs_fused_attention():
     mask[..., 0] = True
     ours = attention(q, k, v, mask, dropout=Dropout(0.0))
     assert torch.allclose(ours, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), atol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [None, 3])
+def test_attention_as_a_gpu_takes_it_gives_the_same_model(small_arch, radius, monkeypatch):
+    """Logits and gradients of whole targets, and of targets id by id, with padding on both sides."""
+    torch.manual_seed(1)
+    model = Transformer(small_arch.model_copy(update={"dropout": 0.0, "radius": radius}), 50)
+    src, src_mask = random_pairs(6, seed=1)
+    tgt, tgt_mask = random_pairs(6, seed=2)
+    results = []
+    for fused in (False, True):
+        if fused:
+            monkeypatch.setattr(transformer, "attention", as_on_a_gpu)
+        logits = model(src, src_mask, tgt)
+        state = model.start(model.encode(src, src_mask), src_mask)
+        steps = torch.cat([model.decode(tgt[:, i : i + 1], state) for i in range(tgt.shape[1])], dim=1)
+        model.zero_grad()
+        logits[tgt_mask].square().sum().backward()
+        results.append((logits[tgt_mask], steps[tgt_mask], *(p.grad for p in model.parameters())))
+    for reference, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4)
+
+
+def as_on_a_gpu(q, k, v, mask, *, dropout, causal=False):
+    return fused_attention(q, k, v, mask, dropout_rate=dropout.present_rate, causal=causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])

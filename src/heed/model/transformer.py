@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heed.config import HeedError, Settings
 from heed.kernels import fused
@@ -124,19 +125,32 @@ def attention(
     mask: Bool[Tensor, "#batch 1 #query key"] | None,
     *,
     dropout: Dropout,
+    causal: bool = False,
 ) -> Float[Tensor, "batch head query d_v"]:
     """softmax(Q Kᵀ / √d_k) V (equation 1). A query that may attend to nothing attends to all keys alike.
 
-    Fused on a GPU. Training on a CPU writes the two products out: there the backward pass of torch's fused kernel
-    took 57 % of a step of tiny and 41 % of one of base, on a processor with AMX.
+    causal: as many queries as keys, and the mask says only that a query sees no later key. Fused on a GPU. Training on
+    a CPU writes the two products out: there the backward pass of torch's fused kernel took 57 % of a step of tiny and
+    41 % of one of base, on a processor with AMX.
     """
-    bias = _bias(mask, q.dtype)
     if not q.is_cpu:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout.present_rate)
+        return fused_attention(q, k, v, mask, dropout_rate=dropout.present_rate, causal=causal)
     scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
-    if bias is not None:
+    if (bias := _bias(mask, q.dtype)) is not None:
         scores = scores + bias
     return torch.matmul(dropout(torch.softmax(scores, dim=-1)), v)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout_rate: float, causal: bool
+) -> Tensor:
+    """As `attention`, by one of PyTorch's kernels: flash attention where the mask is none but the causal one.
+
+    Not cuDNN's, which PyTorch prefers on an H100 or newer: it plans anew for every shape, and every batch has others.
+    """
+    bias = None if causal else _bias(mask, q.dtype)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_rate, is_causal=causal)
 
 
 def restricted_attention(
@@ -224,7 +238,8 @@ class SelfAttention(nn.Module):
         if self.radius is not None and 1 < q.shape[2] == k.shape[2]:
             mixed = restricted_attention(q, k, v, mask, radius=self.radius, causal=causal, dropout=self.dropout)
         else:
-            mixed = attention(q, k, v, mask, dropout=self.dropout)
+            causal &= self.radius is None and q.shape[2] == k.shape[2]
+            mixed = attention(q, k, v, mask, dropout=self.dropout, causal=causal)
         return self.out(_merge_heads(mixed))
 
     def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:

@@ -83,7 +83,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
 def _smoothed_loss_(logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """As fused.smoothed_loss_."""
-    log_prob = torch.log_softmax(logits.float(), dim=-1)
+    log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     nll = -log_prob.gather(1, targets[:, None])[:, 0]
     loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
     grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])

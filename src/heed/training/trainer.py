@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -144,19 +143,27 @@ def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float
     return projected_loss(features, model.output.weight, targets, label_smoothing=label_smoothing)
 
 
-@dataclass(frozen=True)
 class Update:
     """What a step found: loss and negative log-likelihood, each summed over the target tokens of all workers.
 
-    If `finite` is False the weights stayed as they were, and both sums are 0. stop: whether any worker is asked to.
-    seconds: of training before this step, by the first worker's clock.
+    If the step is not finite the weights stayed as they were, and both sums are 0.
     """
 
-    loss: Tensor
-    nll: Tensor
-    finite: Tensor
-    stop: Tensor
-    seconds: Tensor
+    def __init__(self, loss: Tensor, nll: Tensor, finite: Tensor, n_stopping: Tensor, seconds: Tensor):
+        self.loss, self.nll = loss.where(finite, 0), nll.where(finite, 0)
+        self._facts = torch.stack([finite.to(seconds.dtype), n_stopping, seconds])
+        self._arrived: torch.cuda.Event | None = None
+        if loss.is_cuda:  # sent at once: who asks a GPU later waits for all that it was given in between
+            self._facts = self._facts.to("cpu", non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(torch.cuda.current_stream(loss.device))
+
+    def arrived(self) -> tuple[bool, bool, float]:
+        """(whether it is finite, whether any worker is asked to stop, seconds of training before it), once computed."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        finite, n_stopping, seconds = self._facts.tolist()
+        return bool(finite), n_stopping > 0, seconds
 
 
 def update(
@@ -198,12 +205,12 @@ def update(
     optimizer.step()
     weights.sums.zero_()
     weights.publish()
-    return Update(loss.where(finite, 0), nll.where(finite, 0), finite, n_stopping > 0, elapsed)
+    return Update(loss, nll, finite, n_stopping, elapsed)
 
 
-def fitting(weights: Weights, batches: TokenBatches, machine: Machine) -> TokenBatches:
+def fitting(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine) -> TokenBatches:
     """The batches, in so small micro-batches that the largest can be trained on: half the tokens until they fit."""
-    while not _fits(weights, batches, machine):
+    while not _fits(weights, optimizer, batches, machine):
         if batches.micro_tokens <= batches.longest:
             raise HeedError(
                 f"not even one pair of {batches.longest:,} tokens fits into memory: lower data.max_tokens, or take a "
@@ -213,14 +220,17 @@ def fitting(weights: Weights, batches: TokenBatches, machine: Machine) -> TokenB
     return batches
 
 
-def _fits(weights: Weights, batches: TokenBatches, machine: Machine) -> bool:
+def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine) -> bool:
     """Whether both passes over the heaviest micro-batches can be made. The gradients are zero afterwards.
 
     A GPU says when its memory is full. A CPU's system would end the process instead: there a quarter goes first, and
     the whole only if four times what that took is free.
     """
     fits = torch.ones(1, device=machine.device)
+    moments: list[Tensor] = []
     try:
+        if not optimizer.state:  # the first step makes Adam's two moments
+            moments = [torch.empty_like(weights.sums) for _ in range(2)]
         for rows in machine.workers.shares(batches.heaviest()):
             parts = [rows]
             if machine.device.type == "cpu":
@@ -239,6 +249,7 @@ def _fits(weights: Weights, batches: TokenBatches, machine: Machine) -> bool:
         if "allocate memory" not in str(error):
             raise
         fits.zero_()
+    moments.clear()
     weights.sums.zero_()
     for parameter in weights.model.parameters():
         if weights.model is not weights.masters:
@@ -293,7 +304,7 @@ def train(
             progress.detours += detours
             report(f"Going back to step {progress.step:,}; dropout takes another way from there.")
         begun_at = progress.step
-        batches = fitting(weights, batches.with_micro_tokens(progress.micro_tokens), machine)
+        batches = fitting(weights, optimizer, batches.with_micro_tokens(progress.micro_tokens), machine)
         if batches.micro_tokens != progress.micro_tokens:
             report(f"Memory holds {batches.micro_tokens:,} tokens a pass, not {progress.micro_tokens:,}.")
         progress.micro_tokens = batches.micro_tokens
@@ -410,9 +421,9 @@ class _Loop:
         if self.last is None:
             return
         (step, done, micro_batches, n_tgt_tokens), self.last = self.last, None
-        self.stopping |= bool(done.stop)
-        self.elapsed = float(done.seconds)
-        if bool(done.finite):
+        finite, stopping, self.elapsed = done.arrived()
+        self.stopping |= stopping
+        if finite:
             self.n_faults = 0
             return
         self.n_faults += 1
