@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
@@ -40,9 +41,14 @@ class Workers:
         """Whether this one writes and reports for all."""
         return self.rank == 0
 
-    def shares(self, micro_batches: Sequence[NDArray]) -> list[NDArray]:
-        """This worker's rows of each micro-batch: every n-th, so that all have some of each length."""
-        mine = (rows[self.rank :: self.n] for rows in micro_batches)
+    def shares(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
+        """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
+
+        merged: its parts of n micro-batches make one, as large as one of them.
+        """
+        mine = [rows[self.rank :: self.n] for rows in micro_batches]
+        if merged:
+            mine = [np.concatenate(mine[i : i + self.n]) for i in range(0, len(mine), self.n)]
         return [rows for rows in mine if len(rows)]
 
     def add_up(self, sums: Tensor) -> None:

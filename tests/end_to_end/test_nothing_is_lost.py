@@ -175,7 +175,9 @@ def torchrun(n: int) -> list[object]:
 
 
 def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
-    exact = ["--set", "model.dropout=0.0", "--set", "training.precision=fp32"]
+    # Two micro-batches a step, half of each of which makes one for each worker.
+    exact = ["model.dropout=0.0", "training.precision=fp32", "training.micro_batch_tokens=500"]
+    exact = [word for change in exact for word in ("--set", change)]
     alone = begun / "alone"
     shutil.copytree(begun, alone, ignore=shutil.ignore_patterns("alone"))
     assert heed("train", "small.toml", *exact, cwd=alone).returncode == 0

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from heed.decoding.search import DecodingSettings, beam_search
 from heed.files import seal
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
-from heed.runtime import Machine
+from heed.runtime import Machine, Workers
 from heed.training import trainer
 from heed.training.checkpoint import STATE_FILES, Checkpoints, Progress, averaged_weights, checkpoint_steps
 from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train, update
@@ -363,3 +364,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, numb
         for found, expected in zip([parameter.detach(), *optimizer.state[parameter].values()], tensors, strict=True):
             assert torch.equal(found, expected)
     shutil.rmtree(folder)
+
+
+@given(n_workers=st.integers(1, 5), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=7), merged=st.booleans())
+def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    micro_batches = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    shares = [Workers(rank, n_workers).shares(micro_batches, merged=merged) for rank in range(n_workers)]
+    assert sorted(row for share in shares for rows in share for row in rows) == list(range(sum(sizes)))
+    assert all(len(share) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for share in shares)

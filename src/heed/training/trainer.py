@@ -389,7 +389,9 @@ class _Loop:
         step = progress.step + 1
         draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
         torch.manual_seed(draw * 1_000_003 + step)
-        mine = [self.batches.collate(rows) for rows in machine.workers.shares(micro_batches)]
+        # On a CPU, which computes no padding, sentences of any length go together; its passes should not be short.
+        shares = machine.workers.shares(micro_batches, merged=machine.device.type == "cpu")
+        mine = [self.batches.collate(rows) for rows in shares]
         work = self.batches.workload(micro_batches)
         rate = learning_rate(
             step,
