@@ -44,7 +44,7 @@ class Workers:
     def shares(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
         """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
 
-        merged: its parts of n micro-batches make one, as large as one of them.
+        merged: its parts of n micro-batches make one, of about as many tokens as one of them.
         """
         mine = [rows[self.rank :: self.n] for rows in micro_batches]
         if merged:

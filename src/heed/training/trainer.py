@@ -231,7 +231,10 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
     try:
         if not optimizer.state:  # the first step makes Adam's two moments
             moments = [torch.empty_like(weights.sums) for _ in range(2)]
-        for rows in machine.workers.shares(batches.heaviest()):
+        heaviest = batches.heaviest()
+        if machine.device.type != "cpu":  # where a worker's pass is not put together from parts, see _Loop._step
+            heaviest = machine.workers.shares(heaviest)
+        for rows in heaviest:
             parts = [rows]
             if machine.device.type == "cpu":
                 before = memory_before_a_peak()
@@ -389,7 +392,7 @@ class _Loop:
         step = progress.step + 1
         draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
         torch.manual_seed(draw * 1_000_003 + step)
-        # On a CPU, which computes no padding, sentences of any length go together; its passes should not be short.
+        # The kernels of a CPU compute no padding, so sentences of any length go together; short passes would be slow.
         shares = machine.workers.shares(micro_batches, merged=machine.device.type == "cpu")
         mine = [self.batches.collate(rows) for rows in shares]
         work = self.batches.workload(micro_batches)
