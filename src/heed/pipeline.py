@@ -1,8 +1,9 @@
 """The whole story, one function a verb: prepare → train → average → translate → score."""
 
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from heed.recipe import Recipe, read_preset, read_recipe
 from heed.runtime import (
     Machine,
     choose_machine,
-    join_workers,
     keep_freed_memory,
     matrix_product_rate,
     micro_batch_tokens,
@@ -42,9 +42,11 @@ from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps, read_progress
 from heed.training.logbook import Logbook, duration
 from heed.training.trainer import train
+from heed.workers import helped, join_workers, may_be_helped
 
 Report = Callable[[str], None]
 SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
+HELPED_PARAMETERS = 10_000_000  # at most: see `_n_workers`
 DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
 
 
@@ -145,21 +147,37 @@ def train_recipe(
 
     The same call again resumes. Returns the scores on the test sets, of the average and of the last checkpoint.
     """
-    machine = _training_machine(recipe)
+    machine = choose_machine(recipe.training.precision)
+    machine = replace(machine, workers=join_workers(machine.device))
     if not machine.workers.first:
         report, progress = _silent, None
-    with locked(run) if machine.workers.first else nullcontext():
+    with ExitStack() as at_the_end:
         if machine.workers.first:
+            at_the_end.enter_context(locked(run))
             _keep_config(recipe, run, report)
             corpus_files(recipe, run, directory=directory, mirror=mirror, report=report, progress=progress)
+            kernels_state()  # makes them, once for all workers
+        if may_be_helped():
+            command = [sys.executable, "-m", "heed", "train", str(run), "--dir", str(directory)]
+            command += ["--mirror", mirror] if mirror else []
+            helpers = helped(_n_workers(recipe, machine), command, report=report)
+            machine = replace(machine, workers=at_the_end.enter_context(helpers))
         machine.workers.told(None)  # until the first one has fetched all
         files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
         return train_files(recipe, files, run, machine, report=report)
 
 
-def _training_machine(recipe: Recipe) -> Machine:
-    machine = choose_machine(recipe.training.precision)
-    return replace(machine, workers=join_workers(machine.device))
+def _n_workers(recipe: Recipe, machine: Machine) -> int:
+    """How many processes train faster than one: on a CPU, with a small model, as many as a step has micro-batches.
+
+    Threads wait for each other hundreds of times a step, workers once, to add up their gradients. More workers than
+    micro-batches would make short passes, and threads left over would be wasted.
+    """
+    settings = recipe.training
+    if machine.device.type != "cpu" or n_parameters(recipe.model, recipe.tokenizer.vocab_size) > HELPED_PARAMETERS:
+        return 1
+    n_micro = settings.batch_tgt_tokens // (settings.micro_batch_tokens or micro_batch_tokens(machine.device))
+    return max(n for n in range(1, max(1, n_micro) + 1) if n_threads() % n == 0)
 
 
 def _silent(line: str) -> None:
@@ -170,9 +188,9 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     """As `train_recipe`, on these files. Workers but the first one return no scores."""
     keep_freed_memory()
     settings, workers = recipe.training, machine.workers
-    on_cpu = f" with {n_threads()} threads, {kernels_state()}" if machine.device.type == "cpu" else ""
-    together = f", {workers.n} workers" if workers.n > 1 else ""
-    report(f"Computing on {machine}{on_cpu}{together}.")
+    together = f" by {workers.n} workers" if workers.n > 1 else ""
+    on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
+    report(f"Computing on {machine}{together}{on_cpu}.")
     for turn in (True, False):  # the first worker prepares, the others then find all there
         if workers.first == turn:
             prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
@@ -213,6 +231,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     # During training greedy search will do: it ranks checkpoints alike at a fraction of the time.
     greedy = recipe.decoding.model_copy(update={"beam_size": 1})
 
+    @workers.others_wait()
     def validate(current: Transformer) -> dict[str, float]:
         nats = cross_entropy(current, _all_batches(dev, machine))
         precision = machine.precision
@@ -233,7 +252,8 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         return []
     epochs = progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch)))
     card.trained_on["epochs"] = round(epochs, 2)
-    return _average_and_evaluate(recipe, files, run, card, report)
+    with workers.others_wait():
+        return _average_and_evaluate(recipe, files, run, card, report)
 
 
 def _average_and_evaluate(

@@ -1,6 +1,7 @@
-"""What the machine decides: device, precision, threads, memory allocator, workers, signals.
+"""What the machine decides: device, precision, threads, memory allocator, signals.
 
-The only reader of environment variables, but for the one that heed/__init__.py sets before torch is loaded.
+The only reader of environment variables, with workers.py, and but for the one that heed/__init__.py sets before torch
+is loaded.
 """
 
 import ctypes
@@ -10,92 +11,19 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, distributed
 
 from heed.config import HeedError
+from heed.workers import Workers
 
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The processes that train together, of which this is number `rank`; alone unless torchrun started it."""
-
-    rank: int = 0
-    n: int = 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this one writes and reports for all."""
-        return self.rank == 0
-
-    def shares(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
-        """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
-
-        merged: its parts of n micro-batches make one, of about as many tokens as one of them.
-        """
-        mine = [rows[self.rank :: self.n] for rows in micro_batches]
-        if merged:
-            mine = [np.concatenate(mine[i : i + self.n]) for i in range(0, len(mine), self.n)]
-        return [rows for rows in mine if len(rows)]
-
-    def add_up(self, sums: Tensor) -> None:
-        """Replaces every worker's numbers by the sum of all workers'. HeedError if one of them has ended."""
-        if self.n > 1:
-            with _others_at_work():
-                distributed.all_reduce(sums)
-
-    def any(self, flag: bool) -> bool:
-        """Whether any worker says so."""
-        if self.n == 1:
-            return flag
-        flags: list[bool] = [False] * self.n
-        with _others_at_work():
-            distributed.all_gather_object(flags, flag)
-        return any(flags)
-
-    def told(self, value: T) -> T:
-        """The first worker's value, which all wait for."""
-        if self.n == 1:
-            return value
-        box = [value]
-        with _others_at_work():
-            distributed.broadcast_object_list(box)
-        return box[0]
-
-
-@contextmanager
-def _others_at_work() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise HeedError(f"another worker has ended; its own message says why ({str(error).splitlines()[0]}).") from None
-
-
-def join_workers(device: torch.device) -> Workers:
-    """The processes that torchrun has started, joined; their connections are gloo's on CPUs, NCCL's on GPUs.
-
-    Who waits a day for another gives up: the first one may prepare for hours, and torchrun ends all when one fails.
-    """
-    n = int(os.environ.get("WORLD_SIZE", "1"))
-    if n > 1 and not distributed.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=timedelta(days=1))
-    return Workers(int(os.environ.get("RANK", "0")), n)
 
 
 @dataclass

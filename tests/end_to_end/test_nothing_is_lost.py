@@ -197,6 +197,69 @@ def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, he
         assert step == same_step and two == pytest.approx(one, rel=1e-3)
 
 
+TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    return [int(pid) for pid in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True).stdout.split()]
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+def test_a_cpu_of_two_threads_trains_by_two_workers_as_under_torchrun(begun, heed, two_threads, monkeypatch):
+    done = heed(*TWO[1:], cwd=begun)
+    assert done.returncode == 0 and "by 2 workers with 1 thread(s)" in done.stderr, done.stderr
+    expected = model_bytes(begun), losses(begun)
+    shutil.rmtree(begun / "runs")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    process = start(begun, *torchrun(2), *TWO[3:])
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert (model_bytes(begun), losses(begun)) == expected
+
+
+def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads):
+    assert heed(*TWO[1:], cwd=begun).returncode == 0
+    expected = model_bytes(begun), losses(begun)
+    shutil.rmtree(begun / "runs")
+    for step, hit, number, status in (
+        (10, "the other", signal.SIGKILL, 1),
+        (60, "the first", signal.SIGKILL, -signal.SIGKILL),
+        (110, "the first", signal.SIGTERM, 143),
+        (160, "both", signal.SIGINT, 130),  # as from a terminal
+    ):
+        process = start(begun, *TWO)
+        wait_for_step(process, begun, step)
+        (other,) = children_of(process)
+        for name, pid in (("the first", process.pid), ("the other", other)):
+            if hit in (name, "both"):
+                os.kill(pid, number)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == status and "Traceback" not in told, told
+        if hit == "the other":
+            assert told.splitlines()[-1] == (
+                "heed: a worker has ended: signal 9; the same command goes on from the last checkpoint."
+            )
+        for _ in range(200):
+            if not Path("/proc", str(other)).exists():
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("a worker stayed behind")
+    done = heed(*TWO[1:], cwd=begun)
+    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert (model_bytes(begun), losses(begun)) == expected
+
+
+def test_a_user_who_says_how_many_workers_gets_them(straight, begun, heed, two_threads, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    done = heed(*TWO[1:], "--set", "training.max_steps=10", cwd=begun)
+    assert done.returncode == 0 and "workers" not in done.stderr, done.stderr
+
+
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of its own that holds two checkpoints of the recipe."""

@@ -18,10 +18,11 @@ from heed.decoding.search import DecodingSettings, beam_search
 from heed.files import seal
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
-from heed.runtime import Machine, Workers
+from heed.runtime import Machine
 from heed.training import trainer
 from heed.training.checkpoint import STATE_FILES, Checkpoints, Progress, averaged_weights, checkpoint_steps
 from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train, update
+from heed.workers import Workers
 
 FP32 = Machine(torch.device("cpu"), torch.float32, "test")
 BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
