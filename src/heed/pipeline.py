@@ -1,6 +1,5 @@
 """The whole story, one function a verb: prepare → train → average → translate → score."""
 
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,7 +45,7 @@ from heed.workers import helped, join_workers, may_be_helped
 
 Report = Callable[[str], None]
 SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
-HELPED_PARAMETERS = 10_000_000  # at most: see `_n_workers`
+HELPED_PARAMETERS = 10_000_000  # at most: see `n_workers`
 DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
 
 
@@ -156,25 +155,27 @@ def train_recipe(
             at_the_end.enter_context(locked(run))
             _keep_config(recipe, run, report)
             corpus_files(recipe, run, directory=directory, mirror=mirror, report=report, progress=progress)
-            kernels_state()  # makes them, once for all workers
-        if may_be_helped():
-            command = [sys.executable, "-m", "heed", "train", str(run), "--dir", str(directory)]
-            command += ["--mirror", mirror] if mirror else []
-            helpers = helped(_n_workers(recipe, machine), command, report=report)
+            if machine.device.type == "cpu":
+                kernels_state()  # makes them, once for all workers
+        if machine.workers.n == 1:
+            arguments = ["train", str(run), "--dir", str(directory)]
+            arguments += [] if mirror is None else ["--mirror", mirror]
+            helpers = helped(n_workers(recipe, machine), arguments, report=report)
             machine = replace(machine, workers=at_the_end.enter_context(helpers))
         machine.workers.told(None)  # until the first one has fetched all
         files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
         return train_files(recipe, files, run, machine, report=report)
 
 
-def _n_workers(recipe: Recipe, machine: Machine) -> int:
-    """How many processes train faster than one: on a CPU, with a small model, as many as a step has micro-batches.
+def n_workers(recipe: Recipe, machine: Machine) -> int:
+    """How many processes `train_recipe` makes of one: on a CPU, for a small model, as many as a step has micro-batches.
 
     Threads wait for each other hundreds of times a step, workers once, to add up their gradients. More workers than
     micro-batches would make short passes, and threads left over would be wasted.
     """
     settings = recipe.training
-    if machine.device.type != "cpu" or n_parameters(recipe.model, recipe.tokenizer.vocab_size) > HELPED_PARAMETERS:
+    small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= HELPED_PARAMETERS
+    if machine.device.type != "cpu" or not small or not may_be_helped():
         return 1
     n_micro = settings.batch_tgt_tokens // (settings.micro_batch_tokens or micro_batch_tokens(machine.device))
     return max(n for n in range(1, max(1, n_micro) + 1) if n_threads() % n == 0)

@@ -63,7 +63,7 @@ def read_preset(name: str, *, where: str) -> dict[str, Any]:
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a TOML file: its preset, changed by the file, changed by overrides (`training.max_steps=500`).
 
-    The file names in it are taken from the recipe's folder.
+    The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
     """
     values = read_toml(path)
     preset = values.pop("preset", "base")
@@ -73,6 +73,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     _anchor_files(values.get("data"), path.parent)
     for text in overrides:
         values = merged(values, parse_override(text))
+    _anchor_files(values.get("data"), Path.cwd())
     return validated(Recipe, values, where=str(path))
 
 

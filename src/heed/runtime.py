@@ -1,7 +1,7 @@
 """What the machine decides: device, precision, threads, memory allocator, signals.
 
-The only reader of environment variables, with workers.py, and but for the one that heed/__init__.py sets before torch
-is loaded.
+With workers.py the only reader of environment variables, but for the one that heed/__init__.py sets before torch is
+loaded.
 """
 
 import ctypes

@@ -19,8 +19,11 @@ from torch import Tensor, distributed
 
 from heed.config import HeedError
 
-# A worker that `helped` started finds here its rank, how many there are, and where the first one waits.
+# A worker that `helped` started finds here its rank, how many there are, its threads, and where the first one waits.
 HELPER = "HEED_HELPER"
+INTERFACE = "GLOO_SOCKET_IFNAME"
+LOOPBACK = "lo"
+ANOTHER_ENDED = "another worker has ended"
 # Who waits a day for another gives up: the first one may prepare for hours, and when one fails all are ended.
 PATIENCE = timedelta(days=1)
 T = TypeVar("T")
@@ -94,15 +97,17 @@ def _others_at_work() -> Iterator[None]:
         yield
     except RuntimeError as error:
         first_line = str(error).splitlines()[0]
-        raise OtherWorkerEnded(f"another worker has ended; its own message says why ({first_line}).") from None
+        raise OtherWorkerEnded(f"{ANOTHER_ENDED}; its own message says why ({first_line}).") from None
 
 
 def join_workers(device: torch.device) -> Workers:
     """The processes that torchrun or `helped` has started, joined; connected by gloo on CPUs, by NCCL on GPUs."""
     if HELPER in os.environ:
-        rank, n, port = map(int, os.environ[HELPER].split())
+        rank, n, threads, port = map(int, os.environ[HELPER].split())
+        torch.set_num_threads(threads)
         with _others_at_work():
-            store = distributed.TCPStore("127.0.0.1", port, is_master=False)
+            store = distributed.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=30))
+            store.set_timeout(PATIENCE)
             store.set(f"{rank} is here", "")
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=n, timeout=PATIENCE)
         return Workers(rank, n)
@@ -115,54 +120,66 @@ def join_workers(device: torch.device) -> Workers:
 
 
 def may_be_helped() -> bool:
-    """Whether nobody has said how many workers there are: torchrun and WORLD_SIZE do."""
-    return HELPER not in os.environ and "WORLD_SIZE" not in os.environ and sys.platform == "linux"
+    """Whether `helped` may start others: nobody has said how many workers there are, or which cores threads take."""
+    said = (HELPER, "WORLD_SIZE", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
+    return sys.platform == "linux" and not distributed.is_initialized() and not any(map(os.environ.get, said))
 
 
 @contextmanager
-def helped(n: int, command: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
-    """This process and n - 1 others that run `command`, joined on a CPU whose threads they share.
+def helped(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
+    """This process and n - 1 others, `heed` with these arguments, joined on a CPU whose threads they share.
 
-    They end with the block, whatever happens in it; HeedError if one has ended before. Where no connection can be made
-    this process stays alone, and says so.
+    They end with the block, whatever happens in it; HeedError if one has ended before. Where they could not reach each
+    other this process stays alone, and says so.
     """
     all_threads = torch.get_num_threads()
     store = _meeting_place(report) if n > 1 else None
     if store is None:
         yield Workers()
         return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # -P and PYTHONPATH: modules from where this process has them, not from the folder that it happens to be in.
+    command = [sys.executable, "-P", "-m", "heed", *arguments]
+    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    nothing = subprocess.DEVNULL
     with ExitStack() as at_the_end:
+        at_the_end.enter_context(_only_this_machine())
         helpers = []
         for rank in range(1, n):
             messages = at_the_end.enter_context(TemporaryFile())
-            told = {HELPER: f"{rank} {n} {store.port}", "OMP_NUM_THREADS": str(all_threads // n)}
-            helper = subprocess.Popen(
-                command,
-                env={**os.environ, **told},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=messages,
-            )
+            told = os.environ | modules | {HELPER: f"{rank} {n} {all_threads // n} {store.port}"}
+            helper = subprocess.Popen(command, env=told, stdin=nothing, stdout=nothing, stderr=messages)
             at_the_end.callback(helper.wait)
             at_the_end.callback(helper.kill)
             helpers.append((helper, messages))
         try:
-            for rank, (helper, _) in enumerate(helpers, start=1):
-                while not store.check([f"{rank} is here"]):
-                    if helper.poll() is not None:
-                        raise OtherWorkerEnded("before training")
-                    time.sleep(0.02)
-            distributed.init_process_group("gloo", store=store, rank=0, world_size=n, timeout=PATIENCE)
+            while not store.check([f"{rank} is here" for rank in range(1, n)]):
+                if any(helper.poll() is not None for helper, _ in helpers):
+                    raise OtherWorkerEnded
+                time.sleep(0.02)
+            with _others_at_work():
+                distributed.init_process_group("gloo", store=store, rank=0, world_size=n, timeout=PATIENCE)
             at_the_end.callback(distributed.destroy_process_group)
             at_the_end.callback(torch.set_num_threads, all_threads)
             torch.set_num_threads(all_threads // n)
             yield Workers(0, n, threads_of_all=all_threads)
         except OtherWorkerEnded:
-            raise HeedError(f"{_why_one_ended(helpers)}; the same command goes on from the last checkpoint.") from None
+            raise HeedError(_why_one_ended(helpers)) from None
 
 
-def _meeting_place(report: Callable[[str], None]) -> distributed.TCPStore | None:
+@contextmanager
+def _only_this_machine() -> Iterator[None]:
+    """Within the block gloo connects by loopback."""
+    before = os.environ.get(INTERFACE)
+    os.environ[INTERFACE] = LOOPBACK
+    try:
+        yield
+    finally:
+        os.environ.pop(INTERFACE)
+        if before is not None:
+            os.environ[INTERFACE] = before
+
+
+def _meeting_place(report: Callable[[str], None]) -> "distributed.TCPStore | None":
     """Where workers of this machine find each other; None, and a line about it, where that cannot be."""
     try:
         # By itself the store would listen to the whole network.
@@ -179,11 +196,14 @@ def _meeting_place(report: Callable[[str], None]) -> distributed.TCPStore | None
 
 
 def _why_one_ended(helpers: Sequence[tuple[subprocess.Popen, IO[bytes]]]) -> str:
+    """The last words of the first helper that did not end because of another one."""
     for helper, messages in helpers:
-        with suppress(subprocess.TimeoutExpired):  # then it was another one
-            if (status := helper.wait(timeout=5)) != 0:
-                messages.seek(0)
-                lines = messages.read().decode("utf-8", "replace").strip().splitlines()
-                why = f"signal {-status}" if status < 0 else lines[-1] if lines else f"exit status {status}"
-                return f"a worker has ended: {why.removeprefix('heed: ').rstrip('.')}"
-    return "the connection to a worker broke"
+        with suppress(subprocess.TimeoutExpired):
+            status = helper.wait(timeout=5)
+            messages.seek(0)
+            lines = messages.read().decode("utf-8", "replace").strip().splitlines()
+            if status < 0:
+                return f"a worker was ended by signal {-status}; the same command goes on from the last checkpoint."
+            if status > 0 and lines and ANOTHER_ENDED not in lines[-1]:
+                return f"a worker has ended: {lines[-1].removeprefix('heed: ')}"
+    return "the connection to a worker broke; the same command goes on from the last checkpoint."

@@ -420,7 +420,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus, heed):
     done = heed("train", "small.toml", "--dry-run", "--json", cwd=corpus)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["pairs"] == 200 and told["n_steps"] == 24
+    assert told["pairs"] == 200 and told["n_steps"] == 24 and told["workers"] == 1
     assert told["hours"] == pytest.approx(24 * told["step_seconds"] / 3600)
     assert told["peak_memory_bytes"] < told["memory_bytes"]
     assert not (corpus / "runs").exists()

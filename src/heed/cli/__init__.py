@@ -154,7 +154,8 @@ def train(
 
 def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) -> None:
     from heed.benchmark import forecast
-    from heed.pipeline import count_pairs
+    from heed.pipeline import count_pairs, n_workers
+    from heed.runtime import choose_machine
 
     n_pairs = count_pairs(recipe, directory=directory, mirror=mirror, report=say)
     if n_pairs is None and recipe.training.max_epochs is not None:
@@ -162,9 +163,12 @@ def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) ->
     say(f"Taking some steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
     vocab_size = recipe.tokenizer.vocab_size
     told = forecast(recipe.model, recipe.training, vocab_size=vocab_size, n_pairs=n_pairs)
+    workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
-        print_json({"pairs": n_pairs, **told.numbers()})
+        print_json({"pairs": n_pairs, "workers": workers, **told.numbers()})
         return
+    if workers > 1:
+        say(f"Measured in one process; the run takes {workers}, which is faster and holds most of that memory in each.")
     print(f"{told.parameters:,} parameters, {told.dtype} on {told.device}")
     print(f"{told.step_seconds:.2f} s a step, {told.target_tokens_per_second:,.0f} target tokens/s")
     print(f"{told.peak_memory_bytes / 2**20:,.0f} MiB at the peak, of {told.memory_bytes / 2**20:,.0f}")

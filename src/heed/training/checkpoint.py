@@ -13,8 +13,8 @@ from heed.files import check, read_json, seal, whole_folder, write_json
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
-from heed.runtime import Workers
 from heed.text.tokenizer import Tokenizer
+from heed.workers import Workers
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"

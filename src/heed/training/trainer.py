@@ -240,7 +240,8 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
                 before = memory_before_a_peak()
                 parts = [rows[: -(-len(rows) // 4)], rows]
             for i, part in enumerate(parts):
-                if i == 1 and 4 * (peak_memory() - before) > free_memory():
+                # Workers of one machine try side by side; those of others' are counted too, which is on the safe side.
+                if i == 1 and 4 * machine.workers.n * (peak_memory() - before) > free_memory():
                     raise MemoryError
                 batch = batches.collate(part).to(machine.device)
                 loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
