@@ -143,9 +143,9 @@ def train(
         print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
         return
     scores, ppl = results[0].scores.values(), results[0].perplexity is not None
-    print(f"\n{'':34}" + "".join(f"{score.name:>8}" for score in scores) + (f"{'ppl':>9}" if ppl else ""))
+    print(f"\n{'':34}" + "".join(f"{score.name:>9}" for score in scores) + (f"{'ppl':>9}" if ppl else ""))
     for result in results:
-        columns = "".join(f"{score.value:8.2f}" for score in result.scores.values())
+        columns = "".join(f"{score.value:9.2f}" for score in result.scores.values())
         print(f"{result.name:34}{columns}" + (f"{result.perplexity:9.3f}" if ppl else ""))
     for signature in dict.fromkeys(f"{s.name} {s.signature}" for result in results for s in result.scores.values()):
         print(signature)
