@@ -12,19 +12,10 @@ from tests.conftest import random_pairs
 
 from heed.config import HeedError, validated
 from heed.data.batching import mask_places
-from heed.model import transformer
+from heed.model.attention import Dropout, attention, fused_attention, restricted_attention
 from heed.model.cost import n_parameters
 from heed.model.trace import attention_weights
-from heed.model.transformer import (
-    Architecture,
-    Dropout,
-    SelfAttention,
-    Transformer,
-    attention,
-    fused_attention,
-    restricted_attention,
-    sinusoid,
-)
+from heed.model.transformer import Architecture, SelfAttention, Transformer, sinusoid
 
 
 def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
@@ -66,7 +57,8 @@ def test_attention_as_a_gpu_takes_it_gives_the_same_model(small_arch, radius, mo
     results = []
     for fused in (False, True):
         if fused:
-            monkeypatch.setattr(transformer, "attention", as_on_a_gpu)
+            for module in ("transformer", "attention"):  # where the network takes it, and where the restricted one does
+                monkeypatch.setattr(f"heed.model.{module}.attention", as_on_a_gpu)
         logits = model(src, src_mask, tgt)
         state = model.start(model.encode(src, src_mask), src_mask)
         steps = torch.cat([model.decode(tgt[:, i : i + 1], state) for i in range(tgt.shape[1])], dim=1)

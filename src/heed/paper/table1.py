@@ -14,7 +14,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.model.transformer import Architecture, Dropout, Transformer, restricted_attention
+from heed.model.attention import Dropout, restricted_attention
+from heed.model.transformer import Architecture, Transformer
 from heed.paper.page import Page, command, prose, table
 from heed.runtime import keep_freed_memory, n_threads, processor
 
