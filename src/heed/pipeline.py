@@ -41,7 +41,7 @@ from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps, read_progress
 from heed.training.logbook import Logbook, duration
 from heed.training.trainer import train
-from heed.workers import helped, join_workers, may_be_helped
+from heed.workers import join_workers, may_spawn, spawn_workers
 
 Report = Callable[[str], None]
 SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
@@ -160,9 +160,9 @@ def train_recipe(
         if machine.workers.n == 1:
             arguments = ["train", str(run), "--dir", str(directory)]
             arguments += [] if mirror is None else ["--mirror", mirror]
-            helpers = helped(n_workers(recipe, machine), arguments, report=report)
+            helpers = spawn_workers(n_workers(recipe, machine), arguments, report=report)
             machine = replace(machine, workers=at_the_end.enter_context(helpers))
-        machine.workers.told(None)  # until the first one has fetched all
+        machine.workers.broadcast(None)  # until the first one has fetched all
         files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
         return train_files(recipe, files, run, machine, report=report)
 
@@ -175,7 +175,7 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
     """
     settings = recipe.training
     small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= HELPED_PARAMETERS
-    if machine.device.type != "cpu" or not small or not may_be_helped():
+    if machine.device.type != "cpu" or not small or not may_spawn():
         return 1
     n_micro = settings.batch_tgt_tokens // (settings.micro_batch_tokens or micro_batch_tokens(machine.device))
     return max(n for n in range(1, max(1, n_micro) + 1) if n_threads() % n == 0)
@@ -195,7 +195,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
     for turn in (True, False):  # the first worker prepares, the others then find all there
         if workers.first == turn:
             prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
-        workers.told(None)
+        workers.broadcast(None)
     tokenizer = prepared.tokenizer
     torch.manual_seed(settings.seed)
     model = Transformer(recipe.model, len(tokenizer))

@@ -1,4 +1,4 @@
-"""What the machine decides: device, precision, threads, memory allocator, signals.
+"""What the machine decides: device, precision, threads, memory allocator.
 
 With workers.py the only reader of environment variables, but for the one that heed/__init__.py sets before torch is
 loaded.
@@ -8,11 +8,9 @@ import ctypes
 import os
 import platform
 import re
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -24,38 +22,7 @@ from heed.workers import Workers
 
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
-
-
-@dataclass
-class StopSignals:
-    """The number of the signal that asked to stop, or 0."""
-
-    signal: int = 0
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopSignals]:
-    """Within the block the first SIGINT or SIGTERM only asks; the next one acts as it would outside."""
-    asked = StopSignals()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(number: int, _: object) -> None:
-        asked.signal = number
-        restore()
-
-    try:
-        for number in before:
-            signal.signal(number, ask)
-    except ValueError:  # not the main thread: signals are another's business
-        before = {}
-    try:
-        yield asked
-    finally:
-        restore()
+DEVICES = ("cpu", "cuda", "mps", "xpu")  # PyTorch has others, such as meta, that cannot compute or that nobody tried
 
 
 @dataclass(frozen=True)
@@ -83,9 +50,12 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         chosen = torch.device(kind)
+        if chosen.type not in DEVICES:
+            raise HeedError(f"device {kind}: expected {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, or one of several: cuda:1.")
         torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        raise HeedError(f"device {kind} cannot be used: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, AssertionError, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise HeedError(f"device {kind} cannot be used: {first_line}") from None
     if precision != "auto":
         return Machine(chosen, torch.float32 if precision == "fp32" else torch.bfloat16, "as set")
     if chosen.type == "cuda":

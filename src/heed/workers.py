@@ -1,36 +1,65 @@
-"""The processes that train one model together: those that torchrun starts, and those that Heed starts on a CPU."""
+"""The processes that train one model together: those that torchrun starts, and those that Heed starts on a CPU.
 
+Nothing that one worker sends another is ever unpickled. Workers that Heed starts talk over what they inherit: a pair of
+sockets and anonymous memory, which have no name or port by which another user could reach them. torchrun's talk over
+torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
+"""
+
+import json
+import mmap
 import os
 import socket
+import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
-from typing import IO, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
-from heed.config import HeedError
+from heed.config import HeedError, Stopped
+from heed.signals import overdue_signal
 
-# A worker that `helped` started finds here its rank, how many there are, its threads, and where the first one waits.
+# A worker that `spawn_workers` started finds here its rank, how many there are, its threads, its socket, the memory.
 HELPER = "HEED_HELPER"
-INTERFACE = "GLOO_SOCKET_IFNAME"
-LOOPBACK = "lo"
 ANOTHER_ENDED = "another worker has ended"
-# Who waits a day for another gives up: the first one may prepare for hours, and when one fails all are ended.
+# A worker waits this long for the others under torchrun: the first one may prepare for hours, and when one fails
+# torchrun ends all.
 PATIENCE = timedelta(days=1)
+MAX_MESSAGE_BYTES = 2**24
+TICK_SECONDS = 0.5  # between two looks for signals while a worker waits
+GRACE_SECONDS = 8.0  # that a worker which was asked to stop waits for another to end its step
 T = TypeVar("T")
 
 
 class OtherWorkerEnded(HeedError):
     """A worker cannot go on, since another one is gone."""
+
+
+class NoAnswer(Stopped):
+    """A signal asked to stop while another worker hangs: nothing since the last checkpoint can be saved."""
+
+
+class Link(Protocol):
+    """How a worker reaches the others. All of them make the same calls, in the same order, with the same shapes."""
+
+    device: torch.device  # where tensors must be
+
+    def all_reduce_(self, x: Tensor) -> None:
+        """Replaces x by the sum of all workers' x, in the order of their ranks."""
+
+    def broadcast_(self, x: Tensor) -> None:
+        """Replaces x by the first worker's."""
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """The first worker's message."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +69,14 @@ class Workers:
     rank: int = 0
     n: int = 1
     threads_of_all: int | None = None  # where they share one CPU's threads
+    link: Link | None = field(default=None, repr=False)
 
     @property
     def first(self) -> bool:
         """Whether this one writes and reports for all."""
         return self.rank == 0
 
-    def shares(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
+    def shard(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
         """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
 
         merged: its parts of n micro-batches make one, of about as many tokens as one of them.
@@ -56,29 +86,36 @@ class Workers:
             mine = [np.concatenate(mine[i : i + self.n]) for i in range(0, len(mine), self.n)]
         return [rows for rows in mine if len(rows)]
 
-    def add_up(self, sums: Tensor) -> None:
+    def all_reduce_(self, x: Tensor) -> None:
         """Replaces every worker's numbers by the sum of all workers'. OtherWorkerEnded if one of them has."""
-        if self.n > 1:
+        if self.link is not None:
             with _others_at_work():
-                distributed.all_reduce(sums)
+                self.link.all_reduce_(x)
 
     def any(self, flag: bool) -> bool:
         """Whether any worker says so."""
-        if self.n == 1:
+        if self.link is None:
             return flag
-        flags: list[bool] = [False] * self.n
-        with _others_at_work():
-            distributed.all_gather_object(flags, flag)
-        return any(flags)
+        flags = torch.full((1,), float(flag), device=self.link.device)
+        self.all_reduce_(flags)
+        return bool(flags > 0)
 
-    def told(self, value: T) -> T:
-        """The first worker's value, which all wait for."""
-        if self.n == 1:
+    def broadcast(self, value: T) -> T:
+        """The first worker's value, anything that JSON can write, which all wait for."""
+        if self.link is None:
             return value
-        box = [value]
         with _others_at_work():
-            distributed.broadcast_object_list(box)
-        return box[0]
+            message = self.link.broadcast_bytes(json.dumps(value).encode() if self.first else b"")
+        received: T = value if self.first else json.loads(message)
+        return received
+
+    @torch.no_grad()
+    def broadcast_parameters(self, model: torch.nn.Module) -> None:
+        """Gives every worker's model the first one's weights."""
+        if self.link is not None:
+            with _others_at_work():
+                for parameter in model.parameters():
+                    self.link.broadcast_(parameter.data)
 
     @contextmanager
     def others_wait(self) -> Iterator[None]:
@@ -95,46 +132,152 @@ class Workers:
 def _others_at_work() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
-        first_line = str(error).splitlines()[0]
+    except (RuntimeError, OSError) as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise OtherWorkerEnded(f"{ANOTHER_ENDED}; its own message says why ({first_line}).") from None
 
 
+class ProcessGroup:
+    """Over torch.distributed: gloo on CPUs, NCCL on GPUs. Only tensors: its collectives of objects unpickle."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def all_reduce_(self, x: Tensor) -> None:
+        distributed.all_reduce(x)
+
+    def broadcast_(self, x: Tensor) -> None:
+        distributed.broadcast(x, src=0)
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        size = torch.tensor([len(message)], device=self.device)
+        distributed.broadcast(size, src=0)
+        if int(size) > MAX_MESSAGE_BYTES:
+            raise RuntimeError(f"a message of {int(size):,} bytes")
+        content = torch.zeros(int(size), dtype=torch.uint8)
+        if message:
+            content.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        content = content.to(self.device)
+        distributed.broadcast(content, src=0)
+        return content.cpu().numpy().tobytes()
+
+
+class SharedMemory:
+    """Over anonymous memory, and sockets by which the workers wait for each other.
+
+    channels: of the first worker one to each other, in the order of their ranks; of another one that to the first. The
+    memory holds a stretch of floats for each worker and one more for results.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, rank: int, n: int, channels: Sequence[socket.socket], memory: int):
+        self._rank, self._n, self._channels, self._memory = rank, n, channels, memory
+        self._stretches = torch.empty(n + 1, 0)
+        for channel in channels:
+            channel.settimeout(TICK_SECONDS)
+
+    def all_reduce_(self, x: Tensor) -> None:
+        stretches = self._stretches_for(x)
+        stretches[self._rank].copy_(x.flatten())
+        self._wait_for_all()
+        # Each adds up a part of the numbers.
+        part = slice(*(x.numel() * rank // self._n for rank in (self._rank, self._rank + 1)))
+        total = stretches[-1][part]
+        torch.add(stretches[0][part], stretches[1][part], out=total)
+        for other in stretches[2:-1]:
+            total += other[part]
+        self._wait_for_all()  # nobody writes results again before all have met once more
+        x.copy_(stretches[-1].view_as(x))
+
+    def broadcast_(self, x: Tensor) -> None:
+        sent = self._stretches_for(x)[0]
+        if self._rank == 0:
+            sent.copy_(x.flatten())
+        self._wait_for_all()
+        x.copy_(sent.view_as(x))
+        self._wait_for_all()  # until all have read it
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        if self._rank == 0:
+            for channel in self._channels:
+                channel.sendall(struct.pack("<I", len(message)) + message)
+            return message
+        (size,) = struct.unpack("<I", self._received(self._channels[0], 4))
+        if size > MAX_MESSAGE_BYTES:
+            raise OSError(f"a message of {size:,} bytes")
+        return self._received(self._channels[0], size)
+
+    def _stretches_for(self, x: Tensor) -> Tensor:
+        """(n + 1, numbers of x): every worker's stretch and that of results; the memory grows if need be."""
+        assert x.dtype == torch.float32
+        if x.numel() > self._stretches.shape[1]:
+            self._wait_for_all()  # until all have read what lies there
+            n_bytes = 4 * (self._n + 1) * x.numel()
+            os.ftruncate(self._memory, n_bytes)
+            self._stretches = torch.frombuffer(mmap.mmap(self._memory, n_bytes), dtype=torch.float32)
+            self._stretches = self._stretches.view(self._n + 1, -1)
+        return self._stretches[:, : x.numel()]
+
+    def _wait_for_all(self) -> None:
+        if self._rank == 0:
+            for channel in self._channels:
+                self._received(channel, 1)
+            for channel in self._channels:
+                channel.sendall(b"\0")
+        else:
+            self._channels[0].sendall(b"\0")
+            self._received(self._channels[0], 1)
+
+    def _received(self, channel: socket.socket, n_bytes: int) -> bytes:
+        received = b""
+        while len(received) < n_bytes:
+            try:
+                part = channel.recv(n_bytes - len(received))
+            except TimeoutError:
+                if number := overdue_signal(GRACE_SECONDS):
+                    raise NoAnswer(number) from None
+                continue
+            if not part:
+                raise ConnectionResetError("its connection is closed")
+            received += part
+        return received
+
+
 def join_workers(device: torch.device) -> Workers:
-    """The processes that torchrun or `helped` has started, joined; connected by gloo on CPUs, by NCCL on GPUs."""
+    """The processes that torchrun or `spawn_workers` has started, joined."""
     if HELPER in os.environ:
-        rank, n, threads, port = map(int, os.environ[HELPER].split())
+        rank, n, threads, channel, memory = map(int, os.environ[HELPER].split())
         torch.set_num_threads(threads)
-        with _others_at_work():
-            store = distributed.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=30))
-            store.set_timeout(PATIENCE)
-            store.set(f"{rank} is here", "")
-            distributed.init_process_group("gloo", store=store, rank=rank, world_size=n, timeout=PATIENCE)
-        return Workers(rank, n)
+        for inherited in (channel, memory):
+            os.set_inheritable(inherited, False)
+        return Workers(rank, n, link=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
     n = int(os.environ.get("WORLD_SIZE", "1"))
-    if n > 1 and not distributed.is_initialized():
+    if n == 1:
+        return Workers()
+    if not distributed.is_initialized():
         if device.type == "cuda":
             torch.cuda.set_device(device)
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    return Workers(int(os.environ.get("RANK", "0")), n)
+    return Workers(int(os.environ["RANK"]), n, link=ProcessGroup(device))
 
 
-def may_be_helped() -> bool:
-    """Whether `helped` may start others: nobody has said how many workers there are, or which cores threads take."""
+def may_spawn() -> bool:
+    """Whether `spawn_workers` may start others: nobody said how many workers there are, or which cores threads take."""
     said = (HELPER, "WORLD_SIZE", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
     return sys.platform == "linux" and not distributed.is_initialized() and not any(map(os.environ.get, said))
 
 
 @contextmanager
-def helped(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
+def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
     """This process and n - 1 others, `heed` with these arguments, joined on a CPU whose threads they share.
 
-    They end with the block, whatever happens in it; HeedError if one has ended before. Where they could not reach each
-    other this process stays alone, and says so.
+    They end with the block, whatever happens in it; HeedError if one has ended before. Where the system gives no memory
+    to share this process stays alone, and says so.
     """
     all_threads = torch.get_num_threads()
-    store = _meeting_place(report) if n > 1 else None
-    if store is None:
+    memory = _anonymous_memory(report) if n > 1 else None
+    if memory is None:
         yield Workers()
         return
     # -P and PYTHONPATH: modules from where this process has them, not from the folder that it happens to be in.
@@ -142,56 +285,34 @@ def helped(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     nothing = subprocess.DEVNULL
     with ExitStack() as at_the_end:
-        at_the_end.enter_context(_only_this_machine())
-        helpers = []
+        at_the_end.callback(os.close, memory)
+        helpers, channels = [], []
         for rank in range(1, n):
             messages = at_the_end.enter_context(TemporaryFile())
-            told = os.environ | modules | {HELPER: f"{rank} {n} {all_threads // n} {store.port}"}
-            helper = subprocess.Popen(command, env=told, stdin=nothing, stdout=nothing, stderr=messages)
+            ours, theirs = socket.socketpair()
+            channels.append(at_the_end.enter_context(ours))
+            with theirs:
+                inherited = (theirs.fileno(), memory)
+                env = os.environ | modules | {HELPER: f"{rank} {n} {all_threads // n} {inherited[0]} {memory}"}
+                helper = subprocess.Popen(
+                    command, env=env, stdin=nothing, stdout=nothing, stderr=messages, pass_fds=inherited
+                )
             at_the_end.callback(helper.wait)
             at_the_end.callback(helper.kill)
             helpers.append((helper, messages))
+        at_the_end.callback(torch.set_num_threads, all_threads)
+        torch.set_num_threads(all_threads // n)
         try:
-            while not store.check([f"{rank} is here" for rank in range(1, n)]):
-                if any(helper.poll() is not None for helper, _ in helpers):
-                    raise OtherWorkerEnded
-                time.sleep(0.02)
-            with _others_at_work():
-                distributed.init_process_group("gloo", store=store, rank=0, world_size=n, timeout=PATIENCE)
-            at_the_end.callback(distributed.destroy_process_group)
-            at_the_end.callback(torch.set_num_threads, all_threads)
-            torch.set_num_threads(all_threads // n)
-            yield Workers(0, n, threads_of_all=all_threads)
+            yield Workers(0, n, threads_of_all=all_threads, link=SharedMemory(0, n, channels, memory))
         except OtherWorkerEnded:
             raise HeedError(_why_one_ended(helpers)) from None
 
 
-@contextmanager
-def _only_this_machine() -> Iterator[None]:
-    """Within the block gloo connects by loopback."""
-    before = os.environ.get(INTERFACE)
-    os.environ[INTERFACE] = LOOPBACK
+def _anonymous_memory(report: Callable[[str], None]) -> int | None:
     try:
-        yield
-    finally:
-        os.environ.pop(INTERFACE)
-        if before is not None:
-            os.environ[INTERFACE] = before
-
-
-def _meeting_place(report: Callable[[str], None]) -> "distributed.TCPStore | None":
-    """Where workers of this machine find each other; None, and a line about it, where that cannot be."""
-    try:
-        # By itself the store would listen to the whole network.
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            host, port = listening.getsockname()
-            with socket.create_connection((host, port), timeout=5), listening.accept()[0]:
-                pass  # a store that cannot be reached would be tried for minutes
-            return distributed.TCPStore(
-                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-            )
-    except (OSError, RuntimeError) as error:
-        report(f"Workers cannot be connected ({str(error).splitlines()[0]}); this process trains alone.")
+        return os.memfd_create("heed")
+    except OSError as error:
+        report(f"Workers cannot share memory ({error.strerror}); this process trains alone.")
         return None
 
 

@@ -371,6 +371,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, numb
 def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     micro_batches = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    shares = [Workers(rank, n_workers).shares(micro_batches, merged=merged) for rank in range(n_workers)]
-    assert sorted(row for share in shares for rows in share for row in rows) == list(range(sum(sizes)))
-    assert all(len(share) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for share in shares)
+    shards = [Workers(rank, n_workers).shard(micro_batches, merged=merged) for rank in range(n_workers)]
+    assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(sum(sizes)))
+    assert all(len(shard) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for shard in shards)

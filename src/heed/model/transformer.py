@@ -311,7 +311,8 @@ class Transformer(nn.Module):
             last += [part.outer for part in parts if isinstance(part, FeedForward)]
             for projection in last:
                 nn.init.xavier_uniform_(projection.weight, gain=len(last) ** -0.5)
-        for table in {module.weight for module in self.modules() if isinstance(module, nn.Embedding)}:
+        # `modules` gives each once and in order; the order of a set would differ from process to process.
+        for table in [module.weight for module in self.modules() if isinstance(module, nn.Embedding)]:
             nn.init.normal_(table, std=self.arch.d_model**-0.5)
         if self.arch.share == "none":
             nn.init.normal_(self.output.weight, std=self.arch.d_model**-0.5)

@@ -109,7 +109,7 @@ class Checkpoints:
 
         A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
         """
-        name = self._workers.told(self._newest_good() if self._workers.first else None)
+        name = self._workers.broadcast(self._newest_good() if self._workers.first else None)
         return Progress() if name is None else _restored(self.folder / name, model, optimizer)
 
     def _newest_good(self) -> str | None:

@@ -18,15 +18,15 @@ from heed.model.transformer import Transformer
 from heed.runtime import (
     Machine,
     Precision,
-    StopSignals,
     free_memory,
     memory_before_a_peak,
     peak_memory,
-    stop_signals,
 )
+from heed.signals import StopSignals, stop_signals
 from heed.training.checkpoint import Checkpoints, Progress
 from heed.training.logbook import Logbook, duration
 from heed.training.objective import learning_rate, projected_loss
+from heed.workers import NoAnswer
 
 UNITS = ("steps", "epochs", "minutes")
 MAX_FAULTS = 3  # steps in a row without a finite loss until training goes back to a checkpoint
@@ -193,7 +193,7 @@ def update(
         weights.sums[-3] += nll
     weights.sums[-2].fill_(stop)
     weights.sums[-1].fill_(seconds if machine.workers.first else 0)
-    machine.workers.add_up(weights.sums)
+    machine.workers.all_reduce_(weights.sums)
     norm = torch.linalg.vector_norm(weights.gradients)
     loss, nll, n_stopping, elapsed = weights.sums[-EXTRA_SUMS:].clone()
     finite = torch.isfinite(norm) & torch.isfinite(loss)
@@ -233,7 +233,7 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
             moments = [torch.empty_like(weights.sums) for _ in range(2)]
         heaviest = batches.heaviest()
         if machine.device.type != "cpu":  # where a worker's pass is not put together from parts, see _Loop._step
-            heaviest = machine.workers.shares(heaviest)
+            heaviest = machine.workers.shard(heaviest)
         for rows in heaviest:
             parts = [rows]
             if machine.device.type == "cpu":
@@ -260,7 +260,7 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
             parameter.grad = None
     if machine.device.type == "cuda":
         torch.cuda.empty_cache()
-    machine.workers.add_up(fits)
+    machine.workers.all_reduce_(fits)
     return int(fits) == machine.workers.n
 
 
@@ -289,11 +289,12 @@ def train(
     weights = Weights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
     # What one worker's memory suggests, another's may not: all make the same plan.
-    begun_at, detours, wanted = -1, 0, machine.workers.told(batches.micro_tokens)
+    begun_at, detours, wanted = -1, 0, machine.workers.broadcast(batches.micro_tokens)
     while True:
         progress = checkpoints.restore(weights.masters, optimizer)
         if progress.wanted_micro_tokens != wanted:  # another setting, or another machine
             progress.wanted_micro_tokens, progress.micro_tokens = wanted, wanted
+        machine.workers.broadcast_parameters(weights.masters)  # their seeds or files may differ
         weights.publish()
         if progress.step and begun_at < 0:
             report(f"Resumed from step {progress.step:,} (epoch {progress.epoch + 1}).")
@@ -329,6 +330,9 @@ def train(
                 raise Stopped(stop.signal)
             if ended:
                 return progress
+        except NoAnswer:
+            report("A worker does not answer; the same command resumes from the last checkpoint.")
+            raise
         finally:
             logbook.close()
 
@@ -394,7 +398,7 @@ class _Loop:
         draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
         torch.manual_seed(draw * 1_000_003 + step)
         # The kernels of a CPU compute no padding, so sentences of any length go together; short passes would be slow.
-        shares = machine.workers.shares(micro_batches, merged=machine.device.type == "cpu")
+        shares = machine.workers.shard(micro_batches, merged=machine.device.type == "cpu")
         mine = [self.batches.collate(rows) for rows in shares]
         work = self.batches.workload(micro_batches)
         rate = learning_rate(
@@ -487,7 +491,7 @@ class _Loop:
         self._look_back()
         progress = self.progress
         first = self.machine.workers.first
-        numbers = self.machine.workers.told(self.validate(self.weights.model.eval()) if first else {})
+        numbers = self.machine.workers.broadcast(self.validate(self.weights.model.eval()) if first else {})
         if numbers["loss"] < progress.best_loss:
             progress.best_loss, progress.validations_since_best = numbers["loss"], 0
         else:

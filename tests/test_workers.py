@@ -1,0 +1,108 @@
+"""What workers send each other arrives, in each the same; and nobody else can send them anything."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.model.transformer import Architecture
+from heed.workers import OtherWorkerEnded, SharedMemory, Workers
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def joined(n: int) -> Iterator[list[Workers]]:
+    """n workers by real sockets and memory, though in one process."""
+    pairs = [socket.socketpair() for _ in range(n - 1)]
+    memory = os.memfd_create("test")
+    first = SharedMemory(0, n, [ours for ours, _ in pairs], memory)
+    others = [SharedMemory(rank, n, [theirs], memory) for rank, (_, theirs) in enumerate(pairs, start=1)]
+    yield [Workers(rank, n, link=link) for rank, link in enumerate([first, *others])]
+    os.close(memory)
+    for both in pairs:
+        for end in both:
+            end.close()
+
+
+@given(n=st.integers(2, 4), sizes=st.lists(st.sampled_from([1, 2, 7, 1000, 100_000]), min_size=1, max_size=8))
+@settings(max_examples=25, deadline=None)
+def test_all_workers_have_the_sum_in_the_order_of_ranks_and_the_first_ones_values(n, sizes):
+    numbers = [[torch.randn(size) for size in sizes] for _ in range(n)]
+
+    def rounds(workers: Workers) -> list:
+        received: list = []
+        for i, mine in enumerate(numbers[workers.rank]):
+            total = mine.clone()
+            workers.all_reduce_(total)
+            received.append(total)
+            layer = torch.nn.Linear(1, len(mine))
+            with torch.no_grad():
+                layer.bias.copy_(mine)
+            workers.broadcast_parameters(layer)
+            received.append(layer.bias.detach())
+            received.append(workers.broadcast({"rank": workers.rank, "loss": float("inf"), "x": 0.1 * i, "y": None}))
+            received.append((workers.any(workers.rank == n - 1), workers.any(False)))
+        return received
+
+    with joined(n) as workers, ThreadPoolExecutor(n) as pool:
+        for received in pool.map(rounds, workers):
+            for i in range(len(sizes)):
+                total, bias, value, flags = received[4 * i : 4 * i + 4]
+                expected = numbers[0][i]
+                for rank in range(1, n):
+                    expected = expected + numbers[rank][i]
+                assert torch.equal(total, expected) and torch.equal(bias, numbers[0][i])
+                assert value == {"rank": 0, "loss": float("inf"), "x": 0.1 * i, "y": None}
+                assert flags == (True, False)
+
+
+def test_a_worker_whose_connection_breaks_is_noticed():
+    with joined(2) as (first, other):
+        other.link._channels[0].close()
+        with pytest.raises(OtherWorkerEnded, match="another worker has ended"):
+            first.all_reduce_(torch.zeros(3))
+
+
+def test_nothing_in_heed_unpickles():
+    """Collectives of objects unpickle what the other processes send; pickle, shelve and torch.load what a file says."""
+    for path in (PROJECT / "src").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in ("_object(", "_object_list(", "import pickle", "shelve", "torch.load(", "allow_pickle=True"):
+            assert name not in text, f"{path}: {name}"
+
+
+INITIAL_WEIGHTS = """
+import hashlib, sys, torch
+from heed.model.transformer import Architecture, Transformer
+ballast = [object() for _ in range(int(sys.argv[1]))]  # other addresses
+for share in ("all", "tgt", "none"):
+    for positions in ("sinusoid", "learned"):
+        for widths in ({}, {"d_k": 5, "d_v": 7}):
+            torch.manual_seed(1)
+            arch = Architecture(n_layers=2, d_model=16, d_ff=8, n_heads=2, share=share, positions=positions, **widths)
+            digest = hashlib.sha256()
+            for name, tensor in Transformer(arch, 300).state_dict().items():
+                digest.update(name.encode() + tensor.numpy().tobytes())
+            print(share, positions, len(widths), digest.hexdigest())
+"""
+
+
+def test_the_same_seed_gives_the_same_first_weights_in_every_process():
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", INITIAL_WEIGHTS, str(1009 * i)], capture_output=True, text=True, check=True
+        ).stdout
+        for i in range(6)
+    }
+    assert len(said) == 1 and len(set(said.pop().splitlines())) == 12
+    assert {"share", "positions", "d_k", "d_v"} <= set(Architecture.model_fields)  # those that decide about weights
