@@ -6,7 +6,8 @@ from typing import get_args
 
 import pytest
 
-from heed.config import HeedError, Settings, merged, parse_override, toml_text, validated
+from heed.config import Settings, merged, parse_override, toml_text, validated
+from heed.errors import HeedError
 from heed.recipe import Recipe, preset_names, read_preset, read_recipe
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 _HOMES = {
     "Architecture": "heed.model.transformer",
     "DecodingSettings": "heed.decoding.search",
-    "HeedError": "heed.config",
+    "HeedError": "heed.errors",
     "Recipe": "heed.recipe",
     "Score": "heed.evaluation.bleu",
     "Tokenizer": "heed.text.tokenizer",

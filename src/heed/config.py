@@ -9,38 +9,71 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from heed.errors import HeedError
+from heed.files import read_bounded
 
-class HeedError(Exception):
-    """What a user can mend: the message says what was found, where, and what to do. Printed as one line."""
-
-
-class Stopped(Exception):
-    """A signal asked a run to stop, and its state is saved. `signal`: its number."""
-
-    def __init__(self, signal: int):
-        super().__init__(signal)
-        self.signal = signal
+MAX_TOML_BYTES = 2**18
+MAX_DEPTH = 16  # of nested tables and lists; no setting lies deeper than 3
+MAX_DOTS = 256  # in one line of TOML: the parser's memory grows with the square of a dotted key's parts
+SHOWN = 80  # characters that an error shows of a value
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, keyword-only, no unknown names, no silent conversion of types."""
+    """Base of all settings: frozen, keyword-only, no unknown names, no silent conversion of types, no NaN or ∞."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Settings)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. HeedError if it is missing, not UTF-8, or not TOML (with the line)."""
+    """The tables of a TOML file. HeedError if it is missing, no regular file, not UTF-8, or not TOML (with line)."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+        return _tables(read_bounded(path, MAX_TOML_BYTES).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise HeedError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise HeedError(f"{path}: not valid TOML: {error}.") from None
+    except ValueError as error:
+        raise HeedError(f"{path}: not valid TOML: {cut(str(error), 4 * SHOWN)}.") from None
+
+
+def _tables(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. ValueError if it is none, or one made to exhaust the parser."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise ValueError(f"line {number} has more than {MAX_DOTS} dots; break it into several lines")
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's own: it reads no longer one
+        raise ValueError("an integer has more than 4,300 digits") from None
+    except RecursionError:
+        raise ValueError("tables or lists are nested too deeply") from None
+    _check_depth(tables)
+    return tables
+
+
+def _check_depth(tables: dict[str, Any]) -> None:
+    level: list[Any] = [tables]
+    for _ in range(MAX_DEPTH):
+        nested = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in nested for value in values if isinstance(value, (dict, list))]
+    if level:
+        raise ValueError("tables or lists are nested too deeply")
+
+
+def cut(text: str, length: int = SHOWN) -> str:
+    """The text, or its first `length` characters and "…"."""
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def shown(value: object) -> str:
+    """A value as an error names it: in quotes if it is text, without control characters, cut short."""
+    try:
+        return cut(repr(value[:SHOWN] + "…" if isinstance(value, str) and len(value) > SHOWN else value))
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or nested too deeply
+        return f"a value of type {type(value).__name__} that is too long to show"
 
 
 def toml_text(settings: Mapping[str, Any]) -> str:
@@ -68,11 +101,15 @@ def parse_override(text: str) -> dict[str, Any]:
     name, equals, value_text = text.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not equals or not all(keys):
-        raise HeedError(f"--set {text}: expected NAME=VALUE, such as --set training.max_steps=500.")
+        raise HeedError(f"--set {cut(text)}: expected NAME=VALUE, such as --set training.max_steps=500.")
     try:
-        value = tomllib.loads(f"value = {value_text}")["value"]
+        value = _tables(f"value = {value_text}")["value"]
     except tomllib.TOMLDecodeError:
         value = value_text.strip()
+    except ValueError as error:
+        raise HeedError(f"--set {cut(text)}: {error}.") from None
+    if len(keys) > MAX_DEPTH:
+        raise HeedError(f"--set {cut(text)}: no setting's name has more than {MAX_DEPTH} parts.")
     for key in reversed(keys):
         value = {key: value}
     return value
@@ -82,17 +119,19 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
     """`values` as settings of type `kind`. HeedError names the setting, its fault and the nearest known name."""
     try:
         return kind.model_validate(values)
+    except UnicodeEncodeError as error:  # a name with half a surrogate pair, which only a command line can hold
+        raise HeedError(f"{where}: {shown(error.object)} is not valid Unicode text; write it in UTF-8.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
+        name = cut(".".join(str(part) for part in first["loc"]))
         if first["type"] == "extra_forbidden":
             known = _known_names(kind)
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_siblings(known, name))}."
             raise HeedError(f"{where}: unknown setting {name}; {hint}") from None
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        message = message[:1].lower() + message[1:]
-        found = f", found {first['input']!r}" if first["type"] not in ("missing", "value_error") else ""
+        message = cut(message[:1].lower() + message[1:], 4 * SHOWN)
+        found = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
         subject = f"setting {name}: " if name else ""
         raise HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.") from None
 

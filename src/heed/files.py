@@ -1,20 +1,26 @@
 """Files that appear whole or not at all, and manifests that say what a folder's files must be."""
 
+import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
-from heed.config import HeedError
+from heed.errors import HeedError
 
 UNFINISHED = ".part"  # how the names of files and folders end until they are whole
+UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-z_]{8}" + re.escape(UNFINISHED))
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
+# Windows lacks both flags, and links and FIFOs as a danger.
+NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
 
 @contextmanager
@@ -22,11 +28,17 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, moved onto it when the block ends well: the file appears whole or not at all.
 
     It is on the disk, not only in the system's memory, before it has its name. A full or read-only disk becomes a
-    HeedError.
+    HeedError, as does a `path` where something other than a file is. A new file has the usual mode; one that is
+    replaced never becomes open to more people than it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    check_target(path)
+    temporary = _unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Exclusive: a link that somebody put there is not followed.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        if path.is_file() and not path.is_symlink():
+            temporary.chmod(temporary.stat().st_mode & path.stat().st_mode & 0o777)
         yield temporary
         _flush(temporary)
         os.replace(temporary, path)
@@ -34,31 +46,35 @@ def whole_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _disk_error(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`, which replaces it when the block ends well: all of it appears or nothing.
 
-    As with `whole_file`, its files are on the disk first.
+    As with `whole_file`, its files are on the disk first. What it replaces may hold files of the same names and
+    nothing else (see `check_replaceable`): a folder of another kind is never deleted.
     """
-    temporary: Path | None = None
+    path = Path(os.path.realpath(path))  # what a link stands for is replaced, not the link
+    temporary, old = _unfinished(path), _unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent))
-        temporary.chmod(0o755)
+        temporary.mkdir()
         yield temporary
         for file in temporary.iterdir():
             _flush(file)
         _flush(temporary)
+        check_replaceable(path, [file.name for file in temporary.iterdir()])
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent))
+            old.mkdir()
             os.replace(path, old / path.name)
             try:
                 os.replace(temporary, path)
             except OSError:
                 os.replace(old / path.name, path)
+                old.rmdir()
                 raise
             shutil.rmtree(old, ignore_errors=True)
         else:
@@ -67,8 +83,40 @@ def whole_folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _disk_error(path, error) from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_target(path: Path) -> None:
+    """HeedError if there is something at `path` that is no regular file: no file is put in its place."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # nothing there yet; what else is wrong shows when it is written
+    if not stat.S_ISREG(mode):
+        raise HeedError(f"{path}: is {_kind(mode)}, not a file; choose another name.")
+
+
+def check_replaceable(folder: Path, names: Collection[str]) -> None:
+    """HeedError unless a new folder can be put at `folder`: there is none, or it holds only files of these names."""
+    folder = Path(os.path.realpath(folder))
+    try:
+        if os.path.lexists(folder):
+            with os.scandir(folder) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    if entry.name not in names or not entry.is_file(follow_symlinks=False):
+                        raise HeedError(
+                            f"{folder}: would be replaced, but holds {entry.name}, which does not belong there; "
+                            "choose another folder."
+                        )
+    except OSError as error:
+        raise _disk_error(folder, error) from error
+    parent = next(parent for parent in folder.parents if os.path.lexists(parent))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise HeedError(f"{folder}: cannot be made in {parent}; choose another folder.")
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
 
 
 class Busy(HeedError):
@@ -89,37 +137,66 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     path = folder / ".lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        file = open(path, "a+", encoding="ascii", errors="replace", opener=own_file)  # noqa: SIM115  # below
     except OSError as error:
         raise _disk_error(path, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            file.seek(0)
             raise Busy(
-                f"{folder}: process {file.read().strip() or 'another'} is at work there; wait for it, or take another "
-                "--run."
+                f"{folder}: process {_holder(file) or 'another'} is at work there; wait for it, or take another --run."
             ) from None
         except OSError:  # a network's file system without locks
             yield
             return
+        if _holder(file) is None:
+            raise HeedError(f"{path}: not a lock of Heed's; choose another folder.")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
 
 
+def own_file(path: str, flags: int) -> int:
+    """An opener for `open` of files that Heed locks or appends to: regular ones, created as needed, no links followed.
+
+    Through a link somebody else could choose which file is written to.
+    """
+    if os.path.islink(path):  # clearer than the system's "Too many levels of symbolic links"
+        raise OSError(errno.ELOOP, "it is a symbolic link; delete the link", path)
+    descriptor = os.open(path, flags | NO_LINKS | UNBLOCKED, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", path)
+    return descriptor
+
+
+def _holder(lock: TextIO) -> str | None:
+    """The process that a lock names, or "" if it names none; None if this is no lock."""
+    lock.seek(0)
+    text = lock.read(32)
+    return text if not text or (text.isascii() and text.isdecimal()) else None
+
+
 def remove_unfinished(folder: Path) -> None:
     """Removes what a process that was killed left half-written in a folder. Nobody else may be writing there.
 
-    A folder that was being replaced, and whose successor has not got its name, gets it back.
+    A folder that was being replaced, and whose successor has not got its name, gets it back. Only names of the form
+    that Heed gives to unfinished files and folders are touched, never links.
     """
-    for path in folder.glob(f".*{UNFINISHED}") if folder.is_dir() else ():
-        for inner in path.iterdir() if path.is_dir() else ():
-            if inner.is_dir() and path.name.startswith(f".{inner.name}.") and not (folder / inner.name).exists():
-                os.replace(inner, folder / inner.name)
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = UNFINISHED_NAME.fullmatch(path.name)
+        if match is None or path.is_symlink():
+            continue
+        old, name = path / match[1], folder / match[1]
+        if old.is_dir() and not os.path.lexists(name):
+            os.replace(old, name)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -134,7 +211,8 @@ def _flush(path: Path) -> None:
 
 
 def _disk_error(path: Path, error: OSError) -> HeedError:
-    return HeedError(f"{path}: cannot be written ({error.strerror or error}); nothing was left half-written.")
+    reason = " ".join((error.strerror or str(error)).split())
+    return HeedError(f"{path}: cannot be written ({reason}); nothing was left half-written.")
 
 
 def seal(folder: Path) -> None:
@@ -152,8 +230,12 @@ def check(folder: Path, names: Iterable[str]) -> None:
             raise HeedError(f"{folder / MANIFEST}: damaged: does not name {name}; take a good copy of the folder.")
         if not path.is_file():
             raise HeedError(f"{path}: missing; take a good copy of the folder.")
-        # A size that differs spares reading the file, which may be endless.
-        if path.stat().st_size != files[name]["bytes"] or _size_and_hash(path) != files[name]:
+        try:
+            # A size that differs spares reading the file.
+            good = path.stat().st_size == files[name]["bytes"] and _size_and_hash(path) == files[name]
+        except OSError as error:
+            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+        if not good:
             raise HeedError(f"{path}: damaged: not what {MANIFEST} says; take a good copy of the folder.")
 
 
@@ -175,24 +257,61 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file that Heed wrote. HeedError if it is missing or damaged."""
+    if not os.path.lexists(path):
+        raise HeedError(f"{path}: missing; take a good copy of the folder.")
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ValueError(f"{path.stat().st_size:,} bytes, expected {MAX_JSON_BYTES:,} at most")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no JSON object")
-        return found
-    except FileNotFoundError:
-        raise HeedError(f"{path}: missing; take a good copy of the folder.") from None
-    except (OSError, ValueError, RecursionError) as error:
+        found = json.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
+    if not isinstance(found, dict):
+        raise HeedError(f"{path}: damaged (no JSON object).")
+    return found
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes. HeedError for a longer one and for all else.
+
+    Links are followed. What could block or never end (a FIFO, a device) is not read.
+    """
+    try:
+        with regular_file(path) as file:
+            content = file.read(limit + 1)
+    except (OSError, ValueError) as error:  # a ValueError: a name that no file can have
+        raise HeedError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+    if len(content) > limit:
+        raise HeedError(f"{path}: longer than {limit:,} bytes, which no good file of this kind is.")
+    return content
+
+
+def regular_file(path: Path) -> BinaryIO:
+    """A regular file, opened to be read; never waits, as opening a FIFO would. OSError if it is of another kind."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | UNBLOCKED))  # noqa: SIM115  # caller's
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", str(path))
+    return file
+
+
+def _kind(mode: int) -> str:
+    """What something that is no regular file is, by its st_mode."""
+    for test, kind in ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")):
+        if test(mode):
+            return kind
+    return "a device"
 
 
 def sha256_of(path: Path) -> str:
     """Of the file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _size_and_hash(path)["sha256"]
 
 
 def _size_and_hash(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    """As in a manifest. What is appended while it reads is left unread: it ends even if the writer never does."""
+    digest = hashlib.sha256()
+    with regular_file(path) as file:
+        size = left = os.fstat(file.fileno()).st_size
+        while block := file.read(min(left, 1 << 20)):
+            digest.update(block)
+            left -= len(block)
+    return {"bytes": size - left, "sha256": digest.hexdigest()}

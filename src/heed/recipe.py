@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import HeedError, Settings, merged, parse_override, read_toml, validated
+from heed.config import Settings, merged, parse_override, read_toml, shown, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.search import DecodingSettings
+from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
 from heed.model.transformer import Architecture
 from heed.parsing.treebank import ParsingSettings
@@ -55,7 +56,7 @@ def preset_names() -> list[str]:
 def read_preset(name: str, *, where: str) -> dict[str, Any]:
     """The tables of a preset. HeedError lists the known ones."""
     if name not in preset_names():
-        raise HeedError(f"{where}: unknown preset {name!r}; known: {', '.join(preset_names())}.")
+        raise HeedError(f"{where}: unknown preset {shown(name)}; known: {', '.join(preset_names())}.")
     with resources.as_file(resources.files("heed") / "presets" / f"{name}.toml") as path:
         return read_toml(path)
 
@@ -68,7 +69,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     values = read_toml(path)
     preset = values.pop("preset", "base")
     if not isinstance(preset, str):
-        raise HeedError(f"{path}: setting preset: expected a name, found {preset!r}.")
+        raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
     values = merged(read_preset(preset, where=str(path)), values)
     _anchor_files(values.get("data"), path.parent)
     for text in overrides:
@@ -85,10 +86,17 @@ def _anchor_files(data: Any, folder: Path) -> None:
     def anchored(files: Any) -> Any:
         if not isinstance(files, list):
             return files
-        return [str((folder / file).resolve()) if isinstance(file, str) else file for file in files]
+        return [_absolute(folder, file) if isinstance(file, str) else file for file in files]
 
     for name in ("train", "dev"):
         if name in data:
             data[name] = anchored(data[name])
     if isinstance(data.get("tests"), dict):
         data["tests"] = {name: anchored(files) for name, files in data["tests"].items()}
+
+
+def _absolute(folder: Path, file: str) -> str:
+    try:
+        return str((folder / file).resolve())
+    except (ValueError, OSError, RuntimeError):  # a null byte, or links that run in circles
+        raise HeedError(f"{shown(file)} is no file name that can be looked up; change it in data.") from None

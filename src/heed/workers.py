@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
-from heed.config import HeedError, Stopped
+from heed.errors import HeedError, Stopped
 from heed.signals import overdue_signal
 
 # A worker that `spawn_workers` started finds here its rank, how many there are, its threads, its socket, the memory.

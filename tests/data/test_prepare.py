@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from heed.config import HeedError
+from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import read_lines, read_pairs
 from heed.data.prepare import DataSettings, TextFiles, prepare
+from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings
 
 
@@ -21,7 +22,7 @@ def write(path, lines):
 def test_ids_on_disk_are_those_written(tmp_path):
     pairs = [([3, 4, 5], [6]), ([], [7, 8]), ([70_000], [9])]
     corpus = write_corpus(tmp_path / "c", pairs, vocab_size=80_000)
-    reopened = ParallelCorpus(tmp_path / "c")
+    reopened = ParallelCorpus(tmp_path / "c", vocab_size=80_000)
     assert [(src.tolist(), tgt.tolist()) for src, tgt in (reopened[i] for i in range(3))] == pairs
     assert [lengths.tolist() for lengths in corpus.lengths] == [[3, 0, 1], [1, 2, 1]]
     assert reopened.fingerprint == corpus.fingerprint
@@ -34,7 +35,7 @@ def test_a_truncated_store_is_refused(tmp_path):
     write_corpus(tmp_path / "c", [([3, 4], [5])], vocab_size=100)
     (tmp_path / "c" / "src.bin").write_bytes(b"\x03")
     with pytest.raises(HeedError, match="src.bin"):
-        ParallelCorpus(tmp_path / "c")
+        ParallelCorpus(tmp_path / "c", vocab_size=100)
 
 
 def test_line_ends_marks_and_gzip_make_no_difference(tmp_path):
@@ -114,3 +115,17 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     assert (len(prepared.train), len(prepared.dev)) == (2, 1)
     assert "symbol that the training set lacks" in (tmp_path / "data" / "dev.dropped.tsv").read_text()
     assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"
+
+
+def test_a_test_set_is_called_by_a_plain_name():
+    ways_out = ["../../../escaped", "/tmp/escaped", "a/b", "a\\b", ".hidden", "..", "", " ", "a ", " a", "a\nb", "a\0b"]
+    for name in (*ways_out, "\x1b[31m", "a\u202eb", "train", "dev", "Train", "DEV", "x" * 65, "x" * 10**6):
+        with pytest.raises(HeedError, match="a test set cannot be called") as caught:
+            validated(DataSettings, {"src": "a", "tgt": "b", "tests": {name: ["x", "y"]}}, where="r.toml")
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["test2016", "flickr 2016", "section23", "a", "-x", "0.5+1_2", "Prüfung", "x" * 64])
+def test_plain_names_of_test_sets_are_free(name):
+    settings = {"src": "a", "tgt": "b", "train": ["s", "t"], "dev": ["s", "t"], "tests": {name: ["x", "y"]}}
+    assert list(validated(DataSettings, settings, where="r.toml").tests) == [name]

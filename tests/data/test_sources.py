@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from heed.config import HeedError
 from heed.data.lines import read_pairs
 from heed.data.sources import Member, Remote, Store, catalogue, fetch, sgm_lines
+from heed.errors import HeedError
 
 TEXT = "".join(f"line {i}\n" for i in range(5000)).encode()
 ZIPPED = gzip.compress(TEXT)
@@ -23,12 +24,17 @@ def sha256(data: bytes) -> str:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; `break_after` bytes it drops the first connection; `ranges` says whether it knows Range."""
+    """Serves `files`; `break_after` bytes it drops the first connection; `ranges` says whether it knows Range.
+
+    content_length: what it says instead of the truth; with "" it says nothing and repeats the file until the client
+    hangs up.
+    """
 
     daemon_threads = True
     files: dict[str, bytes]
     break_after: int | None = None
     ranges = True
+    content_length: str | None = None
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -54,13 +60,21 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
+        if self.server.content_length is None:
+            self.send_header("Content-Length", str(len(data) - start))
+        elif self.server.content_length:
+            self.send_header("Content-Length", self.server.content_length)
         self.end_headers()
         body = data[start:]
         if self.server.break_after is not None:
             body, self.server.break_after = body[: self.server.break_after], None
             self.close_connection = True
-        self.wfile.write(body)
+        try:
+            self.wfile.write(body)
+            while self.server.content_length == "":
+                self.wfile.write(data)
+        except ConnectionError:
+            pass
 
     def log_message(self, *args):
         pass
@@ -83,6 +97,26 @@ def reports() -> list[str]:
 
 def store(tmp_path, reports, **changes) -> Store:
     return Store(tmp_path / "corpora", corpus="small", report=reports.append, retry_seconds=0.0, **changes)
+
+
+def files_below(folder) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+def flipped(data: bytes, every: int) -> Iterator[bytes]:
+    """The data with one byte inverted, at every so many places."""
+    for place in range(0, len(data), every):
+        yield data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+
+
+def tar_of(contents: dict[str, bytes], mode="w:gz") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+        for name, data in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def remote(server, name="train.en", *, zipped=True, expected=TEXT) -> Remote:
@@ -120,7 +154,7 @@ def test_a_wrong_checksum_removes_the_file_and_names_both_hashes(server, tmp_pat
     wanted = remote(server, expected=b"something else")
     with pytest.raises(HeedError, match=f"{sha256(TEXT)}, expected {sha256(b'something else')}"):
         store(tmp_path, reports).text(wanted)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not files_below(tmp_path)
 
 
 def test_a_missing_file_and_a_dead_server_are_named(server, tmp_path, reports):
@@ -169,14 +203,9 @@ def test_a_mirror_address_takes_the_place_of_the_published_one(server, tmp_path,
 def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
     sgm = b'<refset>\n<doc>\n<seg id="1"> Tom &amp; Anna </seg>\n<seg id="2">two</seg>\n</doc>\n'
     contents = {"dev/test-src.de.sgm": sgm, "training/corpus.de": TEXT, "giga.fr.gz": ZIPPED}
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, data in contents.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    server.files["/all.tgz"] = buffer.getvalue()
-    archive = Remote(name="all.tgz", address=f"{server.address}/all.tgz", sha256=sha256(buffer.getvalue()))
+    packed = tar_of(contents)
+    server.files["/all.tgz"] = packed
+    archive = Remote(name="all.tgz", address=f"{server.address}/all.tgz", sha256=sha256(packed))
     place = store(tmp_path, reports)
     assert place.member(Member(archive=archive, path="dev/test-src.de.sgm")).read_bytes() == b"Tom & Anna\ntwo\n"
     assert place.member(Member(archive=archive, path="training/corpus.de")).read_bytes() == TEXT
@@ -184,13 +213,123 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
     assert len(server.requests) == 1
     with pytest.raises(HeedError, match="has no member nothing"):
         place.member(Member(archive=archive, path="nothing"))
-    (tmp_path / "corpora" / "all.tgz").write_bytes(buffer.getvalue()[:500])
+    (tmp_path / "corpora" / "all.tgz").write_bytes(packed[:500])
     with pytest.raises(HeedError, match="altered since it was fetched"):
         place.member(Member(archive=archive, path="training/other"))
 
 
 def test_sgm_keeps_only_segments():
-    assert list(sgm_lines([b"<doc>\n", b'<seg id="3">a &lt;b&gt; \n'.replace(b"\n", b"</seg>\n")])) == ["a <b>"]
+    lines = [b"<doc>\n", b'<seg id="3">a &lt;b&gt; </seg>\n']
+    assert list(sgm_lines(lines, name="x.sgm")) == ["a <b>"]
+
+
+def test_a_gzip_file_with_a_flipped_byte_is_refused_or_reads_the_same(server, tmp_path, reports):
+    wanted = remote(server)
+    (tmp_path / "mirror").mkdir()
+    path, refused = tmp_path / "mirror" / "train.en.gz", 0
+    for damaged in flipped(ZIPPED, 101):
+        path.write_bytes(damaged)
+        try:
+            store(tmp_path, reports, mirror=str(tmp_path / "mirror")).text(wanted)
+        except HeedError as error:
+            assert f"expected {sha256(TEXT)}" in str(error)
+            refused += 1
+        else:
+            assert gzip.decompress(damaged) == TEXT
+    assert refused > 20
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_an_archive_with_a_flipped_byte_is_refused_or_unpacked(tmp_path, reports, mode):
+    (tmp_path / "mirror").mkdir()
+    archive = Remote(name="all.tgz", address="http://nowhere.invalid/all.tgz", sha256=None)
+    place, refused = store(tmp_path, reports, mirror=str(tmp_path / "mirror")), 0
+    for damaged in flipped(tar_of({"giga.fr.gz": ZIPPED}, mode), 101):
+        (tmp_path / "mirror" / "all.tgz").write_bytes(damaged)
+        try:
+            place.member(Member(archive=archive, path="giga.fr.gz")).unlink()
+        except HeedError as error:
+            assert "damaged archive" in str(error) or "has no member" in str(error)
+            refused += 1
+        assert files_below(tmp_path) == ["all.tgz"]
+    assert refused > 20
+
+
+@pytest.mark.parametrize("said", ["abc", "-5", "²", "1e9", "9" * 5000])
+def test_a_content_length_that_is_no_number_is_named(server, tmp_path, reports, said):
+    wanted = remote(server)
+    server.content_length = said
+    with pytest.raises(HeedError, match="train.en.gz: the server's Content-Length is .* no number of bytes") as caught:
+        store(tmp_path, reports).text(wanted)
+    assert len(str(caught.value)) < 300 and not files_below(tmp_path)
+
+
+def test_a_download_above_its_bound_is_stopped_and_removed(server, tmp_path, reports):
+    wanted, progress = remote(server, zipped=False), []
+    bounded = store(tmp_path, reports, max_bytes=1_000_000, progress=lambda *at: progress.append(at))
+    (tmp_path / "corpora").mkdir()
+    for said, n_bytes in (("1000001", "1,000,001"), ("", r"[\d,]+")):  # "": without end
+        server.content_length = said
+        (tmp_path / "corpora" / "train.en.part").write_bytes(TEXT[:10])
+        server.ranges = False
+        with pytest.raises(
+            HeedError, match=rf"train.en: sends {n_bytes} bytes or more, expected 1,000,000 at most.*--mirror"
+        ):
+            bounded.text(wanted)
+        assert not files_below(tmp_path)
+    assert progress and max(done for _, done, _ in progress) <= 1_000_000
+    server.content_length = None
+    assert store(tmp_path, reports, max_bytes=len(TEXT)).text(wanted).read_bytes() == TEXT
+
+
+def test_the_command_refuses_a_mirror_that_sends_more_than_the_corpus_has(server, tmp_path, heed):
+    server.files = {f"/{split}.{language}.gz": TEXT for split in ("train", "val") for language in ("en", "de")}
+    server.content_length = str(10**12)
+    done = heed("data", "get", "multi30k", "--dir", tmp_path, "--mirror", server.address)
+    assert done.returncode == 1 and "expected 67,108,864 at most" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not files_below(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[", "http://a..b", f"http://{'a' * 64}.com", "http://127.0.0.1:x", "http://é/é"]
+)
+def test_an_address_that_is_none_is_named(tmp_path, reports, address):
+    wanted = Remote(name="x", address="http://127.0.0.1:9/x", sha256=None)
+    with pytest.raises(HeedError, match="cannot be fetched"):
+        store(tmp_path, reports, mirror=address).text(wanted)
+
+
+@pytest.mark.parametrize("marker", [b"", b" \n", b"\xff\xfe", b"garbage\n", b"0" * 64])
+def test_a_damaged_hash_beside_a_file_makes_it_an_altered_one(server, tmp_path, reports, marker):
+    wanted = remote(server)
+    path = store(tmp_path, reports).text(wanted)
+    path.with_name(path.name + ".sha256").write_bytes(marker)
+    with pytest.raises(HeedError, match="altered since it was fetched; delete it"):
+        store(tmp_path, reports).text(wanted)
+    path.unlink()
+    assert store(tmp_path, reports).text(wanted) == path
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["train.en.gz", "train.en.gz.sha256", "train.en.gz.part", "corpus.de"])
+def test_what_is_no_regular_file_is_never_read(server, tmp_path, reports, name, make):
+    place, wanted = store(tmp_path, reports), remote(server)
+    if name.endswith(".sha256"):
+        place.text(wanted)
+        (place.folder / name).unlink()
+    place.folder.mkdir(exist_ok=True)
+    make(place.folder / name)
+    with pytest.raises(HeedError, match=f"{name}: not a regular file"):
+        place.member(Member(archive=wanted, path=f"training/{name}")) if name == "corpus.de" else place.text(wanted)
+
+
+def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, reports):
+    packed = tar_of({"dev/test.sgm": b"<doc>\n<seg>sch\xf6n</seg>\n"})
+    server.files["/dev.tgz"] = packed
+    archive = Remote(name="dev.tgz", address=f"{server.address}/dev.tgz", sha256=sha256(packed))
+    with pytest.raises(HeedError, match=r"dev.tgz: dev/test.sgm, line 2: byte 9 \(0xf6\) is not UTF-8"):
+        store(tmp_path, reports).member(Member(archive=archive, path="dev/test.sgm"))
+    assert not (tmp_path / "corpora" / "test").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ import random
 import re
 import shutil
 import subprocess
+import time
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PYEVALB import parser as reference_parser
 from PYEVALB.scorer import Scorer
 
-from heed.config import HeedError
-from heed.parsing.evalb import Params, evalb, read_pairs_of_trees, read_params
-from heed.parsing.trees import Tree, parse_tree, read_trees
+from heed.errors import HeedError
+from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
+from heed.parsing.trees import MAX_DEPTH, Tree, parse_tree, read_trees, restored
 from tests.parsing.damage import damaged
 
 GOLD = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran) (ADVP (RB away)) (PP (IN from) (NP (NNP Kim)))) (. .)))"
@@ -42,6 +46,61 @@ def test_crossing_is_counted_by_predicted_brackets():
     crossed = "(TOP (S (X (NP (DT The) (NN dog)) (VP (VBD ran))) (Y (RB away) (IN from) (NNP Kim)) (. .)))"
     counts = score(GOLD, crossed)
     assert counts.crossing == 1  # X ends within the gold VP; Y lies within it
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)).map(lambda at: (at[0], sum(at))), max_size=12)
+
+
+@given(SPANS, SPANS)
+def test_crossing_is_counted_as_it_is_defined(predicted, gold):
+    def cross(a: int, b: int, c: int, d: int) -> bool:
+        return c < a < d < b or a < c < b < d
+
+    assert _crossing(predicted, gold) == sum(any(cross(*ours, *theirs) for theirs in gold) for ours in predicted)
+
+
+def test_a_sentence_of_sixty_thousand_constituents_takes_seconds():
+    n = 60_000
+    gold = parse_tree("(TOP (S " + "(NP (NN a) (NN b)) " * n + "))")
+    shifted = parse_tree("(TOP (S (NN a) " + "(NP (NN b) (NN a)) " * (n - 1) + "(NN b)))")
+    begun = time.monotonic()
+    counts = evalb([(gold, shifted)]).all
+    assert (counts.gold, counts.predicted, counts.matched, counts.crossing) == (n + 1, n, 1, n - 1)
+    assert time.monotonic() - begun < 30  # comparing each with each would take minutes
+
+
+def test_ten_thousand_equal_labels_take_no_longer():
+    labels = [f"L{i}" for i in range(10_000)]
+    params = Params(equal_labels=frozenset(pairwise(labels)))
+    gold = parse_tree("(TOP " + "".join(f"({label} (NN a)) " for label in labels) + ")")
+    shifted = parse_tree("(TOP " + "".join(f"({label} (NN a)) " for label in (*labels[1:], "X")) + ")")
+    begun = time.monotonic()
+    assert evalb([(gold, shifted)], params).all.matched == 9_999
+    assert time.monotonic() - begun < 30
+
+
+def test_a_tree_that_a_model_writes_can_be_read_again():
+    def nested(depth: int) -> list[str]:
+        return ["(S"] * depth + ["NN"] + [")S"] * depth
+
+    deepest = restored(["a"], nested(MAX_DEPTH - 2))  # with TOP's and the word's
+    assert parse_tree(str(deepest)) == deepest
+    for depth in (MAX_DEPTH - 1, 5000):
+        with pytest.raises(ValueError, match="deeper than 200"):
+            restored(["a"], nested(depth))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["(" * 10**5, "(S " * 10**5, ")" * 10**5, "()" * 10**5, "(NN a) " * 10**5, "x" * 10**6, f"({'x' * 10**6})",
+     f"(NN a {'x' * 10**6})", f"(NN {'x' * 10**6})"],
+)  # fmt: skip
+def test_a_line_that_is_no_tree_is_an_error_of_one_short_line(tmp_path, line):
+    (tmp_path / "gold").write_text("(TOP (NN a))\n")
+    (tmp_path / "parsed").write_text(f"{line}\n")
+    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"))
+    ((_, counts, why),) = found.each
+    assert counts.errors == 1 and 0 < len(why) < 200 and "\n" not in why
 
 
 def test_a_bracket_is_used_once():
@@ -125,11 +184,18 @@ def test_parameters_are_read_and_faults_named(tmp_path):
     for text, part in (
         ("FOO 1", "line 1: unknown parameter FOO"),
         ("\nEQ_LABEL A", "line 2: EQ_LABEL takes 2"),
-        ("CUTOFF_LEN ²", "takes a number"),
+        ("CUTOFF_LEN ²", "line 1: CUTOFF_LEN takes a number of up to 9 digits, found '²'"),
+        ("CUTOFF_LEN ٣", "line 1: CUTOFF_LEN takes a number"),
+        ("\nCUTOFF_LEN " + "9" * 5000, r"line 2: CUTOFF_LEN takes a number of up to 9 digits, found '9+…"),
+        ("CUTOFF_LEN -1", "takes a number"),
+        ("LABELED ²", "line 1: LABELED takes a number"),
+        ("LABELED " + "1" * 5000, "line 1: LABELED takes a number"),
+        ("X" * 10**6, "line 1: unknown parameter X+…;"),
     ):
         path.write_text(text)
-        with pytest.raises(HeedError, match=part):
+        with pytest.raises(HeedError, match=part) as caught:
             read_params(path)
+        assert len(str(caught.value)) < 400
 
 
 def made_trees(n_trees: int, rng: random.Random) -> list[Tree]:

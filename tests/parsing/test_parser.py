@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.config import HeedError
 from heed.decoding.search import DecodingSettings, _limit
+from heed.errors import HeedError
 from heed.model.transformer import Architecture, Transformer
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import constituents, files_of, substituted
@@ -348,3 +348,15 @@ def test_bad_input_is_one_clear_line(parser_run, heed):
         "never closed",
     )
     path.write_text(good)
+
+
+@pytest.mark.parametrize("name", ["../../../escaped", "train", "DEV"])
+def test_the_name_of_a_test_set_leads_nowhere_else(tmp_path, heed, name):
+    write_treebank(tmp_path / "treebank")
+    (tmp_path / "recipes").mkdir()
+    recipe = RECIPE.format(treebank="treebank", max_steps=1).replace("section23", f'"{name}"')
+    (tmp_path / "recipes" / "small.toml").write_text(recipe)
+    before = sorted(tmp_path.parent.rglob("*"))
+    done = heed("train", "recipes/small.toml", "--mirror", ".", "--run", "runs/a", cwd=tmp_path)
+    assert_one_clear_line(done, "small.toml: setting parsing.tests: a test set cannot be called", name)
+    assert sorted(tmp_path.parent.rglob("*")) == before

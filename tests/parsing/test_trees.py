@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.parsing.trees import (
     ROOT,
     BadTree,

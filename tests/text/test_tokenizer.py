@@ -1,11 +1,19 @@
 """Segmentation loses nothing and knows everything."""
 
+import copy
+import json
+import os
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.end_to_end.test_command_line import assert_one_clear_line
 
-from heed.config import HeedError
-from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.errors import HeedError
+from heed.files import seal
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard, save_model
+from heed.text.tokenizer import BOS, EOS, MAX_FILE_BYTES, PAD, SYMBOL, Tokenizer, TokenizerSettings, train_tokenizer
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",
@@ -82,3 +90,246 @@ def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
         assert {tokenizer.symbols[name] for name in line.split() if name in symbols} <= set(ids)
     assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
     assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]
+
+
+# A tokenizer file from a stranger
+
+
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+def parser_tokenizer(request) -> Tokenizer:
+    return train_tokenizer(LINES, TokenizerSettings(kind=request.param, vocab_size=650), ["(NP", ")NP", "▲"])
+
+
+def file_of(tokenizer: Tokenizer, path) -> dict:
+    tokenizer.save(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def refusal(path, file: object) -> str:
+    """The line that refuses this content."""
+    path.write_text(file if isinstance(file, str) else json.dumps(file), encoding="utf-8")
+    with pytest.raises(HeedError) as caught:
+        Tokenizer.load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message and len(message) < len(str(path)) + 300
+    return message
+
+
+def test_a_saved_tokenizer_loads_equal_to_itself(tokenizer, parser_tokenizer, tmp_path):
+    for saved in (tokenizer, parser_tokenizer):
+        saved.save(tmp_path / "tokenizer.json")
+        loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+        assert loaded == saved and loaded.symbols == saved.symbols
+        loaded.save(tmp_path / "again.json")
+        assert (tmp_path / "again.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("i", [1_000_000, 5000, 2**40, -1, 1, True, 5.0, "5", None])
+def test_ids_are_those_of_the_vocabulary_each_once(tokenizer, tmp_path, i):
+    path = tmp_path / "tokenizer.json"
+    file = file_of(tokenizer, path)
+    file["model"]["vocab"]["Ġ"] = i
+    assert "ids" in refusal(path, file)
+
+
+def test_translate_refuses_ids_beyond_the_embeddings(tmp_path, heed):
+    tokenizer = train_tokenizer(LINES, TokenizerSettings(vocab_size=650))
+    model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), len(tokenizer))
+    save_model(tmp_path / "model", model, tokenizer, ModelCard(src="en", tgt="de"))
+    path = tmp_path / "model" / "tokenizer.json"
+    file = file_of(tokenizer, path)
+    file["model"]["vocab"]["Ġ"] = 1_000_000
+    path.write_text(json.dumps(file), encoding="utf-8")
+    seal(tmp_path / "model")
+    done = heed("translate", tmp_path / "model", stdin="a b\n")
+    assert_one_clear_line(done, f"{path}: ", "ids are not 0 to")
+    assert done.returncode == 1 and done.stdout == ""
+
+
+def test_special_symbols_are_where_heed_puts_them(parser_tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    good = file_of(parser_tokenizer, path)
+    for name in (PAD, BOS, EOS):
+        file = copy.deepcopy(good)
+        vocab = file["model"]["vocab"]
+        vocab["ĠĠĠ"] = vocab.pop(name)
+        assert "its first three ids" in refusal(path, file)
+    for name in ("▁the", "a b", "a\nb", "x" * 257, "", "\udc80"):
+        file = copy.deepcopy(good)
+        file["model"]["vocab"][SYMBOL + name] = len(file["model"]["vocab"])
+        assert ("surrogates" if name == "\udc80" else "no target symbol") in refusal(path, file)
+    for change in ("gone", "flag", "more", "id"):
+        file = copy.deepcopy(good)
+        added = file["added_tokens"]
+        if change == "gone":
+            added.pop()
+        elif change == "flag":
+            added[3]["lstrip"] = True
+        elif change == "more":
+            added.append(added[0] | {"content": "the", "id": file["model"]["vocab"]["Ġ"]})
+        else:
+            added[3]["id"], added[4]["id"] = 4, 3
+        assert "added_tokens" in refusal(path, file)
+
+
+def test_every_byte_has_an_id_and_no_piece_is_anything_but_bytes_of_one_word(parser_tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    good = file_of(parser_tokenizer, path)
+    for wrong in ("", "a" * 258, "a" * 10**6, "a b", "日本", "\x1b", "\udc80", "……a"):
+        file = copy.deepcopy(good)
+        file["model"]["vocab"][wrong] = len(file["model"]["vocab"])
+        assert "piece " in refusal(path, file)
+    file = copy.deepcopy(good)
+    file["model"]["vocab"]["aaaaaaa"] = file["model"]["vocab"].pop("…ÿ" if "…ÿ" in file["model"]["vocab"] else "ÿ")
+    assert "lacks the byte" in refusal(path, file)
+
+
+@pytest.mark.parametrize("merge", [["Ġ", "ÿÿ"], ["Ġ"], "Ġ t", ["Ġ", 5], [PAD, ""], ["", "Ġ"], ["Ġ", "Ġ"], None])
+def test_merges_are_pairs_of_pieces_that_make_one(tmp_path, merge):
+    path = tmp_path / "tokenizer.json"
+    file = file_of(train_tokenizer(LINES, TokenizerSettings(vocab_size=650)), path)
+    file["model"]["merges"].append(merge)
+    assert "merge" in refusal(path, file)
+    file["model"]["merges"][-1] = file["model"]["merges"][0]  # twice
+    assert "model.merges" in refusal(path, file)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", "2.0"),
+        ("truncation", {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}),
+        ("padding", {"strategy": {"Fixed": 10**6}, "direction": "Right", "pad_id": 0, "pad_token": PAD}),
+        ("normalizer", {"type": "Replace", "pattern": {"String": "dog"}, "content": "cat"}),
+        ("pre_tokenizer", None),
+        ("pre_tokenizer.pretokenizers.0.pattern.Regex", "(a+)+$"),
+        ("pre_tokenizer.pretokenizers.0.invert", True),
+        ("pre_tokenizer.pretokenizers.1.add_prefix_space", True),
+        ("post_processor", {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
+        ("decoder", {"type": "Fuse"}),
+        ("model.dropout", 0.5),
+        ("model.unk_token", "a"),
+        ("model.byte_fallback", True),
+        ("model.type", "Unigram"),
+        ("unknown\n\x1b[31m" + "x" * 10**5, 1),
+        ("", 1),
+    ],
+)
+def test_anything_but_vocabulary_and_merges_must_be_what_heed_writes(parser_tokenizer, tmp_path, field, value):
+    path = tmp_path / "tokenizer.json"
+    file = file_of(parser_tokenizer, path)
+    *outer, last = field.split(".") if "\n" not in field else [field]
+    inner = file
+    for name in outer:
+        inner = inner[int(name) if name.isdigit() else name]
+    inner[last] = value
+    message = refusal(path, file)
+    if field == "model.type":
+        assert "neither byte pairs nor word pieces" in message
+    else:
+        assert f"{field[:7]}" in message and "differs from what Heed writes" in message
+
+
+def test_missing_and_empty_fields_are_one(parser_tokenizer, tmp_path):
+    """Versions of the library differ in which of these they write."""
+    path = tmp_path / "tokenizer.json"
+    file = file_of(parser_tokenizer, path)
+    for name in ("truncation", "padding", "normalizer", "post_processor"):
+        del file[name]
+    file["model"] |= {"fuse_unk": False, "a_later_field": None}
+    path.write_text(json.dumps(file))
+    assert Tokenizer.load(path) == parser_tokenizer
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 10**6,
+        '{"model": ' * 10**5,
+        '{"model": {"type": "BPE", "vocab": {"a": NaN}}}',
+        '{"model": {"type": "BPE", "vocab": {"a": -Infinity}}}',
+        '{"model": {"type": "BPE", "vocab": {"a": 1' + "0" * 10**5 + "}}}",
+        '{"model": {"type": "BPE", "vocab": {"a": 0, "a": 0}}}',
+        '{"model": {"type": "BPE", "vocab": [1, 2], "merges": []}}',
+        '{"model": {"type": ["BPE"]}}',
+        "[]",
+        "null",
+        "\ufeff{}",
+    ],
+)
+def test_broken_json_is_one_line(tmp_path, content):
+    assert "not a tokenizer file" in refusal(tmp_path / "tokenizer.json", content)
+
+
+def test_only_a_regular_file_of_bounded_length_is_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    (tmp_path / "latin1").write_bytes(b'{"model": "\xff"}')
+    for name in ("fifo", "zero", "long", "latin1", ""):
+        with pytest.raises(HeedError, match=f"^{tmp_path / name}: "):
+            Tokenizer.load(tmp_path / name)
+
+
+ODD = st.sampled_from([None, True, 0, 1, -1, 700, 10**6, 1.5, "", "Ġ", "a", "…a", "ĠĠ", PAD, SYMBOL + "x", [], {}])
+
+
+@given(data=st.data(), text=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+@settings(max_examples=150, deadline=None)
+def test_a_changed_file_is_refused_or_is_a_sound_tokenizer(parser_tokenizer, tmp_path_factory, data, text):
+    path = tmp_path_factory.getbasetemp() / "changed.json"
+    file = json.loads(parser_tokenizer._backend.to_str())
+    for _ in range(data.draw(st.integers(1, 3))):
+        change(file, data.draw)
+    path.write_text(json.dumps(file), encoding="utf-8")
+    try:
+        loaded = Tokenizer.load(path)
+    except HeedError:
+        return
+    if loaded == parser_tokenizer:
+        return
+    assert sorted(loaded._backend.get_vocab().values()) == list(range(len(loaded)))
+    ids = loaded.encode(text)
+    assert all(0 <= i < len(loaded) for i in ids) and loaded.decode(ids) == text
+    assert max(len(loaded.decode([i])) for i in range(len(loaded))) <= 257
+
+
+def change(file: dict, draw) -> None:
+    """Changes, removes, renames or adds one random thing in a JSON object."""
+    place: dict | list = file
+    while True:
+        keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+        key = draw(st.sampled_from(keys)) if keys else None
+        if key is None or not isinstance(place[key], (dict, list)) or draw(st.integers(0, 4)) == 0:
+            break
+        place = place[key]
+    action = draw(st.sampled_from(["set", "remove", "add", "swap"]))
+    if action == "add" or key is None:
+        name, value = draw(ODD), copy.deepcopy(draw(ODD))
+        place.append(value) if isinstance(place, list) else place.update({str(name): value})
+    elif action == "set":
+        place[key] = copy.deepcopy(draw(ODD))
+    elif action == "remove":
+        del place[key]
+    else:
+        other = draw(st.sampled_from(keys))
+        place[key], place[other] = place[other], place[key]
+
+
+@pytest.mark.parametrize("text", ["\udc80", "a \ud800 b"])
+def test_half_a_surrogate_pair_is_refused_as_no_text(tokenizer, parser_tokenizer, text):
+    for encode in (tokenizer.encode, parser_tokenizer.encode):
+        with pytest.raises(HeedError, match=r"\\ud[c8][80]0.* is not valid Unicode text"):
+            encode(text)
+    for encode in (tokenizer.encode_lines, tokenizer.encode_targets, parser_tokenizer.encode_targets):
+        with pytest.raises(HeedError, match="is not valid Unicode text"):
+            encode(["the", text])
+    with pytest.raises(HeedError, match="is not valid Unicode text"):
+        parser_tokenizer.encode_targets([f"(NP ▁{text} )NP"])
+
+
+def test_a_target_symbol_that_no_file_may_hold_is_refused_in_training():
+    for name in ("x" * 257, "▁x", "", "a b", "a\nb"):
+        with pytest.raises(HeedError, match="is no target symbol"):
+            train_tokenizer(LINES, TokenizerSettings(vocab_size=650), ["NP", name])

@@ -9,35 +9,50 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import HeedError
+from heed.config import cut, shown
+from heed.errors import HeedError
 from heed.files import check, manifest, read_json, seal, whole_folder, write_json
 
 SIDES = ("src", "tgt")
 ID_FILES = tuple(f"{side}.{kind}" for side in SIDES for kind in ("bin", "offsets.npy"))
 STORE_FILES = ("corpus.json", "lines.npy", *ID_FILES)
 CHUNK_PAIRS = 4096  # written at a time
+CHUNK_NUMBERS = 2**22  # checked at a time
+ID_TYPES = ("uint16", "uint32")
 
 
 class ParallelCorpus:
-    """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids."""
+    """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids.
 
-    def __init__(self, folder: Path):
+    All that reading relies on is checked first, every id among it: one beyond the vocabulary would have a kernel read
+    and write beyond its tables.
+    """
+
+    def __init__(self, folder: Path, *, vocab_size: int):
         self.folder = folder
         try:
             self._stamps = self._stamped()
             check(folder, STORE_FILES)
             facts = read_json(folder / "corpus.json")
+            if facts.get("dtype") not in ID_TYPES:
+                raise HeedError(f"corpus.json: dtype is {shown(facts.get('dtype'))}, expected {' or '.join(ID_TYPES)}.")
+            dtype = np.dtype(facts["dtype"])
             hashes = "".join(manifest(folder)[name]["sha256"] for name in ID_FILES)
             self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
             for side in SIDES:
-                n_ids = facts[f"n_{side}_tokens"]
-                path = folder / f"{side}.bin"
-                # An empty file cannot be mapped.
-                self._ids[side] = np.memmap(path, dtype=facts["dtype"], mode="r") if n_ids else np.zeros(0, np.uint16)
-                self._offsets[side] = np.load(folder / f"{side}.offsets.npy", mmap_mode="r", allow_pickle=False)
-            self._lines: NDArray[np.unsignedinteger] = np.load(folder / "lines.npy", mmap_mode="r", allow_pickle=False)
-        except (HeedError, OSError, ValueError, KeyError, TypeError) as error:
+                self._ids[side] = _ids(folder / f"{side}.bin", dtype, vocab_size)
+                self._offsets[side] = _offsets(folder / f"{side}.offsets.npy", len(self._ids[side]))
+            if len(self._offsets["tgt"]) != len(self._offsets["src"]):
+                raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
+            self._lines = _array(folder / "lines.npy")
+            if self._lines.shape != (len(self),) or self._lines.dtype.kind != "u":
+                raise HeedError(f"lines.npy: {_described(self._lines)}, expected unsigned integers, {len(self):,}.")
+            found = {"dtype": dtype.name, "n_pairs": len(self)}
+            found |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
+            if facts != found:
+                raise HeedError(f"corpus.json is {shown(facts)}, expected {found}.")
+        except (HeedError, OSError) as error:
             raise HeedError(f"{folder}: not a prepared corpus ({error}) Delete it to prepare it again.") from None
 
     def __len__(self) -> int:
@@ -79,6 +94,46 @@ class ParallelCorpus:
         return src, tgt
 
 
+def _ids(path: Path, dtype: np.dtype, vocab_size: int) -> NDArray[np.unsignedinteger]:
+    """A file of ids, mapped. HeedError if one of them is not below `vocab_size`."""
+    n_bytes = path.stat().st_size
+    if n_bytes % dtype.itemsize:
+        raise HeedError(f"{path.name}: {n_bytes:,} bytes are no whole number of {dtype} ids.")
+    if not n_bytes:  # an empty file cannot be mapped
+        return np.zeros(0, dtype)
+    with path.open("rb") as file:  # read, not mapped: what is mapped would count as this process's memory
+        while len(ids := np.fromfile(file, dtype, CHUNK_NUMBERS)):
+            if (largest := int(ids.max())) >= vocab_size:
+                raise HeedError(f"{path.name} has the id {largest:,}; the vocabulary has {vocab_size:,}.")
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _offsets(path: Path, n_ids: int) -> NDArray[np.int64]:
+    """Where each sentence begins among the ids, and where the last one ends. HeedError if they do not tile them."""
+    offsets = _array(path)
+    if offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
+        raise HeedError(f"{path.name}: {_described(offsets)}, expected int64 in one dimension.")
+    if offsets[0] != 0 or offsets[-1] != n_ids:
+        raise HeedError(f"{path.name} goes from {offsets[0]:,} to {offsets[-1]:,}, expected 0 to {n_ids:,}.")
+    for begin in range(0, len(offsets), CHUNK_NUMBERS):
+        chunk = offsets[begin : begin + CHUNK_NUMBERS + 1]
+        if (chunk[1:] < chunk[:-1]).any():
+            raise HeedError(f"{path.name} runs backwards.")
+    return offsets
+
+
+def _array(path: Path) -> NDArray:
+    """An .npy file, mapped. Never unpickled."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except Exception:  # its header is read by Python's parser, which raises whatever suits it
+        raise HeedError(f"{path.name}: damaged.") from None
+
+
+def _described(array: NDArray) -> str:
+    return f"{cut(str(array.dtype))} of shape {array.shape}"
+
+
 def write_corpus(
     folder: Path, pairs: Iterable[tuple[list[int], list[int]]], *, vocab_size: int, lines: Sequence[int] | None = None
 ) -> ParallelCorpus:
@@ -104,4 +159,4 @@ def write_corpus(
         np.save(temporary / "lines.npy", numbers.astype(np.uint32), allow_pickle=False)
         write_json(temporary / "corpus.json", facts)
         seal(temporary)
-    return ParallelCorpus(folder)
+    return ParallelCorpus(folder, vocab_size=vocab_size)

@@ -1,45 +1,82 @@
 """Lines of text from files and streams, with errors that say which file and line."""
 
 import gzip
+import os
 import threading
+import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from heed.config import HeedError
+from heed.errors import HeedError
 
 T = TypeVar("T")
 FilePair = tuple[Path, Path]
+
+MAX_LINE_BYTES = 2**20  # a file without line ends, or a bomb of gzip, would fill the memory
+CHUNK_BYTES = 2**16
+MAX_AHEAD = 4096  # lines that are read while others are translated
+MAX_CHARACTERS = 2**20  # of lines that are read ahead, and of lines that are sorted together
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """Lines of a plain or gzipped UTF-8 file, as `decoded_lines` gives them. HeedError names the file."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from decoded_lines(file, name=str(path))
+            yield from decoded_lines(bounded_lines(file.read), name=str(path))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise HeedError(f"{path}: damaged gzip file ({error}).") from None
     except OSError as error:
         raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def decoded_lines(file: Iterable[bytes], *, name: str) -> Iterator[str]:
+def lines_of_standard_input() -> Iterator[str]:
+    """As `read_lines`. Read without Python's own buffer, whose lock would be held while a thread waits for input."""
+    name = "standard input"
+    try:
+        yield from decoded_lines(bounded_lines(partial(os.read, 0)), name=name)
+    except OSError as error:
+        raise HeedError(f"{name}: cannot be read ({error.strerror}).") from None
+
+
+def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Lines of UTF-8, without their ends (Unix or Windows) and without a byte order mark.
 
-    HeedError names the line that is not UTF-8.
+    HeedError names the line that is not UTF-8 or longer than MAX_LINE_BYTES.
     """
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(lines, start=1):
+        line = line.removesuffix(b"\n")
+        if len(line) > MAX_LINE_BYTES:
+            raise HeedError(
+                f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected text, a sentence a line."
+            )
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            yield line.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             raise HeedError(
                 f"{name}, line {number}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; "
                 "convert the text, with iconv for example."
             ) from None
+
+
+def bounded_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The lines, without newlines, of what `read` gives: at most so many bytes, none at the end.
+
+    The last one may be longer than MAX_LINE_BYTES; of what follows nothing is read.
+    """
+    rest = b""
+    while chunk := read(CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_LINE_BYTES:
+            break
+    if rest:
+        yield rest
 
 
 def read_pairs(files: FilePair) -> Iterator[tuple[str, str]]:
@@ -80,46 +117,77 @@ class UntilError(Generic[T]):
             raise self._error
 
 
-def as_they_come(lines: Iterable[str]) -> Iterator[str | None]:
-    """The lines, read ahead by a thread; None while no other has come. What the reading raises is raised here."""
-    queue: Queue[str | BaseException | None] = Queue(maxsize=4096)
+class Arriving(Generic[T]):
+    """Items that a thread reads ahead: the next one, or None while no other has come; `wait` blocks until one has.
 
-    def read() -> None:
+    size: the characters of an item. What the reading raises is raised here.
+    """
+
+    def __init__(self, items: Iterable[T], *, size: Callable[[Any], int]):
+        self._size = size
+        self._ahead: deque[T] = deque()
+        self._n_characters = 0
+        self._end: BaseException | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, args=(items,), daemon=True).start()
+
+    def _read(self, items: Iterable[T]) -> None:
+        end: BaseException = StopIteration()
         try:
-            for line in lines:
-                queue.put(line)
-            queue.put(None)
+            for item in items:
+                with self._changed:
+                    self._changed.wait_for(lambda: len(self._ahead) < MAX_AHEAD and self._n_characters < MAX_CHARACTERS)
+                    self._ahead.append(item)
+                    self._n_characters += self._size(item)
+                    self._changed.notify()
         except BaseException as error:
-            queue.put(error)
+            end = error
+        with self._changed:
+            self._end = end
+            self._changed.notify()
 
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            item = queue.get_nowait()
-        except Empty:
-            yield None
-            continue
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            return
-        yield item
+    def __iter__(self) -> Iterator[T | None]:
+        return self
+
+    def __next__(self) -> T | None:
+        with self._changed:
+            if self._ahead:
+                item = self._ahead.popleft()
+                self._n_characters -= self._size(item)
+                self._changed.notify()
+                return item
+            if self._end is not None:
+                raise self._end
+            return None
+
+    def wait(self) -> None:
+        """Until there is another item, or the end; a signal interrupts it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ahead or self._end is not None)
 
 
-def windows(items: Iterable[T | None], *, first: int, last: int) -> Iterator[list[T] | None]:
+def wait_for_more(items: object) -> Callable[[], object]:
+    """What blocks until a stream whose last item was None has another: its own `wait`; without one, a short sleep."""
+    return getattr(items, "wait", partial(time.sleep, 0.001))
+
+
+def windows(items: Iterable[T | None], *, first: int, last: int, size: Callable[[T], int]) -> Iterator[list[T] | None]:
     """Some items at a time, to be sorted together: `first`, then twice as many each time up to `last`.
+
+    Fewer where their characters, of which an item has `size`, come to MAX_CHARACTERS.
 
     A None among the items says that no other is at hand yet: what has come is given out at once, and None while nothing
     has.
     """
     window: list[T] = []
-    size = first
+    n_items, n_characters = first, 0
     for item in items:
         if item is not None:
             window.append(item)
-        if len(window) == size or (item is None and window):
+            n_characters += size(item)
+        if len(window) == n_items or n_characters >= MAX_CHARACTERS or (item is None and window):
             yield window
-            window, size = [], min(2 * size, last)
+            window, n_items, n_characters = [], min(2 * n_items, last), 0
         elif item is None:
             yield None
     if window:

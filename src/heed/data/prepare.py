@@ -1,5 +1,6 @@
 """Text files → a tokenizer and memory-mapped ids, with a report of what was left out and why."""
 
+import re
 import time
 from array import array
 from collections import Counter, deque
@@ -8,18 +9,35 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from heed.config import HeedError, Settings
+from heed.config import Settings, shown
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import FilePair, read_pairs
+from heed.errors import HeedError
 from heed.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 REPORT_SECONDS = 60.0
+
+
+def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Refuses names of test sets that could be another file's: they become names of files of a run."""
+    for name in tests:
+        if not re.fullmatch(r"[\w+-](?:[\w.+ -]{0,62}[\w.+-])?", name):
+            raise ValueError(
+                f"a test set cannot be called {shown(name)}; a name has letters, digits and . _ - +, spaces within, "
+                "64 characters at most, and begins with no dot"
+            )
+        if name.casefold() in ("train", "dev"):
+            raise ValueError(f"a test set cannot be called {name}; take another name")
+    return tests
+
+
+Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
 class DataSettings(Settings):
@@ -31,13 +49,15 @@ class DataSettings(Settings):
     variant: str = Field("raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
     train: list[str] | None = Field(None, description="own corpus: [src file, tgt file], plain or .gz")
     dev: list[str] | None = Field(None, description="own corpus: [src file, tgt file]")
-    tests: dict[str, list[str]] = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
+    tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
         False,
         description="target lines are symbols with spaces between, such as a tree's, an id each; ▁word: text",
     )
-    max_tokens: int = Field(256, ge=1, description="a training pair with a longer side is left out")
-    max_ratio: float = Field(9.0, ge=1, description="nor one whose longer side has more than so many times the other's")
+    max_tokens: int = Field(256, ge=1, le=1_000_000, description="a training pair with a longer side is left out")
+    max_ratio: float = Field(
+        9.0, ge=1, le=1_000_000, description="nor one whose longer side has more than so many times the other's"
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
@@ -88,10 +108,10 @@ def prepare(
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         if not (folder / f"{name}.report.json").exists():  # written last
             _write_split(folder, name, pairs, tokenizer, data, report)
-    train = ParallelCorpus(folder / "train")
+    train = ParallelCorpus(folder / "train", vocab_size=len(tokenizer))
     if not len(train):
         raise HeedError(f"no training pair is left after filtering; see {folder / 'train.report.json'}.")
-    return Prepared(tokenizer, train, ParallelCorpus(folder / "dev"))
+    return Prepared(tokenizer, train, ParallelCorpus(folder / "dev", vocab_size=len(tokenizer)))
 
 
 def _compare_sources(files: TextFiles, path: Path) -> None:

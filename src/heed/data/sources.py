@@ -5,23 +5,30 @@ import gzip
 import hashlib
 import html
 import http.client
+import lzma
 import re
 import shutil
+import stat
 import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from heed.config import HeedError
-from heed.data.lines import FilePair
+from heed.config import shown
+from heed.data.lines import FilePair, decoded_lines
+from heed.errors import HeedError
 from heed.files import whole_file
 
 Report = Callable[[str], None]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+# The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
+MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
+NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +174,15 @@ def fetch(
     HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
     """
     info = _find(name, src, tgt, variant)
-    store = Store(directory / name, mirror=mirror, corpus=name, report=report, progress=progress, fetching=fetching)
+    store = Store(
+        directory / name,
+        mirror=mirror,
+        corpus=name,
+        report=report,
+        progress=progress,
+        fetching=fetching,
+        max_bytes=info.download_bytes and max(MIN_BOUND_BYTES, BOUND_RATIO * info.download_bytes),
+    )
 
     def pair(of_language: Callable[[str], Path]) -> FilePair:
         return of_language(src), of_language(tgt)
@@ -233,6 +248,7 @@ class Store:
     """The folder that one corpus is kept in, and the mirror that may stand in for the published addresses.
 
     With `fetching` False nothing is fetched, unpacked or written: NotHere names what would be.
+    max_bytes: no file of the corpus is larger; a server that sends more is cut off.
     """
 
     def __init__(
@@ -245,9 +261,11 @@ class Store:
         progress: Progress | None = None,
         retry_seconds: float = 2.0,
         fetching: bool = True,
+        max_bytes: int | None = None,
     ):
         self.folder, self._corpus, self._report = folder, corpus, report
         self._progress, self._retry_seconds, self._fetching = progress, retry_seconds, fetching
+        self._max_bytes = max_bytes
         self._mirror_folder: Path | None = None
         self._mirror_address: str | None = None
         if mirror is not None and re.match(r"(https?|file)://", mirror):
@@ -271,7 +289,7 @@ class Store:
         """The path of a plain text file out of an archive, unpacked once."""
         name = Path(member.path).name
         target = self.folder / name.removesuffix(".gz").removesuffix(".sgm")
-        if not target.exists():
+        if not _is_there(target):
             path = self._in_mirror(member.archive.name)
             if path is not None:
                 self._verify(path, member.archive)
@@ -296,16 +314,16 @@ class Store:
     def _download(self, remote: Remote, target: Path) -> Path:
         """Fetches a file unless it is there, going on where a broken download stopped; verified before it appears."""
         marker = target.with_name(target.name + ".sha256")
-        if not target.exists() and not self._fetching:
-            raise NotHere(f"{target}: still to be fetched from {remote.address}.")
-        if target.exists():
-            if not marker.exists():  # not fetched by Heed: it is verified now
+        if _is_there(target):
+            if not _is_there(marker):  # not fetched by Heed: it is verified now
                 self._verify(target, remote)
                 if self._fetching:
                     self._note_hash(marker, target)
-            elif marker.read_text(encoding="ascii").split()[0] != _sha256(target, unzip=False):
+            elif _noted_hash(marker) != _sha256(target, unzip=False).encode():
                 raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
             return target
+        if not self._fetching:
+            raise NotHere(f"{target}: still to be fetched from {remote.address}.")
         address = remote.address
         if self._mirror_address is not None:
             address = f"{self._mirror_address}/{Path(remote.address).name}"
@@ -316,8 +334,9 @@ class Store:
                 try:
                     self._transfer(address, part)
                     break
-                except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-                    permanent = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                except (*NETWORK_FAULTS, ValueError) as error:  # ValueError: no address, such as http://[
+                    refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                    permanent = refused or isinstance(error, ValueError)
                     if permanent or attempt == 3:
                         why = getattr(error, "reason", None) or error
                         raise HeedError(
@@ -333,7 +352,7 @@ class Store:
 
     def _transfer(self, address: str, part: Path) -> None:
         """Appends to `part` what is still missing; starts again where the server knows no ranges."""
-        done = part.stat().st_size if part.exists() else 0
+        done = part.stat().st_size if _is_there(part) else 0
         request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})
         try:
             response = urllib.request.urlopen(request, timeout=60)
@@ -344,17 +363,29 @@ class Store:
         with response:
             if getattr(response, "status", 200) != 206:
                 done = 0
-            left = response.headers.get("Content-Length")
-            total = done + int(left) if left else None
+            left = _content_length(response.headers.get("Content-Length"), address)
+            total = None if left is None else done + left
+            if total is not None:
+                self._refuse_above(self._max_bytes, total, address, part)
             self._report(f"Fetching {address}" + (f", from byte {done:,}." if done else "."))
             with part.open("ab" if done else "wb") as file:
                 while block := response.read(1 << 18):
+                    self._refuse_above(self._max_bytes if total is None else total, done + len(block), address, part)
                     file.write(block)
                     done += len(block)
                     if self._progress is not None:
                         self._progress(part.name.removesuffix(".part"), done, total)
         if total is not None and done < total:
             raise ConnectionError(f"broken off at byte {done:,} of {total:,}")
+
+    def _refuse_above(self, bound: int | None, n_bytes: int, address: str, part: Path) -> None:
+        """HeedError, with nothing kept of a download that is larger than its file can be."""
+        if bound is not None and n_bytes > bound:
+            part.unlink(missing_ok=True)
+            raise HeedError(
+                f"{address}: sends {n_bytes:,} bytes or more, expected {bound:,} at most; what had come was removed; "
+                "name a good copy with --mirror."
+            )
 
     def _verify(self, path: Path, remote: Remote, *, remove: bool = False, zipped: bool | None = None) -> None:
         """HeedError if a file's hash is not the expected one; `remove` deletes it, so that the next run starts anew."""
@@ -375,14 +406,50 @@ class Store:
             temporary.write_text(f"{_sha256(target, unzip=False)}  {target.name}\n", encoding="ascii")
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file. HeedError if it is something else: reading a FIFO would never end."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+    if not regular:
+        raise HeedError(f"{path}: not a regular file; move it away.")
+    return True
+
+
+def _content_length(text: str | None, address: str) -> int | None:
+    """Bytes that the server says are to come, None if it does not say."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):  # fewer than 10^18 bytes
+        raise HeedError(
+            f"{address}: the server's Content-Length is {shown(text)}, no number of bytes; try again later, or name a "
+            "copy with --mirror."
+        )
+    return int(text)
+
+
+def _noted_hash(marker: Path) -> bytes:
+    """The hash that a .sha256 file begins with, if nobody has changed it."""
+    try:
+        with marker.open("rb") as file:
+            return file.read(hashlib.sha256().digest_size * 2)
+    except OSError as error:
+        raise HeedError(f"{marker}: cannot be read ({error.strerror}).") from None
+
+
 def _sha256(path: Path, *, unzip: bool) -> str:
     digest = hashlib.sha256()
     try:
         with gzip.open(path, "rb") if unzip else path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-    except (EOFError, gzip.BadGzipFile):
+    except (EOFError, gzip.BadGzipFile, zlib.error):
         return "of a damaged gzip file"
+    except OSError as error:
+        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
     return digest.hexdigest()
 
 
@@ -395,27 +462,31 @@ def _unpack(archive: Path, member_path: str, target: Path) -> None:
                     stream = tar.extractfile(entry)
                     assert stream is not None  # it is a file
                     with whole_file(target) as temporary, temporary.open("wb") as out:
-                        _copy_text(stream, member_path, out)
+                        _copy_text(stream, f"{archive}: {member_path}", out)
                     return
-    except (tarfile.TarError, EOFError) as error:
+    # Of a damaged archive tarfile raises ValueError as well, and the decompressors each their own.
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise HeedError(f"{archive}: damaged archive ({error}); delete it and fetch it again.") from None
     raise HeedError(f"{archive}: has no member {member_path}.")
 
 
 def _copy_text(stream: IO[bytes], name: str, out: IO[bytes]) -> None:
     if name.endswith(".sgm"):
-        for line in sgm_lines(stream):
+        for line in sgm_lines(stream, name=name):
             out.write(f"{line}\n".encode())
     elif name.endswith(".gz"):
-        with gzip.open(stream, "rb") as unzipped:
-            shutil.copyfileobj(unzipped, out)
+        try:
+            with gzip.open(stream, "rb") as unzipped:
+                shutil.copyfileobj(unzipped, out)
+        except gzip.BadGzipFile as error:  # an OSError, but not of the disk that is written to
+            raise tarfile.ReadError(f"{name}: {error}") from None
     else:
         shutil.copyfileobj(stream, out)
 
 
-def sgm_lines(lines: Iterator[bytes] | IO[bytes]) -> Iterator[str]:
-    """The texts of a WMT test set's `<seg>` elements, a line each."""
-    for line in lines:
-        match = re.search(r"<seg[^>]*>(.*)</seg>", line.decode("utf-8"), flags=re.IGNORECASE)
+def sgm_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
+    """The texts of a WMT test set's `<seg>` elements, a line each. HeedError names the line that is not UTF-8."""
+    for line in decoded_lines(lines, name=name):
+        match = re.search(r"<seg[^>]*>(.*)</seg>", line, flags=re.IGNORECASE)
         if match:
             yield html.unescape(match[1]).strip()

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from heed.config import HeedError
+from heed.errors import HeedError
 
 Tokenization = Literal["13a", "none", "intl", "char", "zh"]
 

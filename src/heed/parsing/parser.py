@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import HeedError, validated
+from heed.config import validated
 from heed.data.batching import SpecialIds
-from heed.data.lines import windows
+from heed.data.lines import wait_for_more, windows
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.inference import packed
+from heed.errors import HeedError
+from heed.model.inference import pack, packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
@@ -59,8 +60,14 @@ class Parser:
         constrained: bool = True,
         report: Callable[[str], None] = lambda line: None,
     ):
-        self.model, self.tokenizer, self.settings = packed(model, precision), tokenizer, settings
-        self.constrained, self.linearisation, self.report = constrained, linearisation, report
+        self._set_up(packed(model, precision), tokenizer, settings, linearisation)
+        self.constrained, self.report = constrained, report
+
+    def _set_up(
+        self, model: Transformer, tokenizer: Tokenizer, settings: DecodingSettings, linearisation: LinearisationSettings
+    ) -> None:
+        """Of __init__ what a packed model is enough for."""
+        self.model, self.tokenizer, self.settings, self.linearisation = model, tokenizer, settings, linearisation
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS
@@ -90,10 +97,10 @@ class Parser:
         values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folder))
         model = loaded.model.to(choose_machine("fp32", device=device).device)
-        return cls(
-            model, loaded.tokenizer, settings, linearisation,
-            precision=precision, constrained=constrained, report=report,
-        )  # fmt: skip
+        parser = cls.__new__(cls)  # the model is its own: a copy of it, as __init__ makes, would be waste
+        parser._set_up(pack(model, precision), loaded.tokenizer, settings, linearisation)
+        parser.constrained, parser.report = constrained, report
+        return parser
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse a sentence, in order. A blank one has no tree, one that is far too long a flat one.
@@ -105,8 +112,9 @@ class Parser:
     def stream(self, sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None]) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in.
 
-        A None among them says that no other is at hand yet, so that those before it need not wait. Given tags stand in
-        the tree, and those that the model knows are what it must write.
+        A None among them says that no other is at hand yet, so that those before it need not wait; `sentences` may have
+        a method `wait`, which blocks until another is. Given tags stand in the tree, and those that the model knows are
+        what it must write.
         """
         waiting: deque[int] = deque()  # read, not given out yet
         given: dict[int, tuple[Sequence[str], Sequence[str] | None]] = {}
@@ -116,8 +124,9 @@ class Parser:
             constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=self._copies_words)
         sources = self._sources(sentences, waiting, given, done, constraint)
         for result in search(
-            [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint
-        ):
+            [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint,
+            wait=wait_for_more(sentences),
+        ):  # fmt: skip
             if result is not None:
                 number, (best, *_) = result
                 done[number] = self._parse(*given.pop(number), best.ids, best.score, best.log_prob)
@@ -136,7 +145,7 @@ class Parser:
     ) -> Iterator[Source | None]:
         """Window by window, sorted by length; what is not searched is done."""
         n_read = 0
-        for window in windows(sentences, first=FIRST_WINDOW, last=LAST_WINDOW):
+        for window in windows(sentences, first=FIRST_WINDOW, last=LAST_WINDOW, size=n_characters):
             if window is None:
                 yield None
                 continue
@@ -284,6 +293,11 @@ class TreeConstraint:
         self._stack[opening, n_open[opening]] = opens[opening]
         self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
         self._just_opened = np.where(opens >= 0, self._just_opened[rows] + 1, 0)
+
+
+def n_characters(given: tuple[Sequence[str], Sequence[str] | None]) -> int:
+    """Of a sentence: its words and their tags."""
+    return sum(len(word) for part in given if part for word in part)
 
 
 def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:

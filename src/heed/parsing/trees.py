@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from heed.config import HeedError, Settings
+from heed.config import Settings, cut, shown
 from heed.data.lines import read_lines
+from heed.errors import HeedError
 from heed.text.tokenizer import TEXT
 
 Leaves = Literal["tags", "single", "words"]
@@ -44,10 +45,12 @@ class Tree:
 
     def leaves(self) -> Iterator["Tree"]:
         """Left to right."""
-        if self.word is not None:
-            yield self
-        for child in self.children:
-            yield from child.leaves()
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            if node.word is not None:
+                yield node
+            waiting.extend(reversed(node.children))
 
     def words(self) -> list[str]:
         return [leaf.word for leaf in self.leaves() if leaf.word is not None]
@@ -123,7 +126,7 @@ def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
             token, column = match[0], match.start() + 1
             if token == "(":
                 if stack and stack[-1][2] is not None:
-                    raise BadTree(f"a bracket behind the word {stack[-1][2]!r}; expected )", number, column)
+                    raise BadTree(f"a bracket behind the word {shown(stack[-1][2])}; expected )", number, column)
                 if len(stack) == MAX_DEPTH:
                     raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", number, column)
                 if stack and stack[-1][0] is None:
@@ -135,20 +138,20 @@ def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
                 stack.append([None, [], None, number, column])
             elif token != ")":
                 if not stack:
-                    raise BadTree(f"{token!r} outside of brackets", number, column)
+                    raise BadTree(f"{shown(token)} outside of brackets", number, column)
                 top = stack[-1]
                 if top[0] is None:
                     top[0] = token
                 elif top[2] is None and not top[1]:
                     top[2] = token
                 else:
-                    raise BadTree(f"the word {token!r} beside other contents; expected (TAG word)", number, column)
+                    raise BadTree(f"the word {shown(token)} beside other contents; expected (TAG word)", number, column)
             else:
                 if not stack:
                     raise BadTree("a bracket is closed that was not opened", number, column)
                 label, children, word, *opened = stack.pop()
                 if not children and word is None:
-                    raise BadTree("an empty bracket" if label is None else f"{label} is empty", *opened)
+                    raise BadTree("an empty bracket" if label is None else f"{cut(label)} is empty", *opened)
                 tree = Tree(label, tuple(children), word)
                 if stack:
                     stack[-1][1].append(tree)
@@ -241,6 +244,8 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
         if symbol.startswith(TEXT):
             copied = symbol
         elif symbol.startswith("("):
+            if len(stack) == MAX_DEPTH - 1:  # with the leaf's, more brackets than may be read
+                raise ValueError(f"brackets nested deeper than {MAX_DEPTH}")
             stack.append((symbol[1:], []))
         elif symbol.startswith(")"):
             label, children = stack.pop()

@@ -5,17 +5,19 @@ A space belongs to the word that follows it; a text is encoded with one space pu
 so a word has the same ids at the beginning of a line as within it.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from pydantic import Field
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from heed.config import HeedError, Settings
-from heed.files import whole_file
+from heed.config import Settings, shown
+from heed.errors import HeedError
+from heed.files import read_bounded, whole_file
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -25,15 +27,21 @@ CONTINUATION = "…"  # marks a word piece that does not begin a word; not among
 # Runs of letters, of digits, of other signs, each with the space before it; other white space by itself. Runs are
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
+BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
+MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
+MAX_SYMBOL = 256  # characters of a target symbol's name
+MAX_FILE_BYTES = 2**26
 
 
 class TokenizerSettings(Settings):
     """How to segment; the paper: byte pairs, about 37,000 for English-German; 32,000 word pieces for English-French."""
 
     kind: Literal["bpe", "wordpiece"] = Field("bpe", description="byte-pair encoding or word pieces")
-    vocab_size: int = Field(37_000, ge=600, description="ids at most, special symbols and 256 bytes included")
-    min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
-    sample_pairs: int = Field(2_000_000, ge=1, description="learn from so many pairs of lines at most, evenly spread")
+    vocab_size: int = Field(37_000, ge=600, le=2**18, description="ids at most, special symbols and 256 bytes included")
+    min_frequency: int = Field(2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
+    sample_pairs: int = Field(
+        2_000_000, ge=1, le=1_000_000_000, description="learn from so many pairs of lines at most, evenly spread"
+    )
 
 
 class Tokenizer:
@@ -42,8 +50,8 @@ class Tokenizer:
     def __init__(self, backend: Backend):
         self._backend = backend
         self._backend.encode_special_tokens = True  # a text that spells a special symbol is text
-        self.pad, self.bos, self.eos = (self._special_id(name) for name in (PAD, BOS, EOS))
         ids = backend.get_vocab(with_added_tokens=True)
+        self.pad, self.bos, self.eos = ids[PAD], ids[BOS], ids[EOS]
         self.symbols = {name.removeprefix(SYMBOL): i for name, i in ids.items() if name.startswith(SYMBOL)}
         self._names = {i: name for name, i in self.symbols.items()}
 
@@ -56,19 +64,22 @@ class Tokenizer:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _special_id(self, name: str) -> int:
-        i = self._backend.token_to_id(name)
-        if i is None:
-            raise HeedError(f"the tokenizer lacks Heed's symbol {name!r}; was it made by Heed?")
-        return int(i)
-
     def encode(self, text: str) -> list[int]:
-        """Ids of one line, without bos and eos."""
-        return list(self._backend.encode(" " + text).ids)
+        """Ids of one line, without bos and eos. HeedError if it is not valid Unicode."""
+        try:
+            return list(self._backend.encode(" " + text).ids)
+        except TypeError:  # what the library makes of half a surrogate pair
+            _check_unicode(text)
+            raise
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
-        """Ids of many lines, on all cores."""
-        return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
+        """Ids of many lines, on all cores. HeedError if one is not valid Unicode."""
+        try:
+            return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
+        except TypeError:
+            for text in texts:
+                _check_unicode(text)
+            raise
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
         """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown.
@@ -87,6 +98,7 @@ class Tokenizer:
                 elif name in self.symbols:
                     ids.append(self.symbols[name])
                 else:
+                    _check_unicode(line)
                     ids = []
                     break
             encoded.append(ids)
@@ -117,15 +129,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """HeedError if the file is missing or no tokenizer."""
+        """The tokenizer that `save` wrote. HeedError if the file is missing, or if Heed cannot have written it.
+
+        A file may come from a stranger, and its ids index the model's tables: only the vocabulary and the merges are
+        taken from it, after checks. Everything else is made anew and must equal what the file says.
+        """
+        content = read_bounded(path, MAX_FILE_BYTES)
         try:
-            return cls(Backend.from_str(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
-        except HeedError:
-            raise
-        except Exception as error:  # the library raises bare Exception for a broken file
-            raise HeedError(f"{path}: not a tokenizer file ({error}).") from None
+            file = json.loads(content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
+            backend = _checked_backend(file)
+            if field := _difference(json.loads(backend.to_str()), file):
+                raise ValueError(f"{shown(field[1:])} differs from what Heed writes")
+        except (ValueError, RecursionError) as error:
+            raise HeedError(
+                f"{path}: not a tokenizer file that Heed wrote ({error}); restore it from a backup, or train again."
+            ) from None
+        return cls(backend)
 
 
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
@@ -135,42 +154,46 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
 
     Memory grows with the number of different words, not of lines.
     """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = sorted(BYTES)
     common: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
         "min_frequency": settings.min_frequency,
         "initial_alphabet": alphabet,
         "show_progress": False,
     }
+    symbols = list(symbols)
+    try:
+        for name in symbols:
+            _check_symbol(name)
+    except ValueError as error:
+        raise HeedError(f"{error}; change the target lines.") from None
     special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols)]
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
         backend = _backend(models.BPE())
         backend.train_from_iterator(spaced_lines, trainer=trainers.BpeTrainer(special_tokens=special, **common))
-        backend.decoder = decoders.ByteLevel()
-    else:
-        # Every byte is a continuation from the start: so nothing is unknown, and the ids, which decide between equally
-        # frequent pairs, do not depend on the order in which the trainer meets them.
-        special_and_bytes = special + [CONTINUATION + byte for byte in alphabet]
-        trainer = trainers.WordPieceTrainer(
-            special_tokens=special_and_bytes, continuing_subword_prefix=CONTINUATION, **common
-        )
-        learner = _backend(models.WordPiece(unk_token=PAD))
-        learner.train_from_iterator(spaced_lines, trainer=trainer)
-        backend = _backend(
-            models.WordPiece(
-                learner.get_vocab(),
-                unk_token=PAD,  # required, never used
-                continuing_subword_prefix=CONTINUATION,
-                max_input_chars_per_word=10_000,
-            )
-        )
-        backend.add_special_tokens(special)
-        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), decoders.ByteLevel()])
-    return Tokenizer(backend)
+        return Tokenizer(backend)
+    # Every byte is a continuation from the start: so nothing is unknown, and the ids, which decide between equally
+    # frequent pairs, do not depend on the order in which the trainer meets them.
+    special_and_bytes = special + [CONTINUATION + byte for byte in alphabet]
+    trainer = trainers.WordPieceTrainer(
+        special_tokens=special_and_bytes, continuing_subword_prefix=CONTINUATION, **common
+    )
+    learner = _backend(models.WordPiece(unk_token=PAD))
+    learner.train_from_iterator(spaced_lines, trainer=trainer)
+    return Tokenizer(_backend(_word_pieces(learner.get_vocab()), special))
 
 
-def _backend(model: models.Model) -> Backend:
+def _word_pieces(vocab: dict[str, int]) -> models.WordPiece:
+    return models.WordPiece(
+        vocab,
+        unk_token=PAD,  # required, never used
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=10_000,
+    )
+
+
+def _backend(model: models.Model, special: Sequence[str] = ()) -> Backend:
     """Words as bytes, for either model."""
     backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -179,4 +202,94 @@ def _backend(model: models.Model) -> Backend:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+    backend.decoder = decoders.ByteLevel()
+    if isinstance(model, models.WordPiece):
+        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), backend.decoder])
+    backend.add_special_tokens(list(special))
     return backend
+
+
+def _checked_backend(file: Any) -> Backend:
+    """A backend of the vocabulary and the merges in a tokenizer file. ValueError if Heed would not write these."""
+    model: Any = file.get("model") if isinstance(file, dict) else None
+    if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
+        raise ValueError("it holds neither byte pairs nor word pieces")
+    vocab, merges = model.get("vocab", {}), model.get("merges", [])
+    special = _checked_special(vocab, "" if model["type"] == "BPE" else CONTINUATION)
+    if model["type"] == "WordPiece":
+        return _backend(_word_pieces(vocab), special)
+    for merge in merges if isinstance(merges, list) else [merges]:
+        if not (isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)):
+            raise ValueError(f"merge {shown(merge)} is no pair of pieces")
+        if not vocab.keys() >= {*merge, "".join(merge)} or not BYTES.issuperset("".join(merge)):
+            raise ValueError(f"merge {shown(merge)} is not of pieces in the vocabulary")
+    return _backend(models.BPE(vocab, [(left, right) for left, right in merges]), special)
+
+
+def _checked_special(vocab: Any, continuation: str) -> list[str]:
+    """The special symbols of a vocabulary. ValueError if its ids or pieces are not as Heed makes them."""
+    if not isinstance(vocab, dict) or any(type(i) is not int for i in vocab.values()):
+        raise ValueError("its vocabulary is no table of pieces and ids")
+    names = sorted(vocab, key=vocab.__getitem__)
+    if any(vocab[name] != i for i, name in enumerate(names)):
+        raise ValueError(f"its ids are not 0 to {len(names) - 1}, each once")
+    if names[:3] != [PAD, BOS, EOS]:
+        raise ValueError(f"its first three ids are not {PAD}, {BOS} and {EOS}")
+    symbols = [name for name in names if name.startswith(SYMBOL)]
+    for name in symbols:
+        _check_symbol(name.removeprefix(SYMBOL))
+    special = [PAD, BOS, EOS, *symbols]
+    for name in vocab.keys() - set(special):
+        piece = name.removeprefix(continuation)
+        if not 1 <= len(piece) <= MAX_PIECE or not BYTES.issuperset(piece):
+            raise ValueError(f"piece {shown(name)} is not of 1 to {MAX_PIECE} bytes")
+    missing = {prefix + byte for prefix in ("", continuation) for byte in BYTES} - vocab.keys()
+    if missing:
+        raise ValueError(f"its vocabulary lacks the byte {shown(min(missing))}")
+    return special
+
+
+def _check_symbol(name: str) -> None:
+    """ValueError if the name of a target symbol is too long, or could not stand in a line of symbols."""
+    name.encode("utf-8")  # half a surrogate pair is a ValueError as well
+    if not 1 <= len(name) <= MAX_SYMBOL or name.startswith(TEXT) or " " in name or "\n" in name:
+        raise ValueError(
+            f"{shown(name)} is no target symbol: it must have 1 to {MAX_SYMBOL} characters, no space or line end, and "
+            f"not begin with {TEXT}"
+        )
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise HeedError(f"{shown(text)} is not valid Unicode text; write it in UTF-8.") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice in an object")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _difference(expected: Any, found: Any, name: str = "") -> str:
+    """The first field whose values differ, such as ".model.dropout", or nothing.
+
+    Null, false and what is empty equal a missing field: versions of the library differ in which of these they write.
+    """
+    if expected == found:
+        return ""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in (*expected, *(found.keys() - expected.keys())):
+            if inner := _difference(expected.get(key), found.get(key), f"{name}.{key}"):
+                return inner
+        return ""
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return next(filter(None, (_difference(*pair, f"{name}.{i}") for i, pair in pairs)), "")
+    return "" if (expected or None) == (found or None) else name

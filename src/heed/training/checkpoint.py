@@ -1,5 +1,6 @@
 """Checkpoints: a model folder plus the trainer's state, kept to the last n; and their average."""
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.files import check, read_json, seal, whole_folder, write_json
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -167,7 +168,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
     """Steps of the whole checkpoints in a run's folder `checkpoints`, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name))
 
 
 def averaged_weights(folders: Sequence[Path]) -> dict[str, Tensor]:

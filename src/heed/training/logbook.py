@@ -1,20 +1,23 @@
 """metrics.jsonl, the progress line, TensorBoard."""
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from heed.config import HeedError
-from heed.files import whole_file
+from heed.errors import HeedError
+from heed.files import own_file, whole_file
+
+MAX_LINE_BYTES = 2**20  # of metrics.jsonl; Heed's own entries are far shorter
 
 
 class Logbook:
     """What a run measured, by step: a line of metrics.jsonl each, and the same for TensorBoard where it is installed.
 
     After a resume, entries past the checkpoint are dropped: those steps are run again. keep_faults: but for those of
-    faults, where training went back because of them.
+    faults, where training went back because of them. Lines that are no entries are dropped too.
     """
 
     def __init__(
@@ -31,18 +34,23 @@ class Logbook:
         self._board: Any = None
         if not writing:  # one of many workers, and not the first
             return
-        if self._path.exists():
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-            kept = [
-                line for line in lines if _step(line) <= resumed_step or (keep_faults and '"kind": "fault"' in line)
-            ]
-            with whole_file(self._path) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
+            if os.path.lexists(self._path):
+                self._drop_past(resumed_step, keep_faults)
+            self._board = _board(run / "tensorboard", resumed_step)
+        except OSError as error:
+            raise HeedError(f"{error.filename or self._path}: cannot be opened ({error.strerror}).") from None
+
+    def _drop_past(self, resumed_step: int, keep_faults: bool) -> None:
+        # Opened first: a link is refused here, not replaced.
+        with (
+            open(self._path, "rb", opener=own_file) as old,
+            whole_file(self._path) as temporary,
+            temporary.open("wb") as new,
+        ):
+            for line, entry in _entries(old):
+                if entry["step"] <= resumed_step or (keep_faults and entry.get("kind") == "fault"):
+                    new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
         """Adds one entry; `kind` is train, validation, fault or test."""
@@ -50,7 +58,7 @@ class Logbook:
             return
         entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}
         try:
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=own_file) as file:
                 file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         except OSError as error:
             raise HeedError(f"{self._path}: cannot be written ({error.strerror}).") from None
@@ -64,12 +72,31 @@ class Logbook:
             self._board.close()
 
 
-def _step(line: str) -> int:
-    """The step of an entry; a line cut off by a crash counts as past every checkpoint."""
+def _board(folder: Path, resumed_step: int) -> Any:
+    """TensorBoard's writer, or None where it is not installed."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return 2**62
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=resumed_step + 1)
+
+
+def _entries(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines that hold an entry, each with it; one that a crash cut off, or that is damaged, does not."""
+    begins = True  # whether the next piece begins a line
+    while piece := file.readline(MAX_LINE_BYTES):
+        ends = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
+        if begins and ends and (entry := _entry(piece)) is not None:
+            yield piece, entry
+        begins = ends
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) and type(entry.get("step")) is int else None
 
 
 def duration(seconds: float) -> str:

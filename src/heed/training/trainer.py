@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from heed.config import HeedError, Settings, Stopped
+from heed.config import Settings
 from heed.data.batching import Batch, TokenBatches
+from heed.errors import HeedError, Stopped
 from heed.model.transformer import Transformer
 from heed.runtime import (
     Machine,
@@ -28,6 +29,7 @@ from heed.training.logbook import Logbook, duration
 from heed.training.objective import learning_rate, projected_loss
 from heed.workers import NoAnswer
 
+MOST = 10**9  # of anything that is counted: larger numbers are mistakes
 UNITS = ("steps", "epochs", "minutes")
 MAX_FAULTS = 3  # steps in a row without a finite loss until training goes back to a checkpoint
 MAX_DETOURS = 3  # times that it goes back to the same one
@@ -40,25 +42,29 @@ class TrainingSettings(Settings):
     """How to train; defaults are the paper's base model on eight GPUs' worth of tokens a step."""
 
     seed: int = Field(1, ge=0, le=2**31, description="of weights, batches and dropout")
-    batch_src_tokens: int = Field(25_000, ge=1, description="source tokens a step at most, padding counted")
-    batch_tgt_tokens: int = Field(25_000, ge=1, description="target tokens a step at most, padding counted")
-    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens a pass; default: what the machine holds")
+    batch_src_tokens: int = Field(25_000, ge=1, le=MOST, description="source tokens a step at most, padding counted")
+    batch_tgt_tokens: int = Field(25_000, ge=1, le=MOST, description="target tokens a step at most, padding counted")
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, le=MOST, description="tokens a pass; default: what the machine holds"
+    )
     learning_rate_factor: float = Field(1.0, gt=0, description="times equation 3")
-    warmup_steps: int = Field(4000, ge=1, description="equation 3")
+    warmup_steps: int = Field(4000, ge=1, le=MOST, description="equation 3")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="section 5.3")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="section 5.3")
     adam_epsilon: float = Field(1e-9, gt=0, description="section 5.3")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls; torch's definition")
     clip_norm: float | None = Field(None, gt=0, description="gradient's norm at most; the paper does not clip")
-    max_steps: int = Field(100_000, ge=1, description="updates of the weights")
-    max_epochs: int | None = Field(None, ge=1, description="passes over the corpus at most")
+    max_steps: int = Field(100_000, ge=1, le=MOST, description="updates of the weights")
+    max_epochs: int | None = Field(None, ge=1, le=MOST, description="passes over the corpus at most")
     max_minutes: float | None = Field(None, gt=0, description="minutes of training at most, validation left out")
-    checkpoint_every: str = Field("10 minutes", description="a number of steps, epochs or minutes")
-    keep_checkpoints: int = Field(5, ge=1, description="the last so many stay on disk")
-    average_last: int = Field(5, ge=1, description="checkpoints in the final average (section 6.1)")
-    patience: int | None = Field(None, ge=1, description="stop after so many validations without a lower dev loss")
+    checkpoint_every: str = Field("10 minutes", max_length=40, description="a number of steps, epochs or minutes")
+    keep_checkpoints: int = Field(5, ge=1, le=MOST, description="the last so many stay on disk")
+    average_last: int = Field(5, ge=1, le=MOST, description="checkpoints in the final average (section 6.1)")
+    patience: int | None = Field(
+        None, ge=1, le=MOST, description="stop after so many validations without a lower dev loss"
+    )
     precision: Precision = Field("auto", description="auto: bf16 where the hardware is fast at it, else fp32")
-    report_every: int = Field(100, ge=1, description="steps between entries of the log")
+    report_every: int = Field(100, ge=1, le=MOST, description="steps between entries of the log")
 
     @field_validator("checkpoint_every")
     @classmethod
@@ -69,7 +75,7 @@ class TrainingSettings(Settings):
             amount = float(number) if unit == "minutes" else int(number)
         except ValueError:
             amount = 0
-        if unit not in UNITS or amount <= 0:
+        if unit not in UNITS or not 0 < amount <= MOST:
             raise ValueError(f'checkpoint_every = "{text}": write a number and {", ".join(UNITS)}, as "10 minutes"')
         return f"{number} {unit}"
 

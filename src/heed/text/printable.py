@@ -1,0 +1,19 @@
+"""What strangers wrote, as a terminal may be given it."""
+
+import unicodedata
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """`text` as a terminal can show it in its line: other characters become \\x1b, \\n, \\u202e …
+
+    Those are controls, format characters (which reorder text, say), surrogates, private and unassigned ones, and the
+    line and paragraph separator; `kept` names exceptions.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c.encode("unicode_escape").decode() if is_hidden(c) and c not in kept else c for c in text)
+
+
+def is_hidden(character: str) -> bool:
+    """Whether a terminal would obey this character, or show nothing, instead of showing it."""
+    return unicodedata.category(character)[0] == "C" or character in "\u2028\u2029"

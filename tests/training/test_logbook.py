@@ -1,0 +1,119 @@
+"""A run's log survives whatever became of its file."""
+
+import json
+import os
+
+import pytest
+
+from heed.errors import HeedError
+from heed.training.logbook import MAX_LINE_BYTES, Logbook
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
+
+
+def entry(step: int, kind: str = "train", **numbers: object) -> bytes:
+    return json.dumps({"kind": kind, "step": step, **numbers}).encode() + b"\n"
+
+
+def test_damaged_lines_are_dropped_and_all_entries_kept(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good = [entry(1, loss=float("nan")), entry(2, name="a\u2028b"), entry(3, kind="test")]
+    bad = [
+        b"\x00\xff\xfe\n",
+        b'{"kind": "train", "step": 1e400}\n',
+        b'{"kind": "train", "step": true}\n',
+        b'{"kind": "train", "step": ' + b"1" * 100_000 + b"}\n",
+        b'{"kind": "train", "step": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+        b"[1]\n",
+        b'{"kind": "fault"}\n',
+        b"\n",
+        entry(1, x="x" * 2 * MAX_LINE_BYTES),
+        b" " * MAX_LINE_BYTES + entry(1),
+        entry(9),  # past the checkpoint
+        b'{"kind": "train", "st',
+    ]
+    path.write_bytes(
+        b"".join(line for pair in zip(bad, [*good, b"", *[b""] * len(bad)], strict=False) for line in pair)
+    )
+    logbook = Logbook(tmp_path, resumed_step=8, report=silent)
+    assert path.read_bytes() == b"".join(good)
+    logbook.record("train", 9, loss=1.5)
+    logbook.close()
+    assert json.loads(path.read_bytes().splitlines()[-1])["loss"] == 1.5
+
+
+def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(entry(1) + entry(2).rstrip())
+    Logbook(tmp_path, resumed_step=8, report=silent).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1) + entry(2)
+
+
+def test_faults_are_kept_where_training_went_back(tmp_path):
+    lines = entry(1) + entry(7, kind="fault") + entry(7)
+    (tmp_path / "metrics.jsonl").write_bytes(lines)
+    Logbook(tmp_path, resumed_step=5, report=silent, keep_faults=True).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1) + entry(7, kind="fault")
+    Logbook(tmp_path, resumed_step=5, report=silent).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1)
+
+
+def test_a_long_line_takes_no_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**28)  # zeros, no end of line; nothing on the disk
+    with path.open("ab") as file:
+        file.write(b"\n" + entry(1))
+    import tracemalloc
+
+    tracemalloc.start()
+    Logbook(tmp_path, resumed_step=5, report=silent).close()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**25
+    assert path.read_bytes() == entry(1)
+
+
+@pytest.mark.parametrize("when", ["before", "while training"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
+def test_nothing_but_a_file_of_the_run_is_written_to(tmp_path, when, kind):
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir()
+    victim.write_text("precious\n")
+    path = run / "metrics.jsonl"
+
+    def attack() -> None:
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to(victim if kind == "link" else tmp_path / "missing")
+
+    if when == "before":
+        attack()
+        with pytest.raises(HeedError) as error:
+            Logbook(run, resumed_step=0, report=silent)
+    else:
+        logbook = Logbook(run, resumed_step=0, report=silent)
+        attack()
+        with pytest.raises(HeedError) as error:
+            logbook.record("train", 1, loss=1.0)
+        logbook.close()
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    assert victim.read_text() == "precious\n" and not (tmp_path / "missing").exists()
+
+
+def test_a_tensorboard_folder_on_another_disk_is_used_and_a_file_is_one_line(tmp_path):
+    pytest.importorskip("tensorboard")
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "disk").mkdir()
+    (run / "tensorboard").symlink_to(tmp_path / "disk")
+    Logbook(run, resumed_step=0, report=silent).close()
+    assert os.listdir(tmp_path / "disk")
+    (run / "tensorboard").unlink()
+    (run / "tensorboard").write_text("mine")
+    with pytest.raises(HeedError, match="tensorboard"):
+        Logbook(run, resumed_step=0, report=silent)
