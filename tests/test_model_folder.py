@@ -1,15 +1,33 @@
 """A model folder that was damaged anyhow is noticed, or does no harm."""
 
+import json
+import math
+import os
 import shutil
+import time
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from heed.config import HeedError
+from heed.errors import HeedError
+from heed.files import seal
+from heed.model.cost import weight_shapes
 from heed.model.transformer import Architecture, Transformer
-from heed.model_folder import ModelCard, load_model, save_model, shared_weights
+from heed.model_folder import (
+    ModelCard,
+    _contents,
+    _read,
+    _weights_file,
+    load_model,
+    read_weights,
+    save_model,
+    shared_weights,
+    write_weights,
+)
+from heed.text.tokenizer import Tokenizer
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")
 
@@ -65,3 +83,236 @@ def test_damage_is_noticed_or_harmless(two_folders, tmp_path_factory, name, how,
         assert loaded.tokenizer == load_model(good).tokenizer
     finally:
         shutil.rmtree(folder)
+
+
+ARCH = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
+
+
+@pytest.fixture
+def folder(two_folders, tmp_path):
+    return shutil.copytree(two_folders[0], tmp_path / "model")
+
+
+def change_config(folder, *path, value):
+    """What a stranger can do: change config.json and seal the folder again."""
+    config = json.loads((folder / "config.json").read_text())
+    target = config
+    for name in path[:-1]:
+        target = target[name]
+    target[path[-1]] = value
+    (folder / "config.json").write_text(json.dumps(config).replace("Infinity", "1e400"))
+    seal(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *((("format",), value) for value in (True, "1", 1.0, [1], None, math.inf)),
+        *((("vocab_size",), value) for value in (math.inf, True, "5", -1, 0, 10**30, None, [600], 600.0)),
+        *((("architecture",), value) for value in (None, [], "base")),
+        *((("card",), value) for value in (None, [], "en-de")),
+        *((("card", "decoding"), value) for value in ([1], "beam", 3)),
+        (("card", "trained_on"), ["a"]),
+        (("card", "scores"), {"dev": 30}),
+        (("card", "src"), 1),
+        (("card", "tgt"), None),
+        (("card", "colour"), "red"),
+        (("architecture", "n_layers"), math.inf),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused_in_one_line_that_names_it(folder, path, value):
+    change_config(folder, *path, value=value)
+    with pytest.raises(HeedError) as error:
+        load_model(folder)
+    assert str(folder / "config.json") in str(error.value) and path[-1] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_format_of_the_future_is_refused_whatever_else_it_holds(folder):
+    change_config(folder, "format", value=2)
+    change_config(folder, "tricks", value=True)
+    with pytest.raises(HeedError, match="format 2; this Heed reads format 1"):
+        load_model(folder)
+
+
+def test_many_tiny_layers_are_refused_before_one_is_made(folder):
+    """20,000 layers of width 2 in the weights' file, as many as fit into 1,000 in config.json."""
+    change_config(folder, "architecture", value=Architecture(n_layers=1000, d_model=2, d_ff=1, n_heads=1).model_dump())
+    tensors = {f"encoder.{i}.feed_forward.inner.bias": torch.zeros(1) for i in range(20_000)}
+    save_file(tensors, folder / "model.safetensors")
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(bytes(50_000))
+    seal(folder)
+    started = time.process_time()
+    with pytest.raises(HeedError, match=r"model\.safetensors"):
+        load_model(folder)
+    save_file(tensors | {"filling": torch.zeros(50_000)}, folder / "model.safetensors")
+    seal(folder)
+    with pytest.raises(HeedError, match="weight decoder.0.cross_attention.kv.weight is missing"):
+        load_model(folder)
+    assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        Architecture(n_layers=2, d_model=8, d_ff=6, n_heads=2, share=share, positions=positions, **widths)
+        for share in ("all", "tgt", "none")
+        for positions in ("sinusoid", "learned")
+        for widths in ({}, {"d_k": 3, "d_v": 5})
+    ],
+)
+def test_the_shapes_by_formula_are_those_of_the_model(arch):
+    assert weight_shapes(arch, 20) == {n: tuple(w.shape) for n, w in shared_weights(Transformer(arch, 20)).items()}
+
+
+@pytest.mark.parametrize("share", ["all", "tgt", "none"])
+def test_a_loaded_model_is_the_saved_one_with_its_matrices_shared(number_tokenizer, tmp_path, share):
+    model = Transformer(ARCH.model_copy(update={"share": share}), len(number_tokenizer))
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de"))
+    loaded = load_model(tmp_path / "model").model
+    assert [name for name, _ in loaded.named_parameters()] == [name for name, _ in model.named_parameters()]
+    for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs) and ours.requires_grad and ours.device.type == "cpu"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(folder, value):
+    weights = read_weights(folder / "model.safetensors")
+    weights["encoder.0.feed_forward.inner.bias"][3] = value
+    write_weights(folder / "model.safetensors", weights)
+    seal(folder)
+    with pytest.raises(
+        HeedError, match=r"model\.safetensors: encoder.0.feed_forward.inner.bias holds numbers that are"
+    ):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_read(folder, dtype):
+    weights = read_weights(folder / "model.safetensors")
+    halves = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    write_weights(folder / "model.safetensors", halves)
+    seal(folder)
+    for name, tensor in shared_weights(load_model(folder).model).items():
+        assert torch.equal(tensor, halves[name].float())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64, torch.float8_e4m3fn, torch.uint8])
+def test_weights_that_are_no_floats_are_refused(folder, dtype):
+    weights = read_weights(folder / "model.safetensors")
+    weights["encoder.0.feed_forward.inner.bias"] = torch.ones(8).to(dtype)
+    write_weights(folder / "model.safetensors", weights)
+    seal(folder)
+    with pytest.raises(HeedError, match="expected F32, F16, BF16"):
+        load_model(folder)
+
+
+def header_of(path) -> tuple[dict, bytes]:
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def write_header(path, header: bytes, data: bytes, *, length: int | None = None):
+    path.write_bytes((len(header) if length is None else length).to_bytes(8, "little") + header + data)
+
+
+NAME = "encoder.0.feed_forward.inner.bias"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"data_offsets": [0, 32]},  # over another tensor
+        {"data_offsets": [0, 2**62]},
+        {"data_offsets": [-32, 0]},
+        {"data_offsets": [64, 32]},
+        {"data_offsets": [0.0, 32.0]},
+        {"data_offsets": "0:32"},
+        {"shape": [2**40, 2**40]},
+        {"shape": [-8, -1]},
+        {"shape": [True] * 8},
+        {"shape": [10**4000] * 5000},
+        {"shape": None},
+        {"dtype": ["F32"]},
+        {"dtype": None},
+    ],
+)
+def test_a_header_with_impossible_places_is_refused(folder, entry):
+    path = folder / "model.safetensors"
+    header, data = header_of(path)
+    header[NAME] |= entry
+    write_header(path, json.dumps(header).encode(), data)
+    seal(folder)
+    with pytest.raises(HeedError, match="damaged or not a safetensors file"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b"1", b"", b"\xff\xff", b'{"a": 1}', b"9" * 100_000])
+@pytest.mark.parametrize("length", [None, 2**60, 2**63 - 1])
+def test_a_header_that_is_none_is_refused(folder, header, length):
+    write_header(folder / "model.safetensors", header, bytes(100_000), length=length)
+    seal(folder)
+    with pytest.raises(HeedError, match="damaged or not a safetensors file"):
+        load_model(folder)
+
+
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_header_changed_anywhere_is_refused_or_harmless(two_folders, tmp_path_factory, place, byte):
+    path = tmp_path_factory.mktemp("header") / "model.safetensors"
+    content = bytearray((two_folders[0] / "model.safetensors").read_bytes())
+    content[int(place * (8 + int.from_bytes(content[:8], "little")))] = byte
+    path.write_bytes(content)
+    try:
+        found = read_weights(path)
+    except HeedError as error:
+        assert "\n" not in str(error)
+    else:
+        assert sum(tensor.nbytes for tensor in found.values()) < len(content)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_an_error_not_a_signal(folder):
+    path = folder / "model.safetensors"
+    with pytest.raises(HeedError, match="cut while it was read"), _weights_file(path) as file:
+        contents = _contents(file)
+        os.truncate(path, path.stat().st_size // 2)
+        for stored in contents.values():
+            _read(file, stored)
+
+
+def test_loading_is_refused_if_the_folder_is_replaced_meanwhile(two_folders, folder, monkeypatch):
+    load = Tokenizer.load
+
+    def replaced_meanwhile(path):
+        tokenizer = load(path)
+        for name in ("model.safetensors", "manifest.json"):
+            shutil.copyfile(two_folders[1] / name, folder / name)
+        return tokenizer
+
+    monkeypatch.setattr(Tokenizer, "load", replaced_meanwhile)
+    with pytest.raises(HeedError, match="was replaced while it was read"):
+        load_model(folder)
+
+
+def test_what_a_readme_says_is_never_read(folder):
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "README.md")  # reading it would wait for ever
+    load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "manifest.json"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_regular_file_is_refused(folder, name, kind):
+    (folder / name).unlink()
+    os.mkfifo(folder / name) if kind == "fifo" else (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(HeedError, match=name):
+        load_model(folder)
+
+
+def test_the_command_reports_a_hostile_folder_in_one_line(folder, heed):
+    change_config(folder, "card", "decoding", value=[1])
+    done = heed("translate", folder, stdin="a b c\n")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "card.decoding" in done.stderr

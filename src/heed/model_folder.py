@@ -1,22 +1,30 @@
 """The one thing users own: config.json, tokenizer.json, model.safetensors, their manifest.json, README.md.
 
-Nothing in it can run code. What is read is first compared with the manifest, and nothing of the model's size is taken
-before the shapes in config.json agree with those in the file.
+Nothing in it can run code. What is read is first compared with the manifest, and no memory of the model's size is
+taken before the shapes in config.json agree with those in the file. README.md is for people; Heed never reads it.
 """
 
+import json
+import math
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from heed.config import HeedError, validated
-from heed.files import check, read_json, seal, whole_folder, write_json
-from heed.model.cost import n_parameters
+from heed.config import Settings, cut, validated
+from heed.errors import HeedError
+from heed.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
+from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Architecture, Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -39,6 +47,26 @@ class ModelCard:
     parsing: dict[str, Any] = field(default_factory=dict)
 
 
+class _Card(Settings):
+    """What a ModelCard is made of, as config.json must hold it."""
+
+    src: str
+    tgt: str
+    decoding: dict[str, Any] = Field({})
+    trained_on: dict[str, Any] = Field({})
+    scores: dict[str, str] = Field({})
+    parsing: dict[str, Any] = Field({})
+
+
+class _Config(Settings):
+    """What config.json holds."""
+
+    format: int
+    architecture: Architecture
+    vocab_size: int = Field(ge=1, lt=2**31)
+    card: _Card
+
+
 @dataclass(frozen=True)
 class ModelFolder:
     """A loaded folder: the model in fp32 and in evaluation mode, its tokenizer, its card."""
@@ -50,46 +78,112 @@ class ModelFolder:
 
 def shared_weights(model: Transformer) -> dict[str, Tensor]:
     """The state of a model with each shared matrix once, under its first name, in fp32 on the CPU."""
-    weights: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            weights[name] = tensor.detach().to("cpu", torch.float32).contiguous()
-    return weights
+    state, first_names = model.state_dict(), set(_first_names(model).values())
+    return {name: state[name].to("cpu", torch.float32).contiguous() for name in state if name in first_names}
+
+
+def _first_names(model: Transformer) -> dict[str, str]:
+    """For each name in the model's state the first name of the same tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
 
 
 def load_weights(model: Transformer, weights: dict[str, Tensor], *, where: Path) -> None:
     """Fills the model. HeedError names a weight that is missing, left over, or of another shape."""
-    _compare_shapes(model, {name: tuple(tensor.shape) for name, tensor in weights.items()}, where=where)
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    _compare_shapes(model.arch, model.vocab_size, found, where=where)
     model.load_state_dict(weights, strict=False)
 
 
-def _compare_shapes(model: Transformer, found: dict[str, tuple[int, ...]], *, where: Path) -> None:
-    expected: dict[str, tuple[int, ...]] = {}
-    seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            expected[name] = tuple(tensor.shape)
+def _compare_shapes(arch: Architecture, vocab_size: int, found: dict[str, tuple[int, ...]], *, where: Path) -> None:
+    expected = weight_shapes(arch, vocab_size)
     for name in sorted(expected.keys() ^ found.keys()):
         state = "missing" if name in expected else "not part of the architecture in config.json"
-        raise HeedError(f"{where}: weight {name} is {state}.")
+        raise HeedError(f"{where}: weight {cut(name)} is {state}.")
     for name, shape in found.items():
         if shape != expected[name]:
             raise HeedError(f"{where}: weight {name} has shape {shape}; config.json asks for {expected[name]}.")
 
 
+# What weights may be stored as. A safetensors file is the length of its header in 8 bytes, the header in JSON, and the
+# tensors, one behind the other. It is read, not mapped into memory, where another process that cuts it would end this
+# one by a signal; each tensor enters memory once.
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class _Stored(NamedTuple):
+    """How a tensor is stored in a file, and where in it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file. HeedError if it is missing, cut short or of another kind."""
+    with _weights_file(path) as file:
+        return {name: _read(file, stored) for name, stored in _contents(file).items()}
+
+
+@contextmanager
+def _weights_file(path: Path) -> Iterator[BinaryIO]:
     try:
-        return dict(load_file(path))
+        with regular_file(path) as file:
+            yield file
     except FileNotFoundError:
         raise HeedError(
             f"{path}: missing; a model folder holds config.json, tokenizer.json, model.safetensors."
         ) from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged or not a safetensors file ({error}).") from None
+
+
+def _contents(file: BinaryIO) -> dict[str, _Stored]:
+    """The tensors by name, none of which is read. ValueError unless they fill the file behind its header exactly."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(size - 8, MAX_JSON_BYTES):
+        raise ValueError(f"a header of {length:,} bytes")
+    header = json.loads(file.read(length).decode("utf-8"))
+    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+        raise ValueError("its header does not list tensors")
+    header.pop("__metadata__", None)
+    found = {name: _stored(name, entry, behind=8 + length) for name, entry in header.items()}
+    end = 8 + length
+    for stored in sorted(found.values(), key=lambda stored: (stored.start, stored.end)):
+        if stored.start != end:
+            raise ValueError("its tensors overlap or leave gaps")
+        end = stored.end
+    if end != size:
+        raise ValueError(f"{size:,} bytes; its header speaks of {end:,}")
+    return found
+
+
+def _stored(name: str, entry: dict[str, Any], *, behind: int) -> _Stored:
+    values: list[Any] = [entry.get(key) for key in ("dtype", "shape", "data_offsets")]
+    dtype, shape, place = values
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ValueError(f"tensor {cut(name)} is of type {cut(str(dtype))}; expected {', '.join(_DTYPES)}")
+    # The bound on dimensions keeps the product from growing without end.
+    if not (_counts(shape) and len(shape) <= 8 and _counts(place) and len(place) == 2):
+        raise ValueError(f"tensor {cut(name)} has no good shape or place")
+    start, end = place
+    if math.prod(shape) * _DTYPES[dtype].itemsize != end - start:
+        raise ValueError(f"tensor {cut(name)} does not have as many bytes as its shape asks for")
+    return _Stored(_DTYPES[dtype], tuple(shape), behind + start, behind + end)
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _read(file: BinaryIO, stored: _Stored) -> Tensor:
+    buffer = torch.empty(stored.end - stored.start, dtype=torch.uint8)
+    file.seek(stored.start)
+    if file.readinto(buffer.numpy()) < len(buffer):  # type: ignore[attr-defined]  # a BufferedReader's
+        raise ValueError("cut while it was read")
+    return buffer.view(stored.dtype).view(stored.shape)
 
 
 def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -145,20 +239,18 @@ def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
         hint = f"did you mean {inner.parent}?" if inner.is_file() else "it has no config.json."
         raise HeedError(f"{folder}: not a model folder; {hint}")
     check(folder, ["config.json"])
-    try:
-        config = read_json(path)
-        version = config["format"]
-        architecture, vocab_size, card = config["architecture"], int(config["vocab_size"]), ModelCard(**config["card"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise HeedError(f"{path}: not a Heed model's configuration ({error}).") from None
-    if version != FORMAT:
+    content = read_json(path)
+    version = content.get("format")
+    if type(version) is int and version != FORMAT:
         raise HeedError(f"{path}: format {version}; this Heed reads format {FORMAT}. Install the Heed that wrote it.")
-    return validated(Architecture, architecture, where=str(path)), vocab_size, card
+    config = validated(_Config, content, where=str(path))
+    return config.architecture, config.vocab_size, ModelCard(**config.card.model_dump())
 
 
 def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
     arch, vocab_size, card = read_config(folder)
+    sealed = manifest(folder)
     check(folder, MODEL_FILES)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     if len(tokenizer) != vocab_size:
@@ -167,20 +259,36 @@ def load_model(folder: Path) -> ModelFolder:
     n_weights = n_parameters(arch, vocab_size)
     if n_weights > path.stat().st_size:
         raise HeedError(f"{path}: smaller than the {n_weights:,} weights that config.json asks for.")
-    with torch.device("meta"):
-        _compare_shapes(Transformer(arch, vocab_size), _shapes(path), where=path)
-    model = Transformer(arch, vocab_size)
-    load_weights(model, read_weights(path), where=path)
-    return ModelFolder(model.eval(), tokenizer, card)
+    weights: dict[str, Tensor] = {}
+    with _weights_file(path) as file:
+        contents = _contents(file)
+        _compare_shapes(arch, vocab_size, {name: stored.shape for name, stored in contents.items()}, where=path)
+        for name, stored in contents.items():
+            weights[name] = _read(file, stored).float()
+            if not torch.stack(torch.aminmax(weights[name])).isfinite().all():  # which spare a copy of its size
+                raise HeedError(f"{path}: {name} holds numbers that are not finite; take an earlier checkpoint.")
+    if manifest(folder) != sealed:
+        raise HeedError(f"{folder}: was replaced while it was read; try again.")
+    return ModelFolder(_model_of(arch, vocab_size, weights).eval(), tokenizer, card)
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Of the tensors in a safetensors file, none of which is read."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  # no dict
-    except (OSError, SafetensorError) as error:
-        raise HeedError(f"{path}: damaged or not a safetensors file ({error}).") from None
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out the drawing of first weights: on the meta device it would import 70 MB of PyTorch, for nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def _model_of(arch: Architecture, vocab_size: int, weights: dict[str, Tensor]) -> Transformer:
+    """The model whose weights are these tensors; they are not copied."""
+    with torch.device("meta"), _NothingDrawn():
+        model = Transformer(arch, vocab_size)
+    parameters = {name: nn.Parameter(tensor) for name, tensor in weights.items()}
+    state = {name: parameters[first] for name, first in _first_names(model).items()}
+    model.load_state_dict(state, assign=True)
+    return model
 
 
 def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:

@@ -5,10 +5,12 @@ loaded.
 """
 
 import ctypes
+import logging
 import os
 import platform
 import re
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,9 +19,10 @@ from typing import Literal
 
 import torch
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.workers import Workers
 
+log = logging.getLogger(__name__)
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
 DEVICES = ("cpu", "cuda", "mps", "xpu")  # PyTorch has others, such as meta, that cannot compute or that nobody tried
@@ -48,14 +51,14 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
     kind = device or os.environ.get("HEED_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda":  # torchrun numbers the workers of a machine: each has a GPU of its own
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if kind.partition(":")[0] not in DEVICES:
+        raise HeedError(f"device {kind}: expected {', '.join(DEVICES)}, or one of several, such as cuda:1.")
     try:
         chosen = torch.device(kind)
-        if chosen.type not in DEVICES:
-            raise HeedError(f"device {kind}: expected {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, or one of several: cuda:1.")
         torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise HeedError(f"device {kind} cannot be used: {first_line}") from None
+    except (RuntimeError, AssertionError) as error:
+        first_sentence = str(error).partition("\n")[0].partition(". ")[0]
+        raise HeedError(f"device {kind} cannot be used: {first_sentence.removesuffix('.')}.") from None
     if precision != "auto":
         return Machine(chosen, torch.float32 if precision == "fp32" else torch.bfloat16, "as set")
     if chosen.type == "cuda":
@@ -71,13 +74,37 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heed"
+    """A folder of this user's own, which no other can write to, where what can be made again is kept between runs.
+
+    $XDG_CACHE_HOME/heed, ~/.cache/heed or, where neither can be had, one in the folder of temporary files. OSError if
+    none of them can.
+    """
+    places = []
+    if os.environ.get("XDG_CACHE_HOME"):
+        places.append(Path(os.environ["XDG_CACHE_HOME"]))
+    else:
+        with suppress(RuntimeError):  # no HOME, and a user whom the system does not know
+            places.append(Path.home() / ".cache")
+    refused = []
+    for folder in (*(place / "heed" for place in places), Path(tempfile.gettempdir(), f"heed-{os.geteuid()}")):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = folder.stat()
+        except OSError as error:
+            refused.append(f"{folder}: {error.strerror}")
+            continue
+        if state.st_uid == os.geteuid() and not state.st_mode & 0o022:
+            folder.chmod(0o700)
+            return folder
+        refused.append(f"{folder} belongs to another user or can be written by one")
+        log.warning("%s, so it is not used.", refused[-1])
+    raise OSError("; ".join(refused))
 
 
-def native_kernels_wanted() -> bool:
-    """False where HEED_KERNELS=0 asks for PyTorch's operations alone."""
-    return os.environ.get("HEED_KERNELS") != "0"
+def native_kernels() -> Literal["fast", "sanitized", "none"]:
+    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, sanitize for ones that check memory."""
+    wanted: dict[str | None, Literal["sanitized", "none"]] = {"0": "none", "sanitize": "sanitized"}
+    return wanted.get(os.environ.get("HEED_KERNELS"), "fast")
 
 
 def n_threads() -> int:

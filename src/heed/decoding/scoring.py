@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.data.batching import Batch
+from heed.model.inference import not_finite
 from heed.model.transformer import Transformer
 
 LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary are gigabytes
@@ -15,7 +16,10 @@ LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary
 
 @torch.inference_mode()
 def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor, "sentence tgt"]:
-    """Natural log-probability of every id of tgt_out, eos included, by the models' mean probability; 0 at padding."""
+    """Natural log-probability of every id of tgt_out, eos included, by the models' mean probability; 0 at padding.
+
+    -∞ where a probability is 0. HeedError if one is NaN.
+    """
     targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
     parts = []
     for model in models:
@@ -24,6 +28,8 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
         some = zip(features.split(LOGITS_AT_A_TIME), targets.split(LOGITS_AT_A_TIME), strict=True)
         parts.append(torch.cat([_log_probs(model.output(x), y) for x, y in some]))
     log_probs = torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
+    if log_probs.isnan().any():
+        raise not_finite()
     return (
         log_probs.new_zeros(batch.tgt_out.numel()).index_copy(0, batch.tgt_places, log_probs).view(batch.tgt_out.shape)
     )

@@ -1,7 +1,6 @@
 """Beam search over ids (section 6.1; greedy is a beam of 1), and sampling, over a stream of sources."""
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -14,13 +13,16 @@ from torch import Tensor
 
 from heed.config import Settings
 from heed.data.batching import SpecialIds, padded_sources
+from heed.errors import HeedError
 from heed.kernels import incremental
 from heed.kernels.incremental import Int8Logits
-from heed.model.inference import search_state
+from heed.model.inference import FIRST_CAPACITY, bytes_a_position, not_finite, search_state
 from heed.model.transformer import Transformer
+from heed.runtime import free_memory
 
-# The targets that are searched at a time cannot come to more tokens: it bounds the memory of keys and values.
-MAX_LIVE_TOKENS = 8192
+# The most tokens of all targets that are searched at a time, and the most bytes that they need; base reaches these
+# first with beams above 21. A single sentence may exceed both if that much memory is free.
+MAX_LIVE_TOKENS, MAX_BYTES = 8192, 5 * 2**30
 
 LengthPenalty = Literal["paper", "average", "none"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -32,7 +34,7 @@ class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
     beam_size: int = Field(4, ge=1, le=1000, description="hypotheses kept a sentence; 1 is greedy")
-    length_penalty: float = Field(0.6, ge=0, description="α; 0 compares plain log-probabilities")
+    length_penalty: float = Field(0.6, ge=0, le=10, description="α; 0 compares plain log-probabilities")
     length_penalty_form: LengthPenalty = Field(
         "paper", description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)"
     )
@@ -46,10 +48,10 @@ class DecodingSettings(Settings):
 class SamplingSettings(Settings):
     """How to draw instead of searching; what is drawn depends on the seed and the source's number alone."""
 
-    temperature: float = Field(1.0, gt=0, description="divides the logits")
-    top_k: int | None = Field(None, ge=1, description="draw among so many most probable ids")
+    temperature: float = Field(1.0, ge=0.01, le=100, description="divides the logits")
+    top_k: int | None = Field(None, ge=1, le=2**24, description="draw among so many most probable ids")
     top_p: float = Field(1.0, gt=0, le=1, description="draw among the fewest ids that hold so much probability")
-    seed: int = Field(1, ge=0, description="of the draws")
+    seed: int = Field(1, ge=0, le=2**63 - 1, description="of the draws")
 
 
 @dataclass(frozen=True)
@@ -137,31 +139,36 @@ def search(
     n_sentences: int = 64,
     sampling: SamplingSettings | None = None,
     constraint: Constraint | None = None,
+    wait: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """For each source, when it is done: its number and its `n_best` best hypotheses, best first, or fewer.
 
     At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. A None in the
-    stream says that no other source is at hand yet: the search goes on with those that it has, and gives back a None
-    of its own, a millisecond apart, while it has none. A hypothesis ends when eos is among the beam_size best
-    continuations of its sentence; the search goes on with as many unfinished ones. It stops for a sentence as soon as
-    no unfinished hypothesis can still enter the n_best, which never changes the result, and a beam of 1 stops at its
-    first eos. A hypothesis that reaches the maximum length without eos counts only where none has ended. Several models
-    decide together, by the mean of their probabilities. With `sampling` each of the beam_size hypotheses is drawn by
-    itself. With a `constraint` no hypothesis has an id that it forbids; log-probabilities stay the
-    model's own but for those of given ids. Prefixes, min_tokens and sampling do not go with it.
+    stream says that no other source is at hand yet: the search goes on with those that it has; while it has none it
+    gives back a None of its own and calls `wait`, which blocks until the stream has another. A hypothesis ends when
+    eos is among the beam_size best continuations of its sentence; the search goes on with as many unfinished ones. It
+    stops for a sentence as soon as no unfinished hypothesis can still enter the n_best, which never changes the result,
+    and a beam of 1 stops at its first eos. A hypothesis that reaches the maximum length without eos counts only where
+    none has ended. Several models decide together, by the mean of their probabilities. With `sampling` each of the
+    beam_size hypotheses is drawn by itself. With a `constraint` no hypothesis has an id that it forbids;
+    log-probabilities stay the model's own but for those of given ids. Prefixes, min_tokens and sampling do not go with
+    it.
     """
     beam = settings.beam_size
+    memory = _Memory(models, settings, sampling)
+    n_sentences = memory.n_sentences(n_sentences)
     states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]
     device = models[0].src_embedding.weight.device
     live = _Live(special, settings, models[0].vocab_size, n_best, sampling, constraint, device)
     lazy = sampling is None and constraint is None
-    waiting = _Waiting(sources, settings)
+    waiting = _Waiting(sources, settings, memory)
     while True:
         n_free = min(state.n_free for state in states)
         # Some at a time: a larger encoder batch costs less a sentence than many small ones.
         if len(live) == 0 or n_free >= max(1, n_sentences // 4):
-            arriving = waiting.take(n_free, MAX_LIVE_TOKENS - int(live.limits.sum()), idle=len(live) == 0)
+            arriving = waiting.take(n_free, memory.n_tokens() - int(live.limits.sum()), idle=len(live) == 0)
             if arriving:
+                _check_ids(arriving, special, live.vocab_size)
                 src, src_mask = padded_sources([source.ids for source in arriving], special)
                 for state in states:
                     state.admit(src, src_mask)
@@ -170,7 +177,7 @@ def search(
             if waiting.exhausted:
                 return
             yield None
-            time.sleep(0.001)
+            wait()
             continue
         tokens = live.tokens()
         active = live.active() if all(state.leaves_out for state in states) else None
@@ -185,11 +192,63 @@ def search(
             state.select(rows, kept)
 
 
+def _check_ids(sources: Sequence[Source], special: SpecialIds, vocab_size: int) -> None:
+    """IndexError for an id that the model does not have, and for one that no target may have, in a prefix."""
+    for source in sources:
+        for i in (*source.ids, *source.prefix):
+            if not 0 <= i < vocab_size:
+                raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {vocab_size:,} ids.")
+        if not {special.pad, special.bos, special.eos}.isdisjoint(source.prefix):
+            raise IndexError(f"source {source.number}: pad, bos or eos in its prefix.")
+
+
+class _Memory:
+    """What a search takes and may take, in bytes."""
+
+    def __init__(self, models: Sequence[Transformer], settings: DecodingSettings, sampling: SamplingSettings | None):
+        self._beam = settings.beam_size
+        self._a_position = sum(map(bytes_a_position, models))  # of a row
+        # A step without the kernels holds a row's logits in up to 5 forms of 4 or 8 bytes, and in 13 to draw.
+        self._a_step = models[0].vocab_size * (80 if sampling else 24)
+        self._free = _free_bytes(models[0].src_embedding.weight.device)
+        self._usual = min(MAX_BYTES, self._free / 2)
+
+    def n_sentences(self, most: int) -> int:
+        """How many may be searched at a time."""
+        a_sentence = self._beam * (FIRST_CAPACITY * self._a_position + self._a_step)
+        return max(1, min(most, int(self._usual / a_sentence)))
+
+    def n_tokens(self) -> int:
+        """How many tokens the targets that are searched at a time may have."""
+        return min(MAX_LIVE_TOKENS, int(self._usual / (self._beam * self._a_position)))
+
+    def check(self, limit: int, *, required: int) -> None:
+        """HeedError if memory may not hold a sentence whose target has `limit` tokens, `required` in any case."""
+        a_row = limit * self._a_position + self._a_step
+        if self._beam * a_row <= self._free:
+            return
+        needed, free = self._beam * a_row / 1e9, self._free / 1e9
+        beam = int(self._free / a_row)
+        max_tokens = int((self._free / self._beam - self._a_step) / self._a_position)
+        fits = [f"a beam of {beam:,}"] * (beam >= 1) + [f"max_tokens={max_tokens}"] * (max_tokens >= required)
+        raise HeedError(
+            f"a beam of {self._beam:,} with outputs of up to {limit:,} tokens may need {needed:,.1f} GB, "
+            f"{free:,.1f} GB are free; {' or '.join(fits) or 'a smaller model'} fits."
+        )
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + cached)
+    return free_memory()
+
+
 class _Waiting:
     """The stream of sources, one of them looked at ahead."""
 
-    def __init__(self, sources: Iterable[Source | None], settings: DecodingSettings):
-        self._stream, self._settings = iter(sources), settings
+    def __init__(self, sources: Iterable[Source | None], settings: DecodingSettings, memory: _Memory):
+        self._stream, self._settings, self._memory = iter(sources), settings, memory
         self._next: Source | None = None
         self.exhausted = False
 
@@ -205,6 +264,7 @@ class _Waiting:
                 if self._next is None:
                     break
             limit = _limit(self._next, self._settings)
+            self._memory.check(limit, required=_required(self._next))
             if limit > n_tokens and (taken or not idle):
                 break
             taken.append(self._next)
@@ -219,7 +279,12 @@ def _limit(source: Source, settings: DecodingSettings) -> int:
     longest = max(1, length + settings.max_extra_tokens)
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
-    return max(longest, len(source.prefix) + 1, source.at_least)
+    return max(longest, _required(source))
+
+
+def _required(source: Source) -> int:
+    """The ids that a target may have whatever the settings say, eos included."""
+    return max(len(source.prefix) + 1, source.at_least)
 
 
 class _Live:
@@ -271,7 +336,7 @@ class _Live:
         """New sentences, behind the others; only the first row of each counts at first."""
         n, special = len(sources), self.special
         limits = np.array([_limit(source, self.settings) for source in sources])
-        width = int(limits.max()) if len(self) == 0 else max(self.history.shape[2], int(limits.max()))
+        width = FIRST_CAPACITY if len(self) == 0 else self.history.shape[2]
         prefix_width = max(self.prefixes.shape[1], max(len(source.prefix) for source in sources))
         prefixes = np.full((n, prefix_width), -1)
         for row, source in zip(prefixes, sources, strict=True):
@@ -292,7 +357,7 @@ class _Live:
             "best_lengths": np.zeros((n, self.n_best), np.int64),
             "best_ids": np.zeros((n, self.n_best, width), np.int32),
         }
-        self.history, self.best_ids = _widened(self.history, width, 0), _widened(self.best_ids, width, 0)
+        self._resize(width)
         self.prefixes = _widened(self.prefixes, prefix_width, -1)
         for name in self.BY_SENTENCE:
             setattr(self, name, np.concatenate([getattr(self, name), new[name]]))
@@ -317,7 +382,11 @@ class _Live:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
         values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits, active)
+        if not np.isfinite(values.max(axis=1)).all():
+            raise not_finite()
         self.lengths = self.lengths + 1
+        if self.lengths.max() > self.history.shape[2]:
+            self._resize(2 * self.history.shape[2])
         is_eos = ids == eos
         ending = is_eos[:, :beam] & (values[:, :beam] > -np.inf)
         if ending.any():
@@ -467,10 +536,13 @@ class _Live:
         for name in self.BY_SENTENCE:
             setattr(self, name, getattr(self, name)[kept])
         if len(kept):  # a long sentence that has gone is no burden to the short ones that go on
-            width = int(self.limits.max())
-            self.history, self.best_ids = self.history[:, :, :width], self.best_ids[:, :, :width]
+            self._resize(min(self.history.shape[2], max(FIRST_CAPACITY, 2 * int(self.lengths.max()))))
         self.places = np.arange(len(kept))[:, None]
         return torch.from_numpy(rows[kept].ravel()), torch.from_numpy(kept)
+
+    def _resize(self, width: int) -> None:
+        """Makes room for so many ids of every target."""
+        self.history, self.best_ids = _widened(self.history, width, 0), _widened(self.best_ids, width, 0)
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:
         """What was found for the sentence at this place, best first."""
@@ -490,5 +562,6 @@ class _Live:
 
 def _widened(x: Any, width: int, filling: int) -> Any:
     """`x` with a last axis so long."""
-    x = x[..., :width]
+    if width <= x.shape[-1]:
+        return x[..., :width]
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])], constant_values=filling)

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from heed.config import HeedError, validated
+from heed.config import validated
 from heed.data.batching import SpecialIds, make_batch
-from heed.data.lines import windows
+from heed.data.lines import wait_for_more, windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
-from heed.model.inference import packed
+from heed.errors import HeedError
+from heed.model.inference import pack, packed
 from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
@@ -69,7 +70,18 @@ class Translator:
         report: Callable[[str], None] = lambda line: None,
     ):
         given = [models] if isinstance(models, Transformer) else models
-        self.models = [packed(model, precision) for model in given]
+        self._set_up([packed(model, precision) for model in given], tokenizer, settings, precision, report)
+
+    def _set_up(
+        self,
+        models: list[Transformer],
+        tokenizer: Tokenizer,
+        settings: DecodingSettings | None,
+        precision: DecodingPrecision,
+        report: Callable[[str], None],
+    ) -> None:
+        """The rest of __init__, of models that are packed."""
+        self.models = models
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
@@ -106,8 +118,10 @@ class Translator:
         values = loaded[0].card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folders[0]))
         machine = choose_machine("fp32", device=device)
-        models = [one.model.to(machine.device) for one in loaded]
-        return cls(models, tokenizer, settings, precision=precision, report=report)
+        translator = cls.__new__(cls)  # the models are its own: copies of them, as __init__ makes, would be waste
+        models = [pack(one.model.to(machine.device), precision) for one in loaded]
+        translator._set_up(models, tokenizer, settings, precision, report)
+        return translator
 
     def translate(self, texts: Iterable[str], *, n_best: int = 1, **options: Any) -> list[Translation]:
         """One translation a text, in order. An empty or blank text stays empty. `options`: those of `stream`."""
@@ -123,8 +137,9 @@ class Translator:
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
-        A None among the texts says that no other is at hand yet, so that those before it need not wait for it. Every
-        translation begins with `prefix`. With `sampling` the n best are beam_size draws.
+        A None among the texts says that no other is at hand yet, so that those before it need not wait for it; `texts`
+        may have a method `wait`, which blocks until another is. Every translation begins with `prefix`. With
+        `sampling` the n best are beam_size draws.
         """
         lines: deque[_Line] = deque()  # read, not given out yet
         pieces: dict[int, tuple[_Line, int]] = {}
@@ -132,7 +147,7 @@ class Translator:
         sources = self._sources(texts, lines, pieces, prefix_ids)
         found = search(
             self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
-            sampling=sampling,
+            sampling=sampling, wait=wait_for_more(texts),
         )  # fmt: skip
         for result in found:
             if result is not None:
@@ -153,7 +168,7 @@ class Translator:
     ) -> Iterator[Source | None]:
         """Window by window: lines as they come, cut into pieces where they are long, sorted by length."""
         n_lines, n_pieces = 0, 0
-        for window in windows(texts, first=FIRST_WINDOW, last=LAST_WINDOW):
+        for window in windows(texts, first=FIRST_WINDOW, last=LAST_WINDOW, size=len):
             if window is None:
                 yield None
                 continue

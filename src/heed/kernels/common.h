@@ -1,7 +1,7 @@
 // What all kernels share: number types, vectors, e^x, a block of a matrix product.
 //
 // Each kernel reads and writes T (float, or bfloat16 as its 16 bits) and computes in float. The Python side checks
-// shapes, types and contiguity; nothing is checked here.
+// shapes, types, gaps and ranges (library.py: `addresses`, `check_range`); nothing is checked here.
 
 #pragma once
 
@@ -57,6 +57,8 @@ static inline int32_t truncated(float x) { return int32_t(x); }
 static inline Ints truncated(Vec x) { return __builtin_convertvector(x, Ints); }
 static inline float as_float(int32_t x) { return float(x); }
 static inline Vec as_float(Ints x) { return __builtin_convertvector(x, Vec); }
+static inline uint32_t as_bits(int32_t x) { return uint32_t(x); }
+static inline Bits as_bits(Ints x) { return Bits(x); }
 
 // e^x, of one number or 16, within 2e-7 of its value, 0 below -87: 2^n · 2^f with n integer, |f| <= 1/2 and the Taylor
 // series of 2^f.
@@ -71,7 +73,7 @@ template <typename X>
     p = p * f + 0.5f;
     p = p * f + 1.0f;
     p = p * f + 1.0f;
-    const auto bits = (power + 127) << 23;
+    const auto bits = as_bits(power + 127) << 23;  // of NaN any: p is NaN
     X scale;
     memcpy(&scale, &bits, sizeof(X));
     return p * scale;

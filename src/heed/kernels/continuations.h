@@ -92,12 +92,14 @@ struct Continuations {
         sizes[list] = size;
     }
 
-    // index: row in its sentence · vocab + id; where fewer than k exist, value is -infinity.
+    // index: row in its sentence · vocab + id; where fewer than k exist, value is -infinity. Where a row's logits have no
+    // finite sum, all values of its sentence are NaN.
     void finish(double* values, int64_t* indices) const {
         std::unique_ptr<Candidate[]> chosen(new Candidate[size_t(k)]);
         int64_t r = 0;
         for (int64_t s = 0; s < n_sentences; s++) {
             int64_t size = 0;
+            bool finite = true;
             for (; r < n_rows && rows[r] / beam == s; r++) {
                 const Sum* const mine = sums.get() + r * n_pieces;
                 float top = mine[0].top;
@@ -105,6 +107,7 @@ struct Continuations {
                 double total = 0;
                 for (int64_t p = 0; p < n_pieces; p++) total += mine[p].total * double(exponential(mine[p].top - top));
                 const double log_total = top + std::log(total);
+                finite &= std::isfinite(log_total);
                 for (int64_t t = 0; t < omp_get_max_threads(); t++) {
                     const int64_t list = t * n_rows + r;
                     for (int64_t c = 0; c < sizes[list]; c++) {
@@ -115,7 +118,7 @@ struct Continuations {
                 }
             }
             for (int64_t c = 0; c < k; c++) {
-                values[s * k + c] = c < size ? chosen[c].value : -INFINITY;
+                values[s * k + c] = !finite ? NAN : c < size ? chosen[c].value : -INFINITY;
                 indices[s * k + c] = c < size ? chosen[c].index : 0;
             }
         }

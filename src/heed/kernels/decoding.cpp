@@ -188,4 +188,10 @@ void int8_best_continuations_float(const float* x, const Weight* weight, const i
 void decoder_step_float(const Step<float>* step, float* x) { decoder_step<Fp32Products>(*step, x); }
 void decoder_step_bf16(const Step<bf16>* step, float* x) { decoder_step<Int8Products>(*step, x); }
 int32_t has_int8() { return HAS_INT8; }
+void decoding_structure_sizes(int64_t* sizes) {
+    sizes[0] = sizeof(Weight);
+    sizes[1] = sizeof(Beams);
+    sizes[2] = sizeof(DecoderLayer<float>);
+    sizes[3] = sizeof(Step<float>);
+}
 }

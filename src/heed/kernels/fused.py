@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.kernels.library import has_tiles, kernel, library
+from heed.kernels.library import Wanted, addresses, check_range, has_tiles, kernel, library
+from heed.kernels.structures import Shape
 
 
 def _seed() -> int:
@@ -77,9 +78,18 @@ def product(
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
     if not add and bias is None and a.shape[1] > LONGEST_SUM:
         return out.copy_(product(a, b, out=torch.zeros(out.shape), add=True))
+    (m, depth), n, bf16 = a.shape, b.shape[1], torch.bfloat16
+    arguments: dict[str, Wanted] = {
+        "a": (a.T if crosswise else a, (depth, m) if crosswise else (m, depth), bf16),
+        "b": (b if b.stride(1) == 1 else b.T, (depth, n) if b.stride(1) == 1 else (n, depth), bf16),
+        "out": (out, (m, n), torch.float32 if add else bf16),
+    }
+    if bias is not None:
+        arguments["bias"] = (bias, (n,), bf16)
+    at = addresses("tile_product", **arguments)
     library().tile_product(  # type: ignore[union-attr]  # has_tiles found it
-        a.data_ptr(), max(a.stride()), crosswise, b.data_ptr(), max(b.stride()), b.stride(1) == 1, out.data_ptr(),
-        out.stride(0), add, None if bias is None else bias.data_ptr(), *out.shape, a.shape[1],
+        at[0], max(a.stride()), crosswise, at[1], max(b.stride()), b.stride(1) == 1, at[2],
+        out.stride(0), add, None if bias is None else at[3], m, n, depth,
     )  # fmt: skip
     return out
 
@@ -145,8 +155,10 @@ def _add_norm(
     n = x.numel() // d
     y, total = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = torch.empty(n), torch.empty(n)
-    pointers = [t.data_ptr() for t in (x, branch, gain, bias, total, y, mean, rstd)]
-    kernel("add_norm", x)(*pointers, n, d, dropout, seed, epsilon)
+    rows, columns = (x.shape, x.dtype), ((d,), x.dtype)
+    at = addresses("add_norm", x=(x, *rows), branch=(branch, *rows), gain=(gain, *columns), bias=(bias, *columns))
+    outputs = [t.data_ptr() for t in (total, y, mean, rstd)]
+    kernel("add_norm", x)(*at, *outputs, n, d, dropout, seed, epsilon)
     return y, total, mean, rstd
 
 
@@ -169,8 +181,9 @@ class _AddNorm(torch.autograd.Function):
         dy = dy.contiguous()
         dx, dbranch = torch.empty_like(total), torch.empty_like(total)
         dgain, dbias = torch.zeros(d), torch.zeros(d)
-        pointers = [t.data_ptr() for t in (dy, total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
-        kernel("add_norm_backward", total)(*pointers, n, d, ctx.dropout, ctx.seed)
+        at = addresses("add_norm_backward", dy=(dy, total.shape, total.dtype))
+        others = [t.data_ptr() for t in (total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
+        kernel("add_norm_backward", total)(*at, *others, n, d, ctx.dropout, ctx.seed)
         return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
 
 
@@ -183,9 +196,10 @@ def bias_relu(h: Float[Tensor, "*token d"], bias: Float[Tensor, " d"]) -> Float[
 class _BiasReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, bias: Tensor) -> Tensor:
-        assert h.is_contiguous()
+        d = h.shape[-1]
+        at = addresses("bias_relu", h=(h, h.shape, h.dtype), bias=(bias, (d,), h.dtype))
         ctx.mark_dirty(h)
-        kernel("bias_relu", h)(h.data_ptr(), bias.data_ptr(), h.numel() // len(bias), len(bias))
+        kernel("bias_relu", h)(*at, h.numel() // d, d)
         ctx.save_for_backward(h)
         return h
 
@@ -196,7 +210,8 @@ class _BiasReLU(torch.autograd.Function):
         d = y.shape[-1]
         dy = dy.contiguous()
         dh, dbias = torch.empty_like(y), torch.zeros(d)
-        kernel("bias_relu_backward", y)(dy.data_ptr(), y.data_ptr(), dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d)
+        at = addresses("bias_relu_backward", dy=(dy, y.shape, y.dtype), y=(y, y.shape, y.dtype))
+        kernel("bias_relu_backward", y)(*at, dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d)
         return dh, dbias.to(y.dtype)
 
 
@@ -208,12 +223,16 @@ def embed(
     *,
     scale: float,
     dropout: float,
+    left_out: bool = False,
 ) -> Float[Tensor, "token d"]:
-    """dropout(table[ids] · scale + positions[places]), or positions alone for an id of -1; they get no gradient.
+    """dropout(table[ids] · scale + positions[places]), or with `left_out` positions alone for an id of -1.
 
+    Positions get no gradient. IndexError for an id or a place beyond its table.
     If the table has an fp32 tensor `main_grad`, its gradient is added to the rows there, and none is returned: a
     vocabulary's worth of zeros is neither made nor added.
     """
+    check_range("embed", "ids", ids, -1 if left_out else 0, len(table))
+    check_range("embed", "places", places, 0, len(positions))
     result: Tensor = _Embed.apply(ids, places, table, positions, scale, dropout)
     return result
 
@@ -227,8 +246,14 @@ class _Embed(torch.autograd.Function):
         y = table.new_empty(n, d)
         ctx.seed, ctx.dropout, ctx.scale, ctx.vocab_size = _seed() if dropout else 0, dropout, scale, len(table)
         ctx.main_grad = getattr(table, "main_grad", None)
-        pointers = [t.data_ptr() for t in (ids, places, table, positions, y)]
-        kernel("embed", table)(*pointers, n, d, scale, dropout, ctx.seed)
+        at = addresses(
+            "embed",
+            ids=(ids, (n,), torch.int64),
+            places=(places, (n,), torch.int64),
+            table=(table, (ctx.vocab_size, d), table.dtype),
+            positions=(positions, (len(positions), d), table.dtype),
+        )
+        kernel("embed", table)(*at, y.data_ptr(), n, d, scale, dropout, ctx.seed)
         ctx.save_for_backward(ids)
         return y
 
@@ -239,9 +264,13 @@ class _Embed(torch.autograd.Function):
         n, d = dy.shape
         dy = dy.contiguous()
         dtable = torch.zeros(ctx.vocab_size, d) if ctx.main_grad is None else ctx.main_grad
-        kernel("embed_backward", dy)(
-            dy.data_ptr(), ids.data_ptr(), dtable.data_ptr(), n, d, ctx.scale, ctx.dropout, ctx.seed
+        at = addresses(
+            "embed_backward",
+            dy=(dy, (len(ids), d), dy.dtype),
+            ids=(ids, (n,), torch.int64),
+            dtable=(dtable, (ctx.vocab_size, d), torch.float32),
         )
+        kernel("embed_backward", dy)(*at, n, d, ctx.scale, ctx.dropout, ctx.seed)  # the forward pass checked the ids
         return None, None, dtable.to(dy.dtype) if ctx.main_grad is None else None, None, None, None
 
 
@@ -251,21 +280,12 @@ def smoothed_loss_(
     """(label-smoothed loss, negative log-likelihood) of each token; `logits` become the loss's gradient by them."""
     n, vocab_size = logits.shape
     loss, nll = torch.empty(n), torch.empty(n)
-    pointers = [t.data_ptr() for t in (logits, targets, loss, nll)]
-    kernel("smoothed_loss", logits)(*pointers, n, vocab_size, label_smoothing)
-    return loss, nll
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (
-        ("q_offsets", ctypes.c_void_p),
-        ("k_offsets", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("n_sentences", "n_heads", "d_k", "d_v")),
-        *((name, ctypes.c_int64) for name in ("q_stride", "k_stride", "v_stride")),
-        ("seed", ctypes.c_uint64),
-        ("rate", ctypes.c_float),
-        ("causal", ctypes.c_int32),
+    at = addresses(
+        "smoothed_loss", logits=(logits, (n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
     )
+    check_range("smoothed_loss", "targets", targets, 0, vocab_size)
+    kernel("smoothed_loss", logits)(*at, loss.data_ptr(), nll.data_ptr(), n, vocab_size, label_smoothing)
+    return loss, nll
 
 
 def self_attention(
@@ -306,12 +326,21 @@ class _Attend(torch.autograd.Function):
         ctx: Any, q: Tensor, kv: Tensor | None, spans: Spans, src_spans: Spans, n_heads: int, widths: list[int],
         causal: bool, dropout: float,
     ) -> Tensor:  # fmt: skip
-        assert len(q) == len(spans.places) and len(q if kv is None else kv) == len(src_spans.places)
+        q, kv = q.contiguous(), None if kv is None else kv.contiguous()
+        n_offsets, n_keys = len(spans.offsets), len(src_spans.places)
+        at = addresses(
+            "attend",
+            offsets=(spans.offsets, (n_offsets,), torch.int64),
+            src_offsets=(src_spans.offsets, (n_offsets,), torch.int64),
+            q=(q, (len(spans.places), sum(widths) if kv is None else widths[0]), q.dtype),
+            **({} if kv is None else {"kv": (kv, (n_keys, sum(widths[1:])), q.dtype)}),
+        )
+        check_range("attend", "offsets", spans.offsets, 0, len(q) + 1)
+        check_range("attend", "src_offsets", src_spans.offsets, 0, n_keys + 1)
         parts = _parts(q, kv, widths)
-        shape = _Shape(
-            spans.offsets.data_ptr(),
-            src_spans.offsets.data_ptr(),
-            len(spans.offsets) - 1,
+        shape = Shape(
+            *at[:2],
+            n_offsets - 1,
             n_heads,
             widths[1] // n_heads,
             widths[2] // n_heads,
@@ -332,6 +361,7 @@ class _Attend(torch.autograd.Function):
         q, kv = ctx.saved_tensors
         dout = dout.contiguous()
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
+        addresses("attend_backward", dout=(dout, (len(q), ctx.widths[2]), q.dtype))
         tensors = (*_parts(q, kv, ctx.widths), dout, *_parts(dq, dkv, ctx.widths))
         kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
         return dq, dkv, None, None, None, None, None, None

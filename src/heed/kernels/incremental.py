@@ -4,50 +4,17 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heed.kernels.library import kernel
+from heed.kernels import structures
+from heed.kernels.library import Wanted, addresses, check_range, kernel
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
-
-
-def _structure(name: str, fields: Sequence[tuple[str, type]]) -> type[ctypes.Structure]:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-P, N, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_WEIGHT = (*((name, P) for name in ("panels", "offsets", "steps", "bias")), ("d_in", N), ("d_out", N))
-_Weight = _structure("_Weight", _WEIGHT)
-_Beams = _structure(
-    "_Beams",
-    (
-        *((name, P) for name in ("ancestors", "rows", "slots", "lengths", "src_lengths")),
-        *((name, N) for name in ("n_rows", "beam", "capacity", "n_heads", "d_k", "d_v")),
-    ),
-)
-_DecoderLayer = _structure(
-    "_DecoderLayer",
-    (
-        *((name, _Weight) for name in ("qkv", "self_out", "query", "cross_out", "inner", "outer")),
-        *((f"{norm}_{part}", P) for norm in ("self", "cross", "feed_forward") for part in ("gain", "bias")),
-        ("cache", P),
-        ("memories", P),
-    ),
-)
-_Step = _structure(
-    "_Step",
-    (
-        ("layers", P),
-        *((name, N) for name in ("n_layers", "d_model", "d_ff")),
-        ("beams", _Beams),
-        *((name, P) for name in ("tokens", "embedding", "positions")),
-        *((name, F32) for name in ("scale", "epsilon")),
-    ),
-)
 
 
 class PackedWeight:
@@ -58,7 +25,7 @@ class PackedWeight:
         bias = torch.zeros(d_out) if bias is None else bias.float()
         self._tensors = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
         offsets, steps = quantized or (None, None)
-        self.structure = _Weight(
+        self.structure = structures.Weight(
             panels.data_ptr(), _address(offsets), _address(steps), self._tensors[-1].data_ptr(), d_in, d_out
         )
 
@@ -71,8 +38,12 @@ class Fp32Weight(PackedWeight):
 
     def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
         d_out, d_in = weight.shape
-        filled = F.pad(weight.float(), (0, 0, 0, -d_out % PANEL))
-        super().__init__(d_in, d_out, filled.view(-1, PANEL, d_in).transpose(1, 2).contiguous(), bias)
+        n_whole = d_out // PANEL
+        panels = torch.zeros(-(-d_out // PANEL), d_in, PANEL)
+        panels[:n_whole] = weight[: n_whole * PANEL].view(n_whole, PANEL, d_in).transpose(1, 2)
+        if d_out % PANEL:
+            panels[-1, :, : d_out % PANEL] = weight[n_whole * PANEL :].T
+        super().__init__(d_in, d_out, panels, bias)
 
 
 class Int8Weight(PackedWeight):
@@ -82,7 +53,8 @@ class Int8Weight(PackedWeight):
         d_out, d_in = weight.shape
         weight = weight.float()
         steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
-        filled = F.pad((weight / steps[:, None]).round().to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
+        whole = (weight / steps[:, None]).round().nan_to_num()  # of what is not finite the step is not either
+        filled = F.pad(whole.to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
         panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
         offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
         super().__init__(d_in, d_out, panels, bias, offsets, F.pad(steps, (0, -d_out % PANEL)))
@@ -105,12 +77,12 @@ def int8_product(
 def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], weight.d_out)
-    structure = ctypes.addressof(weight.structure)
-    kernel(name, x)(x.data_ptr(), structure, y.data_ptr(), x.numel() // weight.d_in, relu)
+    (at,) = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
+    kernel(name, x)(at, ctypes.addressof(weight.structure), y.data_ptr(), x.numel() // weight.d_in, relu)
     return y
 
 
-@dataclass
+@dataclass(frozen=True)
 class Beams:
     """Where the rows of a search have their past; `beam` rows in a row are a sentence's. Of all, `active` are computed.
 
@@ -127,11 +99,30 @@ class Beams:
     n_heads: int
     widths: tuple[int, int]
 
+    @cached_property
     def structure(self) -> ctypes.Structure:
         """As the kernels take it."""
-        tensors = (self.ancestors, self.active, self.slots, self.lengths, self.src_lengths)
-        sizes = (len(self.active), self.beam, self.ancestors.shape[1], self.n_heads, *self.widths)
-        return _Beams(*(tensor.data_ptr() for tensor in tensors), *sizes)
+        (n_slots, capacity), n_rows, n_active = self.ancestors.shape, len(self.slots), len(self.active)
+        at = addresses(
+            "attend_to_past",
+            ancestors=(self.ancestors, (n_slots, capacity), torch.int32),
+            active=(self.active, (n_active,), torch.int64),
+            slots=(self.slots, (n_rows,), torch.int64),
+            lengths=(self.lengths, (n_rows,), torch.int64),
+            src_lengths=(self.src_lengths, (n_rows // self.beam,), torch.int64),
+        )
+        check_range("attend_to_past", "active", self.active, 0, n_rows)
+        check_range("attend_to_past", "slots", self.slots, 0, n_slots)
+        check_range("attend_to_past", "lengths", self.lengths, 0, capacity)
+        return structures.Beams(*at, n_active, self.beam, capacity, self.n_heads, *self.widths)
+
+    def cache(self, x: Tensor, dtype: torch.dtype) -> Wanted:
+        """A layer's keys and values, as the kernels want them."""
+        return x, (*self.ancestors.shape, self.n_heads * sum(self.widths)), dtype
+
+    def memories(self, x: Tensor) -> Wanted:
+        """The addresses of a layer's sources, as the kernels want them."""
+        return x, self.src_lengths.shape, torch.int64
 
 
 def attend_to_past(
@@ -141,9 +132,11 @@ def attend_to_past(
 
     qkv: all heads' Q, K and V.
     """
-    out = qkv.new_empty(len(qkv), beams.n_heads * beams.widths[1])
-    structure = beams.structure()
-    kernel("attend_to_past", qkv)(qkv.data_ptr(), cache.data_ptr(), ctypes.addressof(structure), out.data_ptr())
+    keys, values = (beams.n_heads * width for width in beams.widths)
+    out = qkv.new_empty(len(qkv), values)
+    wanted = (len(beams.active), 2 * keys + values)
+    at = addresses("attend_to_past", qkv=(qkv, wanted, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
+    kernel("attend_to_past", qkv)(*at, ctypes.addressof(beams.structure), out.data_ptr())
     return out
 
 
@@ -151,9 +144,10 @@ def attend_to_source(
     q: Float[Tensor, "active query"], memories: Int[Tensor, " sentence"], beams: Beams
 ) -> Float[Tensor, "active value"]:
     """Every active row's attention to its sentence's source; memories: addresses of (src, all heads' K and V)."""
-    out = q.new_empty(len(q), beams.n_heads * beams.widths[1])
-    structure = beams.structure()
-    kernel("attend_to_source", q)(q.data_ptr(), memories.data_ptr(), ctypes.addressof(structure), out.data_ptr())
+    keys, values = (beams.n_heads * width for width in beams.widths)
+    out = q.new_empty(len(q), values)
+    at = addresses("attend_to_source", q=(q, (len(beams.active), keys), q.dtype), memories=beams.memories(memories))
+    kernel("attend_to_source", q)(*at, ctypes.addressof(beams.structure), out.data_ptr())
     return out
 
 
@@ -165,11 +159,11 @@ class DecoderLayers:
 
     def __init__(self, layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]], *, epsilon: float):
         self._kept, self._epsilon = layers, epsilon
-        self._array = (_DecoderLayer * len(layers))()
+        self._array = (structures.DecoderLayer * len(layers))()
         for layer, (weights, norms) in zip(self._array, layers, strict=True):
             pointers = (norm.data_ptr() for norm in norms)
             values = (*(weight.structure for weight in weights), *pointers)
-            for (name, _), value in zip(_DecoderLayer._fields_, values, strict=False):  # type: ignore[misc]
+            for (name, _), value in zip(structures.DecoderLayer._fields_, values, strict=False):  # type: ignore[misc]
                 setattr(layer, name, value)
 
     def step(
@@ -182,14 +176,24 @@ class DecoderLayers:
         beams: Beams,
     ) -> Float[Tensor, "active d_model"]:
         """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it."""
-        for layer, cache, addresses in zip(self._array, caches, memories, strict=True):
-            layer.cache, layer.memories = cache.data_ptr(), addresses.data_ptr()
-        d_model, d_ff = embedding.shape[1], self._array[0].inner.d_out
+        (vocab_size, d_model), dtype, n_rows = embedding.shape, embedding.dtype, len(beams.slots)
+        for layer, cache, sources in zip(self._array, caches, memories, strict=True):
+            layer.cache, layer.memories = addresses(
+                "decoder_step", cache=beams.cache(cache, dtype), memories=beams.memories(sources)
+            )
+        at = addresses(
+            "decoder_step",
+            tokens=(tokens, (n_rows,), torch.int64),
+            embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
+            positions=(positions, (len(positions), d_model), dtype),
+        )
+        check_range("decoder_step", "tokens", tokens, 0, vocab_size)
+        check_range("decoder_step", "lengths", beams.lengths, 0, len(positions))
         x = torch.empty(len(beams.active), d_model)
-        step = _Step(
+        step = structures.Step(
             ctypes.addressof(self._array),
-            *(len(self._array), d_model, d_ff, beams.structure()),
-            *(tensor.data_ptr() for tensor in (tokens, embedding, positions)),
+            *(len(self._array), d_model, self._array[0].inner.d_out, beams.structure),
+            *at,
             *(math.sqrt(d_model), self._epsilon),
         )
         kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
@@ -223,13 +227,25 @@ def best_continuations(
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
-    pointers = [t.data_ptr() for t in (active, log_probs, required, never, may_end, values, indices)]
+    x, width = (logits.x, logits.weight.d_in) if isinstance(logits, Int8Logits) else (logits, len(never))
+    at, *others = addresses(
+        "best_continuations",
+        logits=(x, (len(active), width), x.dtype),
+        active=(active, (len(active),), torch.int64),
+        log_probs=(log_probs, (n_sentences, beam), torch.float64),
+        required=(required, (n_sentences, beam), torch.int64),
+        never=(never, (logits.weight.d_out if isinstance(logits, Int8Logits) else width,), torch.bool),
+        may_end=(may_end, (n_sentences,), torch.bool),
+        values=(values, (n_sentences, k), torch.float64),
+        indices=(indices, (n_sentences, k), torch.int64),
+    )
+    check_range("best_continuations", "active", active, 0, n_sentences * beam)
     sizes = (len(active), n_sentences, beam)
     if isinstance(logits, Int8Logits):
         structure = ctypes.addressof(logits.weight.structure)
-        kernel("int8_best_continuations", logits.x)(logits.x.data_ptr(), structure, *pointers, *sizes, eos, k)
+        kernel("int8_best_continuations", x)(at, structure, *others, *sizes, eos, k)
     else:
-        kernel("best_continuations", logits)(logits.data_ptr(), *pointers, *sizes, logits.shape[1], eos, k)
+        kernel("best_continuations", x)(at, *others, *sizes, width, eos, k)
     return values, indices
 
 

@@ -1,22 +1,33 @@
-"""Compiles the kernels with the system's C++ compiler, once a machine, and loads it."""
+"""Compiles the kernels with the system's C++ compiler, once a machine, and loads them; the door through which tensors
+reach them.
+
+A compiled library is code: it is kept in a folder that belongs to this user alone, with its hash behind it, and is
+loaded only if both still hold.
+"""
 
 import ctypes
 import functools
 import hashlib
 import logging
+import os
 import platform
 import shutil
+import signal
+import stat
 import subprocess
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heed.runtime import cache_folder, native_kernels_wanted
+from heed.errors import HeedError
+from heed.files import locked, whole_file
+from heed.kernels import structures
+from heed.runtime import cache_folder, native_kernels
 
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
@@ -36,6 +47,9 @@ FLAGS = [
     "-freciprocal-math",
     "-mprefer-vector-width=512",
 ]
+SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
+SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
 SIGNATURES = {
     "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
@@ -57,9 +71,39 @@ FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
     "int8_best_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
 }
+STRUCTURES = {  # whose sizes these functions tell, in this order
+    "training_structure_sizes": [structures.Shape],
+    "decoding_structure_sizes": [structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step],
+}
 TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, N, FLAG, P, N, N, N]  # for bf16 alone, with AMX
 
 _KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
+
+
+Wanted = tuple[Tensor, tuple[int, ...], torch.dtype]
+
+
+def addresses(kernel: str, **arguments: Wanted) -> list[int]:
+    """Where these tensors lie in memory: the one door to the kernels, which check nothing themselves.
+
+    Of each argument the tensor with the shape and type that the kernel will take for granted. ValueError names one that
+    has another, has gaps between its rows, or does not lie on the CPU.
+    """
+    for name, (x, shape, dtype) in arguments.items():
+        if x.shape != shape or x.dtype != dtype or not x.is_contiguous() or not x.is_cpu:
+            gaps = "" if x.is_contiguous() else " with gaps"
+            found = f"{tuple(x.shape)} of {x.dtype} on {x.device}{gaps}"
+            raise ValueError(f"kernel {kernel}: {name} is {found}; expected {tuple(shape)} of {dtype} on cpu.")
+    return [x.data_ptr() for x, _, _ in arguments.values()]
+
+
+def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
+    """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
+    if numbers.numel():
+        found = [int(x) for x in torch.aminmax(numbers)]
+        if found[0] < least or found[1] >= end:
+            wrong = found[0] if found[0] < least else found[1]
+            raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
 
 
 def ready(x: Tensor) -> bool:
@@ -96,55 +140,75 @@ def state() -> str:
 
 @functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
-    if not native_kernels_wanted():
-        return None, "PyTorch's operations alone, as HEED_KERNELS=0 asks"
+    without = "PyTorch's operations alone"
+    if native_kernels() == "none":
+        return None, f"{without}, as HEED_KERNELS=0 asks"
     if platform.system() != "Linux":
-        return None, f"PyTorch's operations alone: the kernels need Linux, not {platform.system()}"
+        return None, f"{without}: the kernels need Linux, not {platform.system()}"
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        return (
-            None,
-            "PyTorch's operations alone, which are slower: the kernels need a C++ compiler (g++), and none was found",
-        )
+        return None, f"{without}, which are slower: the kernels need a C++ compiler (g++), and none was found"
     try:
-        return _made(compiler), "Heed's kernels"
+        return _compiled_or_kept(compiler), "Heed's kernels"
     except subprocess.CalledProcessError as error:
-        told = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        return None, f"PyTorch's operations alone: {compiler} failed ({told[0] if told else error.returncode})"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, f"PyTorch's operations alone: the kernels could not be made ({error})"
+        messages = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        return None, f"{without}: {compiler} failed ({messages[0] if messages else error.returncode})"
+    except (OSError, HeedError, subprocess.TimeoutExpired) as error:
+        return None, f"{without}: the kernels could not be made ({error})"
 
 
-def _made(compiler: str) -> ctypes.CDLL:
-    path = _compiled(compiler)
-    try:
-        return _loaded(path)
-    except OSError:  # damaged since it was made
-        path.unlink()
-        return _loaded(_compiled(compiler))
-
-
-def _compiled(compiler: str) -> Path:
-    """The shared library for this source, compiler and processor; another process may be making it too."""
+def _compiled_or_kept(compiler: str) -> ctypes.CDLL:
+    """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
-    key = hashlib.sha256(b"\0".join([*sources, " ".join(FLAGS).encode(), version, _processor()]))
-    folder = cache_folder()
-    target = folder / f"kernels-{key.hexdigest()[:16]}.so"
-    if not target.exists():
+    flags = FLAGS + SANITIZE if native_kernels() == "sanitized" else FLAGS
+    key = hashlib.sha256(b"\0".join([*sources, " ".join(flags).encode(), version, _processor()]))
+    path = cache_folder() / f"kernels-{key.hexdigest()[:16]}.so"
+    with suppress(OSError):
+        return _loaded(path)
+    with locked(path.parent, wait=True):  # another process may be making it
+        with suppress(OSError):
+            return _loaded(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
         log.warning("Compiling Heed's kernels for this processor, once: some twenty seconds.")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch, ThreadPoolExecutor(len(SOURCES)) as pool:
+        _compile(compiler, flags, path)
+    return _loaded(path)
 
-            def compile_to(made: Path, *arguments: str | Path) -> Path:
-                command = [compiler, *FLAGS, *map(str, arguments), "-o", str(made)]
-                subprocess.run(command, capture_output=True, check=True, timeout=300)
-                return made
 
-            objects = pool.map(lambda source: compile_to(Path(scratch, f"{source.stem}.o"), "-c", source), SOURCES)
-            compile_to(Path(scratch, target.name), *objects).replace(target)
-    return target
+def _compile(compiler: str, flags: Sequence[str], target: Path) -> None:
+    for left in target.parent.glob(f"{SCRATCH}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH) as name:
+        scratch = Path(name)
+        objects = [scratch / f"{source.stem}.o" for source in SOURCES]
+        command = [compiler, *flags]
+        _run_side_by_side(
+            [*command, "-c", str(source), "-o", str(made)] for source, made in zip(SOURCES, objects, strict=True)
+        )
+        _run_side_by_side([[*command, *map(str, objects), "-o", str(scratch / target.name)]])
+        content = (scratch / target.name).read_bytes()
+        with whole_file(target) as temporary:
+            temporary.write_bytes(content + hashlib.sha256(content).digest())
+            temporary.chmod(0o600)
+
+
+def _run_side_by_side(commands: Iterable[Sequence[str]]) -> None:
+    """Runs programs until all have ended well. Whatever ends the waiting, a signal for example, ends them too."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:  # each with what it starts in a group of its own
+            running.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+            )
+        for process in running:
+            _, messages = process.communicate(timeout=300)
+            if process.returncode:
+                raise subprocess.CalledProcessError(process.returncode, process.args, stderr=messages)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def _processor() -> bytes:
@@ -155,13 +219,42 @@ def _processor() -> bytes:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(path))
+    """The library that `_compile` wrote. OSError if it is missing, damaged, or somebody else could have written it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
+            raise OSError(f"{path}: not a file of this user alone")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read()
+        if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+            raise OSError(f"{path}: damaged")
+        # By the open file, which is the one that was checked, whatever its name leads to by now.
+        loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        try:
+            _declare(loaded)
+        except AttributeError as error:
+            raise OSError(f"{path}: {error}") from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return loaded  # the descriptor stays open: under its number dlopen would find this library again, not another one
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes what the functions take. AttributeError if one is missing, OSError if structures differ in size."""
     exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
     exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
     for name, arguments in exported.items():
-        function = getattr(loaded, name)
+        function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
-    if loaded.has_tiles():
-        loaded.tile_product.argtypes = TILE_PRODUCT
-        loaded.tile_product.restype = None
-    return loaded
+    if library.has_tiles():
+        library.tile_product.argtypes = TILE_PRODUCT
+        library.tile_product.restype = None
+    for function, structures_of in STRUCTURES.items():
+        sizes = (ctypes.c_int64 * len(structures_of))()
+        getattr(library, function)(sizes)
+        for size, structure in zip(sizes, structures_of, strict=True):
+            if size != ctypes.sizeof(structure):
+                ours = ctypes.sizeof(structure)
+                raise OSError(f"structure {structure.__name__} has {size} bytes in C++, {ours} in Python")

@@ -129,7 +129,7 @@ template <class U>
 [[gnu::always_inline]] static inline void finish(__m512i sum, float step, const Int8Panel& w, int64_t from, U* to) {
     const __m512 steps = _mm512_mul_ps(_mm512_set1_ps(step), _mm512_loadu_ps(w.steps + from));
     __m512 y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), steps, _mm512_loadu_ps(w.bias + from));
-    if (w.relu) y = _mm512_max_ps(y, _mm512_setzero_ps());
+    if (w.relu) y = _mm512_max_ps(_mm512_setzero_ps(), y);  // in this order NaN stays NaN
     store(to + from, y, first_of(std::max(int64_t(0), w.width - from)));
 }
 
@@ -167,9 +167,14 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
 
 template <class T>
 static inline void quantize(const T* x, uint8_t* q, float* step, int64_t d_in, int64_t ld) {
-    float most = 0;
+    // The largest number by its bits, among which those of NaN and infinity come last: then the step is one of them, and
+    // so is all that is made of the row.
+    __m512i bits = _mm512_setzero_si512();
     for (int64_t j = 0; j < d_in; j += W)
-        most = std::max(most, _mm512_reduce_max_ps(_mm512_abs_ps(numbers_of(x + j, d_in - j))));
+        bits = _mm512_max_epi32(bits, _mm512_castps_si512(_mm512_abs_ps(numbers_of(x + j, d_in - j))));
+    const int32_t most_bits = _mm512_reduce_max_epi32(bits);
+    float most;
+    memcpy(&most, &most_bits, 4);
     const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
     for (int64_t j = 0; j < d_in; j += W) {
         const __m512 scaled = _mm512_mul_ps(numbers_of(x + j, d_in - j), inverse);

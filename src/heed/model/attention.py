@@ -91,7 +91,8 @@ def restricted_attention(
     Time and memory are O(radius · position): queries come in blocks of `radius`, and each block meets the keys of its
     own, of the one before and, unless causal, of the one behind.
     """
-    n, r = q.shape[2], radius
+    n = q.shape[2]
+    r = min(radius, n)  # no position is further away
     width = (2 if causal else 3) * r  # keys that a block meets
     q = F.pad(q, (0, 0, 0, -n % r))
     k, v = (F.pad(x, (0, 0, r, -n % r + width - 2 * r)) for x in (k, v))

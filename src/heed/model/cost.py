@@ -24,6 +24,38 @@ def parameters_by_part(arch: Architecture, vocab_size: int) -> dict[str, int]:
     }
 
 
+def weight_shapes(arch: Architecture, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight by its name in a model's state, of a shared matrix under its first name."""
+    d, keys, values = arch.d_model, arch.n_heads * arch.key_width, arch.n_heads * arch.value_width
+    tables = ["src_embedding", "tgt_embedding", "output"][: {"all": 1, "tgt": 2, "none": 3}[arch.share]]
+    shapes: dict[str, tuple[int, ...]] = {f"{table}.weight": (vocab_size, d) for table in tables}
+    if arch.positions == "learned":
+        shapes |= {f"{side}_positions.weight": (arch.max_positions, d) for side in ("src", "tgt")}
+    self_attention = {"self_attention.qkv.weight": (2 * keys + values, d), "self_attention.out.weight": (d, values)}
+    cross_attention = {
+        "cross_attention.q.weight": (keys, d),
+        "cross_attention.kv.weight": (keys + values, d),
+        "cross_attention.out.weight": (d, values),
+    }
+    feed_forward = {
+        "feed_forward.inner.weight": (arch.d_ff, d),
+        "feed_forward.inner.bias": (arch.d_ff,),
+        "feed_forward.outer.weight": (d, arch.d_ff),
+        "feed_forward.outer.bias": (d,),
+    }
+    norms = {
+        f"{part}_norm.{vector}": (d,)
+        for part in ("self_attention", "cross_attention", "feed_forward")
+        for vector in ("weight", "bias")
+    }
+    decoder_layer = self_attention | cross_attention | feed_forward | norms
+    encoder_layer = {name: shape for name, shape in decoder_layer.items() if not name.startswith("cross_attention")}
+    for stack, layer in (("encoder", encoder_layer), ("decoder", decoder_layer)):
+        for i in range(arch.n_layers):
+            shapes |= {f"{stack}.{i}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
 def n_parameters(arch: Architecture, vocab_size: int) -> int:
     """All trained numbers."""
     return sum(parameters_by_part(arch, vocab_size).values())

@@ -7,20 +7,30 @@ its end before the next.
 """
 
 import copy
+import ctypes
 import math
+from contextlib import suppress
 from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.kernels import fused, incremental
 from heed.kernels.fused import Spans
 from heed.kernels.incremental import Beams, DecoderLayers, Fp32Weight, Int8Logits, Int8Weight, PackedWeight
 from heed.kernels.library import has_int8, library, ready
 from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
 from heed.runtime import DecodingPrecision
+
+
+def not_finite() -> HeedError:
+    """What to raise where a search or a score meets NaN or ∞."""
+    return HeedError(
+        "the model's numbers are not finite: its weights are damaged, or too large for the precision; take an earlier "
+        "checkpoint, or --precision fp32 instead of bf16 or int8."
+    )
 
 
 class Fp32Linear(nn.Module):
@@ -58,15 +68,26 @@ class Int8Linear(nn.Module):
         return incremental.int8_product(x, self.packed)
 
 
-def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
-    """A copy of the model to translate with, its products packed where the kernels are at hand, else only cast.
+# Positions that a search's caches have at first, and the most bytes of all caches: of addresses, since memory that is
+# never written is never taken.
+FIRST_CAPACITY, MAX_CACHES = 64, 2**33
 
-    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be.
+
+def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
+    """A copy of the model to translate with: see `pack`."""
+    return pack(copy.deepcopy(model), precision)
+
+
+def pack(model: Transformer, precision: DecodingPrecision) -> Transformer:
+    """The model, made ready to translate with: its products packed where the kernels are at hand, else only cast.
+
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be. A weight is freed as
+    soon as it is packed, so memory never holds all of them twice.
     """
     on_cpu = model.src_embedding.weight.is_cpu
     if precision == "int8" and not (on_cpu and has_int8()):
         raise HeedError("int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take bf16 or fp32.")
-    result = copy.deepcopy(model).eval().requires_grad_(False)
+    model = model.eval().requires_grad_(False)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"int8": Int8Linear}
     if on_cpu and library() is not None:
@@ -74,11 +95,28 @@ def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             kinds["bf16"] = PackedLinear
     if precision in kinds:
-        for module in list(result.modules()):
+        for module in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, kinds[precision](child))
-    return result.to(dtype)
+            _give_back_freed_memory()
+    return model.to(dtype)
+
+
+def _give_back_freed_memory() -> None:
+    """Returns freed memory to the system, where the C library is glibc.
+
+    Packing frees and takes blocks of like sizes, but few fit into the gaps that others leave.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def bytes_a_position(model: Transformer) -> int:
+    """The memory that a row of a search takes for each of its positions, at the most."""
+    arch, width = model.arch, model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
+    # Keys and values of all layers, one of which there is twice while its cache grows; ids and ancestors.
+    return (arch.n_layers + 1) * width * model.src_embedding.weight.element_size() + 32
 
 
 @runtime_checkable
@@ -160,21 +198,32 @@ class BeamState:
         self._model, self._beam, self._arch = model, beam, model.arch
         self._widths = (model.arch.key_width, model.arch.value_width)
         self._kv_width = model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
-        n_slots, capacity = n_sentences * beam, 64
-        # Memory that is never written is never taken, so the caches' size is an upper bound.
-        self._caches = [self._empty_cache(n_slots, capacity) for _ in model.decoder]
-        self._ancestors = torch.zeros(n_slots, capacity, dtype=torch.int32)
-        self._free = list(range(n_sentences))[::-1]
+        self._most = n_sentences
+        self._begin()
         self._sentences = torch.empty(0, dtype=torch.int64)  # of each live sentence its place among n_sentences
         self._slots = torch.empty(0, dtype=torch.int64)  # of each row
         self._lengths = torch.empty(0, dtype=torch.int64)  # of each row
         self._longest = 0
-        self._memories = torch.empty(len(self._caches), 0, dtype=torch.int64)  # addresses (layer, live sentence)
+        self._memories = torch.empty(model.arch.n_layers, 0, dtype=torch.int64)  # addresses (layer, live sentence)
         self._src_lengths = torch.empty(0, dtype=torch.int64)
         self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
         self._packed_layers = _packed_layers(model)
 
-    def _empty_cache(self, n_slots: int, capacity: int) -> Tensor:
+    def _begin(self) -> None:
+        """Plans room for as many sentences as there may be, of few positions; the first admission takes it."""
+        self._n_places = self._places(FIRST_CAPACITY)
+        self._caches: list[Tensor] = []
+        self._ancestors = torch.zeros(self._n_places * self._beam, FIRST_CAPACITY, dtype=torch.int32)
+        self._free = list(range(self._n_places))[::-1]
+
+    def _places(self, capacity: int) -> int:
+        """For how many sentences of so many positions the caches have room."""
+        weight = self._model.src_embedding.weight
+        bytes_a_place = self._beam * capacity * self._arch.n_layers * self._kv_width * weight.element_size()
+        return max(1, min(self._most, MAX_CACHES // bytes_a_place))
+
+    def _empty_cache(self, capacity: int) -> Tensor:
+        n_slots = self._n_places * self._beam
         return self._model.src_embedding.weight.new_empty(n_slots, capacity, self._kv_width)
 
     @property
@@ -182,6 +231,8 @@ class BeamState:
         return len(self._free)
 
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        if not self._caches:
+            self._caches = [self._empty_cache(FIRST_CAPACITY) for _ in self._model.decoder]
         spans = Spans.of(src_mask)
         memory = self._embed(self._model.src_embedding, spans.lay(src), spans.places)
         for layer in cast(list[EncoderLayer], list(self._model.encoder)):
@@ -237,12 +288,15 @@ class BeamState:
             for place in self._sentences[~stays].tolist():
                 self._free.append(place)
                 del self._kept[place]
+            self._free.sort(reverse=True)  # the first places first, whose memory is already taken
             self._sentences, self._src_lengths = self._sentences[sentences], self._src_lengths[sentences]
             self._memories = self._memories[:, sentences].contiguous()
             self._longest = int(lengths.max()) if len(lengths) else 0
         self._slots, self._lengths = self._rows_of(self._sentences), lengths
         n = self._longest
         self._ancestors[self._slots, :n] = self._ancestors[parents, :n]
+        if len(sentences) == 0 and self._n_places < self._most:
+            self._begin()
 
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self._model.decoder))
@@ -256,12 +310,25 @@ class BeamState:
         return fused.embed(ids, places, table.weight, positions, scale=scale, dropout=0.0)
 
     def _grow(self) -> None:
-        """Twice the positions."""
-        n_slots, capacity = self._ancestors.shape
-        self._ancestors = torch.cat([self._ancestors, torch.zeros_like(self._ancestors)], dim=1)
+        """Twice the positions, if need be for fewer sentences. What lives moves to the first places.
+
+        Nothing else is copied: a copy would take the memory of slots that were never written.
+        """
+        n_live, n, old_slots = len(self._sentences), self._longest, self._slots
+        capacity = 2 * self._ancestors.shape[1]
+        self._n_places = max(n_live, self._places(capacity))
+        self._kept = {place: self._kept[old] for place, old in enumerate(self._sentences.tolist())}
+        self._sentences = torch.arange(n_live)
+        self._free = list(range(n_live, self._n_places))[::-1]
+        self._slots = self._rows_of(self._sentences)
+        moved = (self._slots - old_slots).to(torch.int32)[:, None]  # an ancestor is a slot of the same sentence
+        ancestors = torch.zeros(self._n_places * self._beam, capacity, dtype=torch.int32)
+        ancestors[self._slots, :n] = self._ancestors[old_slots, :n] + moved
+        self._ancestors = ancestors
         for i, cache in enumerate(self._caches):
-            self._caches[i] = self._empty_cache(n_slots, 2 * capacity)
-            self._caches[i][:, :capacity] = cache
+            self._caches[i] = self._empty_cache(capacity)
+            for slot, old in zip(self._slots.tolist(), old_slots.tolist(), strict=True):
+                self._caches[i][slot, :n] = cache[old, :n]
 
 
 def _packed_layers(model: Transformer) -> DecoderLayers | None:

@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from heed.config import HeedError, Settings
+from heed.config import Settings
+from heed.errors import HeedError
 from heed.kernels import fused
 from heed.kernels.fused import Spans
 from heed.kernels.library import ready
@@ -27,20 +28,27 @@ from heed.model.attention import Dropout, attention, restricted_attention
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
 
-    n_layers: int = Field(6, ge=1, description="layers in each of the two stacks (N)")
-    d_model: int = Field(512, ge=2, description="width")
-    d_ff: int = Field(2048, ge=1, description="inner width of the feed-forward sub-layer")
-    n_heads: int = Field(8, ge=1, description="attention heads (h)")
-    d_k: int | None = Field(None, ge=1, description="width of a head's queries and keys; default d_model / n_heads")
-    d_v: int | None = Field(None, ge=1, description="width of a head's values; default d_model / n_heads")
+    n_layers: int = Field(6, ge=1, le=1000, description="layers in each of the two stacks (N)")
+    d_model: int = Field(512, ge=2, le=65_536, description="width")
+    d_ff: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward sub-layer")
+    n_heads: int = Field(8, ge=1, le=4096, description="attention heads (h)")
+    d_k: int | None = Field(
+        None, ge=1, le=65_536, description="width of a head's queries and keys; default d_model / n_heads"
+    )
+    d_v: int | None = Field(None, ge=1, le=65_536, description="width of a head's values; default d_model / n_heads")
     dropout: float = Field(0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="on whole tokens, read in training as positions alone")
     radius: int | None = Field(
-        None, ge=1, description="self-attention sees so many neighbours on each side (section 4); default all"
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="self-attention sees so many neighbours on each side (section 4); default all",
     )
     positions: Literal["sinusoid", "learned"] = Field("sinusoid", description="section 3.5; Table 3 row E")
-    max_positions: int = Field(1024, ge=1, description="longest sequence that learned positions can number")
+    max_positions: int = Field(
+        1024, ge=1, le=1_048_576, description="longest sequence that learned positions can number"
+    )
     share: Literal["all", "tgt", "none"] = Field(
         "all",
         description="one matrix for src embedding, tgt embedding and softmax (section 3.4), for the last two, or none",
@@ -297,10 +305,10 @@ class Transformer(nn.Module):
 
     def _initialise(self) -> None:
         """Xavier-uniform (Glorot and Bengio 2010), small where a sub-layer adds to its input: docs/model.md."""
+        merged = {id(m.qkv): m.widths for m in self.modules() if isinstance(m, SelfAttention)}
+        merged |= {id(m.kv): m.widths for m in self.modules() if isinstance(m, CrossAttention)}
         for module in self.modules():
             if isinstance(module, nn.Linear) and module is not self.output:
-                merged = {id(m.qkv): m.widths for m in self.modules() if isinstance(m, SelfAttention)}
-                merged |= {id(m.kv): m.widths for m in self.modules() if isinstance(m, CrossAttention)}
                 for part in module.weight.split(merged.get(id(module), module.weight.shape[0])):
                     nn.init.xavier_uniform_(part)
                 if module.bias is not None:
@@ -405,7 +413,9 @@ class Transformer(nn.Module):
             ids = ids.where(kept, -1)
         positions = self.sinusoid_rows(int(spans.places.max()) + 1)
         scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate
-        return fused.embed(spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate)
+        return fused.embed(
+            spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate, left_out=kept is not None
+        )
 
     def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
         end = start + ids.shape[1]

@@ -1,0 +1,51 @@
+"""The kernels' structures of C++ as Python fills them. `library` compares their sizes when it loads the kernels."""
+
+import ctypes
+from collections.abc import Sequence
+
+P, N, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+def _structure(name: str, fields: Sequence[tuple[str, type]]) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+Shape = _structure(
+    "Shape",
+    (
+        *((name, P) for name in ("q_offsets", "k_offsets")),
+        *((name, N) for name in ("n_sentences", "n_heads", "d_k", "d_v", "q_stride", "k_stride", "v_stride")),
+        ("seed", ctypes.c_uint64),
+        ("rate", F32),
+        ("causal", ctypes.c_int32),
+    ),
+)
+Weight = _structure(
+    "Weight", (*((name, P) for name in ("panels", "offsets", "steps", "bias")), ("d_in", N), ("d_out", N))
+)
+Beams = _structure(
+    "Beams",
+    (
+        *((name, P) for name in ("ancestors", "rows", "slots", "lengths", "src_lengths")),
+        *((name, N) for name in ("n_rows", "beam", "capacity", "n_heads", "d_k", "d_v")),
+    ),
+)
+DecoderLayer = _structure(
+    "DecoderLayer",
+    (
+        *((name, Weight) for name in ("qkv", "self_out", "query", "cross_out", "inner", "outer")),
+        *((f"{norm}_{part}", P) for norm in ("self", "cross", "feed_forward") for part in ("gain", "bias")),
+        ("cache", P),
+        ("memories", P),
+    ),
+)
+Step = _structure(
+    "Step",
+    (
+        ("layers", P),
+        *((name, N) for name in ("n_layers", "d_model", "d_ff")),
+        ("beams", Beams),
+        *((name, P) for name in ("tokens", "embedding", "positions")),
+        *((name, F32) for name in ("scale", "epsilon")),
+    ),
+)

@@ -1,0 +1,142 @@
+"""The memory of a search follows what lives, and a search that cannot fit is refused before it starts."""
+
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+
+from heed.decoding import search as search_module
+from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
+from heed.errors import HeedError
+from heed.kernels.library import has_int8, library
+from heed.model import inference
+from heed.model.inference import packed
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard, save_model
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="memory is measured in kilobytes on Linux alone"
+)
+PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
+MEASURED = (  # a process of its own, so that no other child of the tests counts
+    "import resource, subprocess, sys\n"
+    "done = subprocess.run([sys.executable, '-m', 'heed', *sys.argv[1:]])\n"
+    "sys.stderr.write(f'peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000}')\n"
+    "sys.exit(done.returncode)"
+)
+
+
+def measured(*args: object, stdin: str) -> tuple[str, int]:
+    """(output, peak memory in megabytes) of a heed command, the import of PyTorch included."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *map(str, args)], input=stdin, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, int(done.stderr.rpartition("peak ")[2])
+
+
+@pytest.fixture(scope="module")
+def tokenizer_of_base():
+    """37,000 ids."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(4, 7))) for _ in range(25_000)]
+    return words, train_tokenizer([" ".join(words)], TokenizerSettings(vocab_size=37_000, min_frequency=1))
+
+
+@linux
+@needs_kernels
+def test_base_translates_a_long_line_within_700_megabytes(tokenizer_of_base, tmp_path):
+    words, tokenizer = tokenizer_of_base
+    assert len(tokenizer) == 37_000
+    torch.manual_seed(1)
+    save_model(tmp_path / "base", Transformer(Architecture(), len(tokenizer)), tokenizer, ModelCard("en", "de"))
+    n_words = next(n for n in range(50, 400) if len(tokenizer.encode(" ".join(words[:n]))) >= 200)
+    text, peak = measured(
+        *("translate", tmp_path / "base", "--beam", 4, "--min-tokens", 210, "--max-tokens", 220),
+        stdin=" ".join(words[:n_words]) + "\n",
+    )
+    assert len(tokenizer.encode(text.strip("\n"))) > 150
+    assert peak < 700
+
+
+@linux
+@needs_kernels
+def test_a_long_prefix_takes_memory_for_what_lives_alone(number_tokenizer, tmp_path):
+    torch.manual_seed(1)
+    model = Transformer(Architecture(n_layers=3, d_model=128, d_ff=256, n_heads=4), len(number_tokenizer))
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de"))
+    prefix = "".join(random.Random(1).choices("qxyzj", k=2000))  # caches of 64 such sentences would be 800 MB
+    text, peak = measured("translate", tmp_path / "model", "--prefix", prefix, stdin="seven\n")
+    assert text.startswith(prefix)
+    assert peak < 500
+
+
+def wide_model(vocab_size: int) -> Transformer:
+    """Few weights, but a megabyte of keys and values a position."""
+    return Transformer(Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=16, d_k=4096, d_v=4096), vocab_size)
+
+
+def test_a_search_that_cannot_fit_is_refused_in_one_line(number_tokenizer, tmp_path, heed):
+    save_model(tmp_path / "model", wide_model(len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))
+    done = heed("translate", tmp_path / "model", "--beam", 1000, "--max-tokens", 10_000, stdin="seven " * 9000)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.search(
+        r"a beam of 1,000 with outputs of up to \S+ tokens may need \S+ GB, \S+ GB are free; ", done.stderr
+    )
+
+
+def test_what_a_refusal_proposes_fits():
+    model, sources = wide_model(50), [Source(0, [5] * 9000)]
+    settings = DecodingSettings(beam_size=1000, max_tokens=9000)
+    with pytest.raises(HeedError) as refused:
+        next(search([model], sources, SPECIAL, settings))
+    (beam,) = re.findall(r"a beam of ([\d,]+) or", str(refused.value)) or ["0"]
+    (max_tokens,) = re.findall(r"max_tokens=(\d+)", str(refused.value))
+    for changes in ({"beam_size": int(beam.replace(",", "")) * 9 // 10}, {"max_tokens": int(max_tokens) * 9 // 10}):
+        if min(changes.values()) >= 1:
+            fitting = settings.model_copy(update=changes)
+            memory = search_module._Memory([model], fitting, None)
+            memory.check(fitting.max_tokens, required=1)
+
+
+def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer(monkeypatch):
+    monkeypatch.setattr(search_module, "free_memory", lambda: 1.6e10)
+    with torch.device("meta"):
+        base = Transformer(Architecture(), 37_000)
+    for beam in (1, 4, 21):
+        memory = search_module._Memory([base], DecodingSettings(beam_size=beam), None)
+        assert memory.n_sentences(64) == 64
+        assert memory.n_tokens() == search_module.MAX_LIVE_TOKENS
+    for sampling in (None, SamplingSettings()):
+        memory = search_module._Memory([base], DecodingSettings(beam_size=1000), sampling)
+        assert memory.n_sentences(64) < 4
+        assert memory.n_tokens() < 200
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, precision, monkeypatch):
+    torch.manual_seed(3)
+    model = packed(Transformer(small_arch, 50), precision)
+    draw = torch.Generator().manual_seed(3)
+    sources = [torch.randint(3, 50, (n,), generator=draw).tolist() for n in (3, 200, 5, 90, 1, 150, 40, 8, 8)]
+    settings = DecodingSettings(min_tokens=40)
+    if precision == "bf16":  # whose sums depend on the batch
+        expected = beam_search(model, sources[1:2], SPECIAL, settings, n_best=4)
+        sources = sources[1:2]
+    else:
+        expected = beam_search(model, sources, SPECIAL, settings, n_best=4)
+    monkeypatch.setattr(inference, "MAX_CACHES", 2**20)  # room for two sentences at first, for one when they are long
+    assert beam_search(model, sources, SPECIAL, settings, n_best=4) == expected
+
+
+def test_a_beam_of_1000_without_kernels_is_searched(small_model, monkeypatch):
+    monkeypatch.setattr(search_module, "search_state", inference.PlainState)
+    found = beam_search(small_model, [[5, 6]] * 100, SPECIAL, DecodingSettings(beam_size=1000, max_tokens=4), n_best=3)
+    assert [[h.ids for h in one] for one in found] == [[h.ids for h in found[0]]] * 100

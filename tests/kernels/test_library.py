@@ -1,0 +1,221 @@
+"""The compiled kernels: kept where nobody else can write, checked before they are loaded, made anew when damaged."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heed.kernels import fused, incremental
+from heed.kernels.library import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
+from heed.runtime import cache_folder
+
+pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+NOBODY = 65534
+
+STATE = "from heed.kernels.library import state; print(state())"
+LOADED = """
+import pathlib, sys
+from heed.kernels.library import _loaded
+try:
+    print(_loaded(pathlib.Path(sys.argv[1])) and "loaded")
+except OSError as error:
+    print(error)
+"""
+
+
+def python(code: str, *arguments: object, cache: Path, **options: Any) -> subprocess.CompletedProcess:
+    """A process that finds its kernels in this place."""
+    env = os.environ | {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(cache / "tmp")}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, **{"env": env} | options, capture_output=True, text=True, check=True)
+
+
+@pytest.fixture
+def cache(tmp_path) -> Path:
+    """A cache with the library that the other tests use."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "heed").mkdir(mode=0o700)
+    for path in cache_folder().glob("kernels-*.so"):
+        shutil.copy2(path, tmp_path / "heed")
+    return tmp_path
+
+
+def kernels_in(cache: Path) -> list[Path]:
+    return sorted((cache / "heed").glob("kernels-*.so"))
+
+
+def planted(tmp_path: Path) -> bytes:
+    """A library that tells when it is loaded, with its hash behind it."""
+    code = '#include <stdio.h>\n__attribute__((constructor)) static void run(void) { puts("code ran"); }\n'
+    (tmp_path / "planted.c").write_text(code)
+    made = tmp_path / "planted.so"
+    subprocess.run(["c++", "-x", "c", "-shared", "-fPIC", tmp_path / "planted.c", "-o", made], check=True)
+    content = made.read_bytes()
+    return content + hashlib.sha256(content).digest()
+
+
+def test_a_kept_library_is_loaded_and_not_made_again(cache):
+    done = python(STATE, cache=cache)
+    assert (done.stdout, done.stderr) == ("Heed's kernels\n", "")
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeroed", "flipped", "empty", "without symbols", "folder", "pipe"])
+def test_a_damaged_library_is_not_loaded(cache, tmp_path, damage):
+    path = kernels_in(cache)[0]
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "zeroed":
+        content[4096:] = bytes(len(content) - 4096)
+    elif damage == "flipped":
+        content[len(content) // 3] ^= 1
+    elif damage == "empty":
+        content.clear()
+    elif damage == "without symbols":
+        content = bytearray(planted(tmp_path))
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    last = python(LOADED, path, cache=cache).stdout.splitlines()[-1]
+    assert ("undefined symbol" if damage == "without symbols" else f"{path}: ") in last
+
+
+def test_a_damaged_library_is_made_anew_once(cache):
+    for path in kernels_in(cache):
+        path.write_bytes(bytes(path.stat().st_size))
+    (cache / "heed" / f"{SCRATCH}abc").mkdir()  # by a process that was killed
+    done = python(STATE, cache=cache)
+    assert done.stdout == "Heed's kernels\n" and done.stderr.startswith("Compiling Heed's kernels")
+    done = python(STATE, cache=cache)
+    assert (done.stdout, done.stderr) == ("Heed's kernels\n", "")
+    assert {path.suffix for path in (cache / "heed").iterdir()} == {"", ".so"}  # the lock, libraries
+
+
+@as_root
+@pytest.mark.parametrize("how", ["the file is another's", "the file can be written", "a link"])
+def test_a_planted_library_is_not_loaded(cache, tmp_path, how):
+    path = kernels_in(cache)[0]
+    content = planted(tmp_path)
+    path.unlink()
+    if how == "a link":
+        (tmp_path / "elsewhere.so").write_bytes(content)
+        path.symlink_to(tmp_path / "elsewhere.so")
+    else:
+        path.write_bytes(content)
+        path.chmod(0o666 if how == "the file can be written" else 0o600)
+        if how == "the file is another's":
+            os.chown(path, NOBODY, NOBODY)
+    assert "code ran" not in (said := python(LOADED, path, cache=cache).stdout) and str(path) in said
+
+
+@as_root
+@pytest.mark.parametrize("how", ["another's", "can be written"])
+def test_a_cache_that_another_user_can_write_is_not_used(cache, tmp_path, how):
+    private = cache / "tmp" / f"heed-{os.geteuid()}"
+    shutil.copytree(cache / "heed", private)
+    for path in kernels_in(cache):
+        path.write_bytes(planted(tmp_path))
+    if how == "another's":
+        os.chown(cache / "heed", NOBODY, NOBODY)
+    else:
+        (cache / "heed").chmod(0o777)
+    done = python(STATE, cache=cache)
+    assert done.stdout == "Heed's kernels\n", done
+    assert done.stderr == f"{cache / 'heed'} belongs to another user or can be written by one, so it is not used.\n"
+    os.chown(private, NOBODY, NOBODY)
+    assert python(STATE, cache=cache).stdout.startswith("PyTorch's operations alone: the kernels could not be made")
+
+
+WITHOUT_NAME = """
+import codecs, os
+from heed.kernels import library
+codecs.lookup("ascii")  # while this user may read Python's files
+os.setgroups([])
+os.setgid(12345)
+os.setuid(12345)
+del os.environ["HOME"], os.environ["XDG_CACHE_HOME"]
+print(library.state())
+"""
+
+
+@as_root
+def test_a_user_without_home_and_name_has_kernels(cache):
+    private = cache / "tmp" / "heed-12345"
+    shutil.copytree(cache / "heed", private)
+    for path in (private, *private.iterdir()):
+        os.chown(path, 12345, 12345)
+    for folder in (cache / "tmp", cache, *cache.parents[:2]):  # which pytest keeps to itself
+        folder.chmod(0o755)
+    done = python(WITHOUT_NAME, cache=cache)
+    assert (done.stdout, done.stderr) == ("Heed's kernels\n", "")
+
+
+def test_a_signal_ends_the_compiling_at_once_and_leaves_nothing(tmp_path):
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "heed", "bench", "train", "--preset", "tiny"]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "Compiling" in process.stderr.readline()
+    for _ in range(200):
+        if list((tmp_path / "heed").glob(f"{SCRATCH}*/*")) or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=10)  # less than it takes to compile
+    assert process.returncode == 143 and "Traceback" not in said, said
+    assert [path.name for path in (tmp_path / "heed").iterdir()] == [".lock"]
+    assert not subprocess.run(["pgrep", "-f", str(tmp_path / "heed")], capture_output=True, text=True).stdout
+
+
+def test_structures_are_as_large_as_in_cpp():
+    for function, structures in STRUCTURES.items():
+        sizes = (ctypes.c_int64 * len(structures))()
+        getattr(library(), function)(sizes)
+        assert list(sizes) == [ctypes.sizeof(structure) for structure in structures]
+    assert DIGEST_BYTES == 32
+
+
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [
+        (torch.zeros(3, 4), r"\(3, 4\) of torch.float32 on cpu; expected \(3, 5\) of torch.float32"),
+        (torch.zeros(3, 5, dtype=torch.float64), r"torch.float64 on cpu; expected \(3, 5\) of torch.float32"),
+        (torch.zeros(5, 3).T, r"\(3, 5\) of torch.float32 on cpu with gaps; expected"),
+        (torch.zeros(3, 5, device="meta"), r"on meta; expected"),
+    ],
+)
+def test_the_door_names_both_shapes(x, shown):
+    with pytest.raises(ValueError, match=shown):
+        addresses("some", x=(x, (3, 5), torch.float32))
+
+
+def test_numbers_beyond_a_table_never_reach_the_kernels():
+    check_range("some", "ids", torch.tensor([0, 4]), 0, 5)
+    check_range("some", "ids", torch.empty(0, dtype=torch.int64), 0, 5)
+    table, positions = torch.zeros(5, 8, requires_grad=True), torch.zeros(9, 8)
+    for ids, places in (([5], [0]), ([-1], [0]), ([2**40], [0]), ([0], [9]), ([0], [-1])):
+        with pytest.raises(IndexError, match="kernel embed: "):
+            fused.embed(torch.tensor(ids), torch.tensor(places), table, positions, scale=1.0, dropout=0.0)
+    for target in (5, -1, 2**40):
+        with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
+            fused.smoothed_loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
+    with pytest.raises(IndexError, match="active holds 4; expected 0 to 3"):
+        incremental.best_continuations(
+            torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
+            torch.full((2, 2), -1), torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
+        )  # fmt: skip
