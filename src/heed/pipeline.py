@@ -1,15 +1,16 @@
 """The whole story, one function a verb: prepare → train → average → translate → score."""
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heed.config import HeedError, read_toml, toml_text, validated
+from heed.config import read_toml, toml_text, validated
 from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.lines import read_pairs
@@ -17,8 +18,9 @@ from heed.data.prepare import TextFiles, prepare
 from heed.data.sources import NotHere, Progress, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
-from heed.files import check, locked, remove_unfinished, whole_file
+from heed.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
 from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
@@ -46,6 +48,9 @@ from heed.workers import join_workers, may_spawn, spawn_workers
 Report = Callable[[str], None]
 SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
 HELPED_PARAMETERS = 10_000_000  # at most: see `n_workers`
+# In a run folder, beside config.toml.
+RUN_NAMES = ("corpus", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
+MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 DEMO_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
 
 
@@ -152,8 +157,7 @@ def train_recipe(
         report, progress = _silent, None
     with ExitStack() as at_the_end:
         if machine.workers.first:
-            at_the_end.enter_context(locked(run))
-            _keep_config(recipe, run, report)
+            at_the_end.enter_context(begun(recipe, run, report=report))
             corpus_files(recipe, run, directory=directory, mirror=mirror, report=report, progress=progress)
             if machine.device.type == "cpu":
                 kernels_state()  # makes them, once for all workers
@@ -261,8 +265,8 @@ def _average_and_evaluate(
     recipe: Recipe, files: TextFiles, run: Path, card: ModelCard, report: Report
 ) -> list[Evaluation]:
     """The averaged model beside the last checkpoint, on dev and on every test set; writes RUN/model."""
-    last_step = checkpoint_steps(run / "checkpoints")[-1]
     model_folder = average_run(run, last=recipe.training.average_last, report=report, card=card)
+    last_step = checkpoint_steps(run / "checkpoints")[-1]
     card = read_config(model_folder)[2]
     results = []
     logbook = Logbook(run, resumed_step=last_step, report=report)
@@ -291,6 +295,8 @@ def average_run(
     run: Path, *, last: int, report: Report, out: Path | None = None, card: ModelCard | None = None
 ) -> Path:
     """Averages the last checkpoints of a run into a model folder, RUN/model unless another is given."""
+    out = out or run / "model"
+    _check_out(out, run)
     steps = checkpoint_steps(run / "checkpoints")
     if not steps:
         raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
@@ -314,10 +320,19 @@ def average_run(
     card = card or old_card
     average = {"average of steps": ", ".join(map(str, chosen))}
     described = replace(card, trained_on={**card.trained_on, **_costs(folders[-1], card), **average})
-    out = out or run / "model"
     save_model(out, model, Tokenizer.load(folders[-1] / "tokenizer.json"), described)
     report(f"Averaged {len(chosen)} checkpoints (steps {chosen[0]:,} to {chosen[-1]:,}) into {out}.")
     return out
+
+
+def _check_out(out: Path, run: Path) -> None:
+    """HeedError if a model must not be put there: what would be lost is a user's, or the run's own."""
+    place = Path(os.path.realpath(out))
+    for name in RUN_NAMES:
+        own = Path(os.path.realpath(run / name))
+        if own in place.parents or (own == place and name != "model"):
+            raise HeedError(f"--out {out}: in {run / name}, which training writes to; choose another folder.")
+    check_replaceable(out, MODEL_FOLDER_NAMES)
 
 
 def _costs(checkpoint: Path, card: ModelCard) -> dict[str, Any]:
@@ -370,22 +385,19 @@ def demo(run: Path, *, report: Report) -> Demo:
     """Trains a small Transformer on the numbers that Heed makes itself and counts the held-out ones it gets right."""
     values = read_preset("demo", where="heed demo")
     splits = number_splits(n_train=DEMO_PAIRS)
-    folder = run / "corpus"
-    pairs: dict[str, tuple[Path, Path]] = {}
-    for name, numbers in vars(splits).items():
-        pairs[name] = (folder / f"{name}.en", folder / f"{name}.de")
-        for path, words in zip(pairs[name], (english, german), strict=True):
-            if not path.exists():
-                with whole_file(path) as temporary:
-                    temporary.write_text("".join(f"{words(number)}\n" for number in numbers), encoding="utf-8")
+    pairs = {name: (run / "corpus" / f"{name}.en", run / "corpus" / f"{name}.de") for name in vars(splits)}
     values["data"] |= {
         "train": [str(path) for path in pairs["train"]],
         "dev": [str(path) for path in pairs["dev"]],
         "tests": {"test": [str(path) for path in pairs["test"]]},
     }
     recipe = validated(Recipe, values, where="heed demo")
-    with locked(run):
-        _keep_config(recipe, run, report)
+    with begun(recipe, run, report=report):
+        for name, numbers in vars(splits).items():
+            for path, words in zip(pairs[name], (english, german), strict=True):
+                if not path.exists():
+                    with whole_file(path) as temporary:
+                        temporary.write_text("".join(f"{words(number)}\n" for number in numbers), encoding="utf-8")
         files = TextFiles((pairs["train"],), pairs["dev"])
         train_files(recipe, files, run, choose_machine(recipe.training.precision), report=report)
     translator = Translator.load(run / "model")
@@ -412,6 +424,33 @@ def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
     for micro_batches in batches.plan(0):
         for rows in micro_batches:
             yield batches.collate(rows).to(machine.device)
+
+
+@contextmanager
+def begun(recipe: Recipe, run: Path, *, report: Report) -> Iterator[None]:
+    """Keeps a run folder to this process and writes its config.toml. HeedError if the folder is not a run's.
+
+    config.toml comes first: it tells the folder of a run that was cut off from a user's.
+    """
+    _check_run_folder(run)
+    with locked(run):
+        _keep_config(recipe, run, report)
+        check_replaceable(run / "model", MODEL_FOLDER_NAMES)
+        yield
+
+
+def _check_run_folder(run: Path) -> None:
+    """HeedError if a run in this folder would write over what no run has written."""
+    config = run / "config.toml"
+    if os.path.lexists(config):
+        try:
+            validated(Recipe, read_toml(config), where=str(config))
+        except HeedError as error:
+            raise HeedError(f"{error} {run} is not a run folder of this Heed; choose another --run.") from None
+    else:
+        for name in RUN_NAMES:
+            if os.path.lexists(run / name):
+                raise HeedError(f"{run}: holds {name}, but no config.toml of a run; choose another --run.")
 
 
 def _keep_config(recipe: Recipe, run: Path, report: Report) -> None:

@@ -436,3 +436,34 @@ def test_a_dry_run_looks_for_a_named_corpus_and_fetches_nothing(tmp_path, heed):
     (tmp_path / "mirror").mkdir()
     nothing = heed("train", "r.toml", "--dry-run", "--mirror", "mirror", cwd=tmp_path)
     assert_one_clear_line(nothing, "neither train.en.gz nor train.en is there")
+
+
+def test_n_best_prints_as_many_lines_for_every_line(trained, heed):
+    model = trained / "runs" / "small" / "model"
+    lines = "seven\n\n" + "seven " * 600 + "\ntwo\n"
+    for options in (["--beam", 4], ["--beam", 40, "--max-tokens", 1], ["--sample", 1]):
+        plain = heed("translate", model, "--n-best", 4, *options, stdin=lines)
+        assert plain.returncode == 0 and plain.stdout.count("\n") == 16, plain.stderr
+        shown = plain.stdout.split("\n")
+        assert shown[4:8] == [""] * 4 and shown[9:12] == [""] * 3
+    scored = heed("translate", model, "--n-best", 4, "--scores", stdin=lines).stdout.split("\n")
+    assert scored[4:8] == ["0.0000\t", *["-inf\t"] * 3] and scored[9:12] == ["-inf\t"] * 3
+    records = heed("translate", model, "--n-best", 4, "--json", stdin=lines).stdout.splitlines()
+    assert [len(json.loads(record)["translations"]) for record in records] == [4, 1, 1, 4]
+
+
+def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_path):
+    model = trained / "runs" / "small" / "model"
+    for temperature in ("inf", "nan", "1e-320", "-1"):
+        done = heed("translate", model, "--sample", temperature, stdin="x")
+        assert_one_clear_line(done, "--sample", "temperature")
+        assert done.stdout == ""
+    for kind in ("meta", "xla", "privateuseone", "nonsense"):
+        assert_one_clear_line(heed("translate", model, "--device", kind, stdin="x"), kind, "cpu, cuda, mps, xpu")
+    for arguments in (["translate", model, "--prefix", b"\xff"],
+                      ["attention", model, b"\xff", "--out", tmp_path / "a.html"],
+                      ["attention", model, "x", "--target", b"\xff", "--out", tmp_path / "a.html"]):  # fmt: skip
+        command = [sys.executable, "-m", "heed", *(a if isinstance(a, bytes) else str(a) for a in arguments)]
+        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert_one_clear_line(done)

@@ -1,5 +1,6 @@
 """Runs that are killed, stopped or damaged for real end with the same bytes, or with one clear line."""
 
+import contextlib
 import json
 import os
 import random
@@ -13,8 +14,6 @@ from pathlib import Path
 
 import pytest
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
-
-from heed.files import remove_unfinished
 
 LONGER = RECIPE.replace("max_steps = 24", "max_steps = 300").replace('"8 steps"', '"5 steps"')
 
@@ -149,16 +148,6 @@ def test_another_unit_of_checkpoints_is_counted_from_where_the_run_stands(begun,
     assert {36, 38, 40} <= set(steps)  # an epoch has two steps
 
 
-def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
-    for name in (".model.abc.part/model", ".model.def.part", ".other.ghi.part/other", "other"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "file").write_text(name)
-    remove_unfinished(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other"]
-    assert (tmp_path / "model" / "file").read_text() == ".model.abc.part/model"
-    assert (tmp_path / "other" / "file").read_text() == "other"
-
-
 def torchrun(n: int) -> list[object]:
     return [
         "torch.distributed.run",
@@ -262,6 +251,67 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
     done = heed(*TWO[1:], cwd=begun)
     assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
     assert (model_bytes(begun), losses(begun)) == expected
+
+
+def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
+    process = start(begun, *TWO)
+    wait_for_step(process, begun, 10)
+    (other,) = children_of(process)
+    os.kill(other, signal.SIGSTOP)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in told, told
+    assert told.splitlines()[-1] == "A worker does not answer; the same command resumes from the last checkpoint."
+    assert not is_running(other)
+
+
+def sockets_of(pid: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    links = []
+    for path in Path("/proc", str(pid), "fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(path))
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def seen_by_another_user(pids: list[int]) -> int:
+    """How many of these processes' descriptors, memories and environments a user without rights can open."""
+    child = os.fork()
+    if child == 0:
+        n_seen = 0
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        for place in (Path("/proc", str(pid), name) for pid in pids for name in ("fd", "map_files", "mem", "environ")):
+            with contextlib.suppress(PermissionError):
+                _ = list(place.iterdir()) if place.name in ("fd", "map_files") else place.open("rb").close()
+                n_seen += 1
+        os._exit(n_seen)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_no_other_user_reaches_the_workers(begun, two_threads):
+    """They have no port, no named socket and no file; what they share only their own user can open."""
+    process = start(begun, *TWO)
+    wait_for_step(process, begun, 10)
+    try:
+        (other,) = children_of(process)
+        inodes = sockets_of(process.pid) | sockets_of(other)
+        assert len(inodes) >= 2  # a pair
+        for kind in ("tcp", "tcp6", "udp", "udp6", "raw"):
+            table = Path("/proc/net", kind)
+            lines = table.read_text().splitlines()[1:] if table.exists() else []
+            assert not inodes & {line.split()[9] for line in lines}, kind
+        for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+            fields = line.split()
+            assert fields[6] not in inodes or len(fields) == 7, line  # an eighth would be its name
+        assert not [path for path in Path("/dev/shm").iterdir() if "heed" in path.name or "torch" in path.name]
+        if os.geteuid() == 0:
+            assert seen_by_another_user([process.pid, other]) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_user_who_says_how_many_workers_gets_them(straight, begun, heed, two_threads, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, checked_tokenization, chrf, exact_matches
 
 

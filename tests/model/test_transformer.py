@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import random_pairs
 
-from heed.config import HeedError, validated
+from heed.config import validated
 from heed.data.batching import mask_places
+from heed.errors import HeedError
 from heed.model.attention import Dropout, attention, fused_attention, restricted_attention
 from heed.model.cost import n_parameters
 from heed.model.trace import attention_weights

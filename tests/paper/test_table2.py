@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.paper.table2 import PUBLISHED, facts, page, published_cost
 
 

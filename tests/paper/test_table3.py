@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
-from heed.config import HeedError, validated
+from heed.config import validated
+from heed.errors import HeedError
 from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, STUDENT, architecture, chosen, facts, scaled, verdict
 from heed.recipe import Recipe
 

@@ -1,23 +1,75 @@
 """Traces sum to one and name their words; pictures and pages show them, the page in a real browser."""
 
+import base64
+import json
 import re
 import shutil
 import subprocess
+import xml.etree.ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from heed.config import HeedError
 from heed.decoding.search import DecodingSettings
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.visualization.render import write_page, write_picture
-from heed.visualization.trace import VIEWS, Attention, trace, word_place, word_starts
+from heed.visualization.trace import VIEWS, Attention, AttentionTrace, trace, word_place, word_starts
 
 SENTENCE = "three hundred twenty-one"
+HOSTILE = (
+    "<!-- <script>",
+    "</script><script>document.title='taken'</script>",
+    "<!--<script --><!-- </script",
+    "{{ data }}",
+    "\\u003c \\",
+    "\u2028 \u2029 \x00 \x01 \x1b[2J",
+    "'\"&lt;]]>",
+)
+CHROMIUM = (
+    "chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+
+
+def dom(address: str, profile: Path) -> str:
+    """The page as it stands in a browser when its scripts have run."""
+    command = [*CHROMIUM.split(), f"--user-data-dir={profile}", "--dump-dom", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+
+def traced(text: str) -> AttentionTrace:
+    """Two layers of three heads with random weights over the text's words."""
+    words = tuple(text.split(" "))
+    weights = np.random.default_rng(1).dirichlet(np.ones(len(words)), (2, 3, len(words))).astype(np.float32)
+    attention = Attention(weights, words, words)
+    return AttentionTrace(text, text, attention, attention, attention)
+
+
+class Page(HTMLParser):
+    """The text of each script element; `elements` in order."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +112,11 @@ def test_words_begin_where_a_reader_sees_them():
     assert word_starts(["<s>", " a", " dog", "s", " 's", ".", "</s>"]) == [0, 1, 2, 4, 5, 6]
     assert word_starts([" ", "o", "x", " 7", "0", "%"]) == [0, 3, 5]
     assert word_place(["a", "dog"], "dog") == 1 == word_place(["a", "dog"], "2")
-    with pytest.raises(HeedError, match="no word 'cat' there; the words are: a dog"):
-        word_place(["a", "dog"], "cat")
+    assert word_place(["2", "dog"], "2") == 0
+    for word in ("cat", "0", "3", "-1", "²", "٢", "9" * 5000, ""):
+        with pytest.raises(HeedError, match="no word .* there; the words are: a dog") as caught:
+            word_place(["a", "dog"], word)
+        assert len(str(caught.value)) < 200
 
 
 def test_pictures_are_written_the_same_each_time(translator, tmp_path):
@@ -73,7 +128,40 @@ def test_pictures_are_written_the_same_each_time(translator, tmp_path):
     assert "three" in (tmp_path / "a.svg").read_text()
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_page_holds_any_source_as_data_only(tmp_path, text):
+    found = traced(text)
+    write_page(tmp_path / "plain.html", traced("a dog"))
+    write_page(tmp_path / "page.html", found)
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    expected = Page((tmp_path / "plain.html").read_text(encoding="utf-8"))
+    assert page.elements == expected.elements and page.scripts[1:] == expected.scripts[1:]
+    assert "<" not in page.scripts[0]
+    data = json.loads(page.scripts[0])
+    assert (data["source"], data["target"]) == (text, text)
+    for name in VIEWS:
+        assert tuple(data["views"][name]["queries"]) == found.view(name).queries
+        assert len(base64.b64decode(data["views"][name]["weights"])) == found.view(name).weights.size
+
+
+@needs_chromium
+@pytest.mark.parametrize("text", ["<!-- <script>", "</script><script>document.title='taken'</script>"])
+def test_a_page_lives_whatever_its_source_is(tmp_path, text):
+    write_page(tmp_path / "page.html", traced(text))
+    for asked in ("view=cross&layer=1", "view=toString&layer=9&heads=__proto__&word=1e99"):
+        shown = dom(f"{(tmp_path / 'page.html').as_uri()}#{asked}", tmp_path / "profile")
+        assert 'data-lines="' in shown and "<title>Attention</title>" in shown
+        assert f"Source: {text.replace('<', '&lt;').replace('>', '&gt;')}</p>" in shown
+
+
+def test_a_picture_of_any_source_is_well_formed(tmp_path):
+    for text in (*HOSTILE, "x" * 10**6):
+        write_picture(tmp_path / "a.svg", traced(text).encoder, layer=1, heads=[0])
+        xml.etree.ElementTree.parse(tmp_path / "a.svg")
+    write_picture(tmp_path / "a.png", traced(text).encoder, layer=1, heads=[0])  # 10^6 letters: no picture so wide
+
+
+@needs_chromium
 def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
     found = trace(translator, f"{SENTENCE} </script>")
     path = tmp_path / "page.html"
@@ -85,10 +173,9 @@ def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
         shown = tmp_path / "shown.html"
         script = f"<script>const q = s => document.querySelector(s);{clicks}</script>"
         shown.write_text(path.read_text().replace("</html>", f"{script}</html>"))
-        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", shown.as_uri() + address]
-        dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-        assert ">three</button>" in dom
-        return int(re.search(r'data-lines="(\d+)"', dom)[1])
+        text = dom(shown.as_uri() + address, tmp_path / "profile")
+        assert ">three</button>" in text
+        return int(re.search(r'data-lines="(\d+)"', text)[1])
 
     def expected(name: str, layer: int, heads: list[int], word: int | None = None, side: str = "query") -> int:
         weights = np.round(found.view(name).weights[layer, heads] * 255)

@@ -1,11 +1,14 @@
 """One sub-command a verb: reads arguments, calls the pipeline or a room, prints. Only the verbs import torch."""
 
-import json
+import math
 import os
+import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +25,16 @@ from heed.cli.terminal import (
     Mirror,
     PrecisionOption,
     decoding_precision,
+    drop,
+    message,
     print_json,
+    print_text,
     say,
+    show,
+    standard_input,
 )
-from heed.config import HeedError, Stopped
+from heed.errors import HeedError, Stopped
+from heed.text.printable import printable
 
 app = typer.Typer(
     name="heed",
@@ -70,8 +79,10 @@ def demo(
         return
     print(f"\nUnseen numbers translated exactly right: {result.accuracy:.2%} of {result.n_tested:,}")
     for source, text, right in result.samples:
-        print(f"  {source}\n    → {text}{'' if right else '   (wrong)'}")
-    print(f'\nTry it: echo "forty-two thousand one hundred seven" | heed translate {result.model}')
+        show(f"  {source}")
+        show(f"    → {text}{'' if right else '   (wrong)'}")
+    print()
+    show(f'Try it: echo "forty-two thousand one hundred seven" | heed translate {result.model}')
 
 
 @data_app.command("list", epilog="Example: heed data list")
@@ -85,7 +96,12 @@ def data_list(as_json: JSON = False) -> None:
     for info in catalogue():
         pairs = ", ".join(f"{src}-{tgt}" for src, tgt in info.languages)
         size = f"{info.download_bytes / 1e6:,.0f} MB" if info.download_bytes else "size unknown"
-        print(f"{info.name}: {info.title}\n  {pairs}; {', '.join(info.variants)}; {size}\n  {info.licence}")
+        for line in (
+            f"{info.name}: {info.title}",
+            f"  {pairs}; {', '.join(info.variants)}; {size}",
+            f"  {info.licence}",
+        ):
+            show(line)
 
 
 @data_app.command("get", epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
@@ -104,7 +120,7 @@ def data_get(
         name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=_progress
     )
     for pair in (*found.train, found.dev, *found.tests.values()):
-        print(f"{pair[0]}\t{pair[1]}")
+        print(f"{printable(str(pair[0]))}\t{printable(str(pair[1]))}")
 
 
 @app.command(epilog="Example: heed train recipes/multi30k-en-de.toml --set training.max_steps=2000")
@@ -146,10 +162,10 @@ def train(
     print(f"\n{'':34}" + "".join(f"{score.name:>9}" for score in scores) + (f"{'ppl':>9}" if ppl else ""))
     for result in results:
         columns = "".join(f"{score.value:9.2f}" for score in result.scores.values())
-        print(f"{result.name:34}{columns}" + (f"{result.perplexity:9.3f}" if ppl else ""))
+        show(f"{result.name:34}{columns}" + (f"{result.perplexity:9.3f}" if ppl else ""))
     for signature in dict.fromkeys(f"{s.name} {s.signature}" for result in results for s in result.scores.values()):
-        print(signature)
-    print(f"Model: {run / 'model'}")
+        show(signature)
+    show(f"Model: {run / 'model'}")
 
 
 def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) -> None:
@@ -184,7 +200,7 @@ def average(
     """Average the last checkpoints of a run into a model folder."""
     from heed import pipeline
 
-    print(pipeline.average_run(run, last=last, out=out, report=say))
+    show(pipeline.average_run(run, last=last, out=out, report=say))
 
 
 @app.command(epilog='Example: echo "a dog runs ." | heed translate runs/multi30k-en-de/model')
@@ -198,7 +214,9 @@ def translate(
     min_tokens: Annotated[int | None, typer.Option(min=0, help="No translation ends before so many tokens.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="No translation has more tokens.")] = None,
     prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
-    n_best: Annotated[int, typer.Option(min=1, help="Print so many hypotheses a line.")] = 1,
+    n_best: Annotated[
+        int, typer.Option(min=1, help="Print so many lines a line of input: its hypotheses, then blank ones.")
+    ] = 1,
     sample: Annotated[
         float | None,
         typer.Option(metavar="TEMPERATURE", help="Draw translations, --n-best a line, instead of searching."),
@@ -213,9 +231,10 @@ def translate(
 ) -> None:
     """Translate standard input to standard output, line by line, in order, as it comes. An empty line stays empty."""
     from heed.config import validated
-    from heed.data.lines import UntilError, as_they_come, decoded_lines
+    from heed.data.lines import Arriving, UntilError
     from heed.decoding.search import SamplingSettings
 
+    lines = UntilError(standard_input())
     sampling = None
     if sample is not None:
         values = {"temperature": sample, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -238,16 +257,16 @@ def translate(
     beam_size = translator.settings.beam_size
     if n_best > beam_size:
         raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
-    lines = UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
-    arriving = as_they_come(_counted(lines))
+    arriving = Arriving(_counted(lines), size=len)
     for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
         if as_json:
             fields = ("text", "score", "log_prob", "ended")
             hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
-            print(json.dumps({"source": translation.source, "translations": hypotheses}, ensure_ascii=False))
-            continue
-        for hypothesis in translation.alternatives:
-            print(f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text)
+            print_json({"source": translation.source, "translations": hypotheses}, indent=None)
+        else:
+            found = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
+            for value, text in found + [(-math.inf, "")] * (n_best - len(found)):
+                print_text(f"{value:.4f}\t{text}" if scores else text)
         sys.stdout.flush()
     lines.raise_error()
 
@@ -281,7 +300,7 @@ def score(
         value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
         if as_json:
             record = {"target": target, "log_prob": total, "score": value, "token_log_probs": log_probs}
-            print(json.dumps(record, ensure_ascii=False))
+            print_json(record, indent=None)
         else:
             print(f"{total:.4f}\t{value:.4f}")
 
@@ -339,8 +358,8 @@ def evaluate(
             }
         )
         return
-    print(bleu_score)
-    print(chrf_score)
+    show(bleu_score)
+    show(chrf_score)
     if perplexity is not None:
         print(f"perplexity {perplexity:.4f} a target token, eos included")
 
@@ -361,6 +380,7 @@ def attention(
 
     A page (.html) holds all of it; the address that is printed opens it at the view, layer, heads and word asked for.
     """
+    from heed.files import check_target
     from heed.visualization import render
     from heed.visualization.trace import VIEWS, trace, word_place
 
@@ -368,6 +388,7 @@ def attention(
         raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
     if view not in VIEWS:
         raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
+    check_target(out)
     found = trace(_translator(model, device=None, precision="fp32"), sentence, target=target, whole_words=whole_words)
     shown = found.view(view)
     n_layers, n_heads = shown.weights.shape[:2]
@@ -402,10 +423,10 @@ def info(
         print_json(facts)
         return
     for title, content in facts.items():
-        print(title if isinstance(content, dict) else f"{title}: {content}")
+        show(title if isinstance(content, dict) else f"{title}: {content}")
         if isinstance(content, dict):
             for name, value in content.items():
-                print(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
+                show(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
 
 
 @bench_app.command("train", epilog="Example: heed bench train --preset tiny")
@@ -499,10 +520,10 @@ def _counted(lines: Iterable[str]) -> Iterator[str]:
     for n, line in enumerate(lines, start=1):
         if shown and n % 100 == 0:
             speed = n / max(1e-9, time.monotonic() - started)
-            print(f"\r{n:,} lines read, {speed:,.0f} a second", end="", file=sys.stderr, flush=True)
+            message(f"\r{n:,} lines read, {speed:,.0f} a second")
         yield line
     if shown:
-        print(f"\r{n:,} lines read" + " " * 20, file=sys.stderr, flush=True)
+        message(f"\r{n:,} lines read" + " " * 20 + "\n")
 
 
 def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> Any:
@@ -514,30 +535,106 @@ def _translator(*models: Path, device: str | None, precision: str, **settings: A
 def _progress(name: str, done: int, total: int | None) -> None:
     if sys.stderr.isatty():
         share = f" of {total / 1e6:,.1f}" if total else ""
-        print(f"\r{name}: {done / 1e6:,.1f}{share} MB", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        message(f"\r{printable(name)}: {done / 1e6:,.1f}{share} MB" + "\n" * (done == total))
 
 
 def main() -> None:
-    """The command `heed`. What a user can mend is one line on standard error and exit status 1."""
+    """The command `heed`. What a user can mend is one line on standard error and exit status 1; a bug of Heed's 70."""
+    _open_standard_streams()
+    _on_signals(_interrupt)
+    status = 0
+    try:
+        try:
+            status = _run(sys.argv[1:])
+        except (Interrupted, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the tokenizers library is no Exception
+            status = _report(error)
+        sys.stdout.flush()
+    except Interrupted as stop:
+        _on_signals(signal.SIG_IGN)
+        drop(sys.stdout)  # whose reader may be stuck
+        say("heed: interrupted; a training run resumes by the same command.")
+        status = 128 + stop.signal
+    except OSError as error:
+        drop(sys.stdout)
+        status = status or _report(error)
+    _on_signals(signal.SIG_IGN)  # all that is left is to end
+    sys.exit(status)
+
+
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _open_standard_streams() -> None:
+    """Sets how they encode. Those that are closed lead nowhere, else the next file that is opened would be one of them.
+
+    Nothing could be printed to a closed standard output, so that Heed ends. Verbs that read find sys.stdin None.
+    """
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    for descriptor in (number for number, stream in enumerate(streams) if stream is None):
+        opened = os.open(os.devnull, os.O_RDWR)
+        os.dup2(opened, descriptor)
+        if opened != descriptor:
+            os.close(opened)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+    if sys.stdout is None:
+        say("heed: standard output is closed; give it somewhere to go, such as > FILE.")
+        sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+
+
+# click's; typer may have its own copy of click, which has no public name for it.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs the verb; returns the exit status of help and of a wrong command line."""
+    # Not app(): it prints what it finds wrong as it is, and takes a closed pipe for a failure.
+    command = typer.main.get_command(app)
     try:
-        app()
-    except HeedError as error:
+        with command.make_context("heed", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except UsageError as error:
+        if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
+            error.message = printable(error.message)
+        with suppress(OSError):
+            error.show(sys.stderr)
+        return int(error.exit_code)
+    return 0
+
+
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+
+
+def _report(error: BaseException) -> int:
+    """Says in one line why Heed ends; returns the exit status."""
+    first_line = str(error).partition("\n")[0]
+    if isinstance(error, BrokenPipeError):
+        return 0  # the reader has had enough, as `head` does
+    if isinstance(error, Stopped):
+        return 128 + error.signal
+    if isinstance(error, HeedError):
         say(f"heed: {error}")
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader has had enough, as `head` does; nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except (Interrupted, Stopped) as stop:
-        if isinstance(stop, Interrupted):
-            say("heed: interrupted; a training run resumes by the same command.")
-        sys.exit(128 + stop.signal)
-    except OSError as error:
-        if error.filename is None and error.errno is None:
-            raise
+    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error))):
+        say(f"heed: not enough memory ({first_line or 'MemoryError'}); take a smaller batch, beam or model.")
+    elif isinstance(error, RecursionError):
+        say(f"heed: the input is nested too deeply ({first_line}).")
+    elif isinstance(error, OSError) and error.strerror:
         say(f"heed: {error.filename or 'output'}: {error.strerror}.")
-        sys.exit(1)
+    else:
+        say(
+            f"heed: internal error: {type(error).__name__}: {first_line}; this is a bug of Heed's: report it to the "
+            "issue tracker with the traceback that HEED_DEBUG=1 shows."
+        )
+        if os.environ.get("HEED_DEBUG") == "1":
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                say(line)
+        return 70  # EX_SOFTWARE of sysexits.h
+    return 1

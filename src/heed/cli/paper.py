@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from heed.cli.terminal import JSON, Directory, Mirror, print_json, say
-from heed.config import HeedError
+from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.errors import HeedError
 
 paper_app = typer.Typer(
     help="The paper's tables and figures: published, measured here, and how.",
@@ -24,6 +24,7 @@ def paper_table1(out: Out = None, as_json: JSON = False) -> None:
 
     if out is not None:
         require_matplotlib()
+    _check_out(out, "table1")
     say("Measuring five layers; a few minutes.")
     results, of_model = table1.measured(), table1.model_costs()
     if as_json:
@@ -74,6 +75,7 @@ def paper_table3(
         raise HeedError("--rows, --seeds and --set say what to train: they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; `--run` makes one.")
+    _check_out(out, "table3")
     if run:
         table3.run_rows(
             table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
@@ -113,6 +115,7 @@ def paper_table4(
 
     if (treebank or recipe) and not run:
         raise HeedError("--treebank and --recipe say what to train: they need --run.")
+    _check_out(out, "table4")
     if run:
         from heed.pipeline import train_recipe
         from heed.recipe import read_recipe
@@ -145,6 +148,7 @@ FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
 def _paper_figure(number: int, model: Path, sentence: str | None, word: str | None, lower: bool, out: Path) -> None:
     from heed.paper import figures
 
+    _check_out(out, f"figure{number}")
     _give(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
 
 
@@ -183,6 +187,7 @@ def paper_heads(
         found = figures.named_heads(Translator.load(model), figures.first_sentences(src, lines))
         print_json([vars(head) for head in found])
     else:
+        _check_out(out, "heads")
         _give(figures.heads_page(model, src, lines), out)
 
 
@@ -198,17 +203,27 @@ def paper_all(
     """Every page with its plots, and an index."""
     from heed.model_folder import read_config
     from heed.paper import table1
-    from heed.paper.index import write_all
+    from heed.paper.index import page_names, write_all
+    from heed.paper.page import check_pages
     from heed.visualization.render import require_matplotlib
 
     require_matplotlib()
+    check_pages(out, page_names(model=model, src=src))
     if model is not None:
         read_config(model)  # before a minute is spent
     say("Table 1: measuring five layers.")
     layers = table1.page(table1.measured(), table1.model_costs())
-    print(
+    show(
         write_all(out, layers=layers, model=model, src=src, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
     )
+
+
+def _check_out(out: Path | None, name: str) -> None:
+    """HeedError, before long work, if the page would replace what is not Heed's."""
+    from heed.paper.page import check_pages
+
+    if out is not None:
+        check_pages(out, [name])
 
 
 def _give(page: Any, out: Path | None) -> None:

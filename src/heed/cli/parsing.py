@@ -1,6 +1,5 @@
 """heed parse and heed evalb: sentences → trees, and their score."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,20 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from heed.cli.terminal import JSON, Alpha, Beam, Device, PrecisionOption, decoding_precision, print_json, say
+from heed.cli.terminal import (
+    JSON,
+    Alpha,
+    Beam,
+    Device,
+    PrecisionOption,
+    decoding_precision,
+    print_json,
+    print_text,
+    say,
+    show,
+    standard_input,
+)
+from heed.errors import HeedError
 
 SHOWN_ERRORS = 10
 
@@ -34,10 +46,11 @@ def parse(
     device: Device = None,
 ) -> None:
     """Parse tokenised sentences of standard input, a line each: one tree a line, always over exactly the words."""
-    from heed.data.lines import UntilError, as_they_come, decoded_lines
-    from heed.parsing.parser import Parser, read_tagged
+    from heed.data.lines import Arriving, UntilError
+    from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 
+    lines = standard_input()
     parser = Parser.load(
         model,
         device=device,
@@ -47,17 +60,14 @@ def parse(
         beam_size=beam,
         length_penalty=length_penalty,
     )
-    lines = UntilError(decoded_lines(sys.stdin.buffer, name="standard input"))
 
-    def sentences() -> Iterator[tuple[list[str], list[str] | None] | None]:
-        number = 0
-        for line in as_they_come(lines):
-            number += line is not None
-            yield None if line is None else read_tagged(line, number) if tags else (split_words(line), None)
+    def read() -> Iterator[tuple[list[str], list[str] | None]]:
+        for number, line in enumerate(lines, start=1):
+            yield read_tagged(line, number) if tags else (split_words(line), None)
 
     n_sentences = n_broken = n_left_out = 0
-    arriving = UntilError(sentences())
-    for found in parser.stream(arriving):
+    sentences = UntilError(read())
+    for found in parser.stream(Arriving(sentences, size=n_characters)):
         n_sentences += len(found.words) > 0
         n_broken += found.tree is None and len(found.words) > 0
         if found.confidence < min_confidence:
@@ -65,15 +75,15 @@ def parse(
         elif as_json:
             tree = None if found.tree is None else str(found.tree)
             facts = {"score": found.score, "log_prob": found.log_prob, "confidence": found.confidence}
-            print(json.dumps({"words": found.words, "tree": tree, **facts}, ensure_ascii=False), flush=True)
+            print_json({"words": found.words, "tree": tree, **facts}, indent=None)
         else:
-            print(found.tree or "", flush=True)
+            print_text(str(found.tree or ""))
+        sys.stdout.flush()
     if unconstrained or n_broken:
         say(f"{n_broken:,} of {n_sentences:,} outputs are no tree over their words.")
     if min_confidence:
         say(f"{n_sentences - n_left_out:,} of {n_sentences:,} trees have a confidence of {min_confidence:g} or more.")
-    arriving.raise_error()
-    lines.raise_error()
+    sentences.raise_error()
 
 
 def evalb(
@@ -89,6 +99,8 @@ def evalb(
     from heed.parsing.evalb import Params, read_pairs_of_trees, read_params
     from heed.parsing.evalb import evalb as scored
 
+    if str(predicted) == "-" and sys.stdin is None:
+        raise HeedError("standard input is closed; give it trees, such as < FILE.")
     pairs = read_pairs_of_trees(gold, Path("/dev/stdin") if str(predicted) == "-" else predicted)
     found = scored(pairs, read_params(params) if params else Params())
     cutoff = found.params.cutoff
@@ -113,7 +125,7 @@ def evalb(
                 f"{counts.predicted:9}  {counts.crossing:8}  {counts.words:5}  {counts.right_tags:10}"
             )
             state = f"  error: {why}" if why else "  skipped" if counts.skipped else ""
-            print(f"{number:8}  {length:6}  {numbers}{state}")
+            show(f"{number:8}  {length:6}  {numbers}{state}")
     names = {
         "sentences": "Sentences", "errors": "of them errors", "skipped": "and skipped", "recall": "Recall",
         "precision": "Precision", "f1": "F1", "complete_match": "Complete match",
@@ -127,4 +139,4 @@ def evalb(
         print(f"{names[key]:22}" + "".join(columns))
     if found.all.errors + found.all.skipped:
         print(f"F1 if the gold brackets of errors and skipped sentences count as missed: {found.strict_f1:.2f}")
-    print(found.params.signature())
+    show(found.params.signature())

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import HeedError
 from heed.data.lines import read_lines
 from heed.decoding.translator import Translator
-from heed.paper.page import Page, command, prose, table
+from heed.errors import HeedError
+from heed.paper.page import Page, code, command, plain, prose, table
 from heed.visualization.render import draw
 from heed.visualization.trace import END, Attention, View, trace, word_place
 
@@ -55,16 +55,16 @@ def figure(
     title = f"# Figure {number}: encoder self-attention, layer {layer + 1} of {n_layers}"
     parts: list[tuple[str, list[int], int | None]]
     if number == 3:
-        parts = [(f"All {n_heads} heads, from “{word}”.", all_heads, word_place(attention.queries, word))]
+        parts = [(f"All {n_heads} heads, from “{plain(word)}”.", all_heads, word_place(attention.queries, word))]
     elif number == 4:
         place = word_place(attention.queries, word)
         surest = surest_heads(attention, layer, place)[:2]
         parts = [(f"Head {surest[0] + 1} in full.", surest[:1], None)]
         named = " and ".join(str(head + 1) for head in surest)
-        parts.append((f"Heads {named}, from “{word}” alone.", surest, place))
+        parts.append((f"Heads {named}, from “{plain(word)}” alone.", surest, place))
     else:
         parts = [(f"Head {head + 1} in full.", [head], None) for head in most_different(attention.weights[layer])]
-    lines = [title, "", f"`{model}` reads: {text}", ""]
+    lines = [title, "", f"{code(model)} reads: {plain(text)}", ""]
     plots = {}
     for i, (caption, heads, from_word) in enumerate(parts, start=1):
         plots[f"{name}-{i}.svg"] = _drawn(attention, layer, heads, from_word)
@@ -190,7 +190,7 @@ def heads_page(model: Path, src: Path, n_lines: int) -> Page:
         "# Heads that have a name",
         "",
         prose(
-            f"""Of all heads of `{model}`, for each kind the one that does it most; its measure is the mean over all
+            f"""Of all heads of {code(model)}, for each kind the one that does it most; its measure is the mean over all
             words of {len(sentences):,} sentences of the weight that goes there, beside what equal weights would give.
             Long distance: the largest weight on one word more than {LONG} words away, the end left out. Aligned word:
             the largest weight on one source word, the end left out."""
@@ -202,7 +202,7 @@ def heads_page(model: Path, src: Path, n_lines: int) -> Page:
         ),
         "",
         *([f"No head does this more than equal weights: {', '.join(none)}.", ""] if none else []),
-        f"{sample.source} → {sample.target}",
+        f"{plain(sample.source)} → {plain(sample.target)}",
         "",
     ]
     plots = {}

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heed.paper import equations, figures, table2, table3, table4
-from heed.paper.page import Page, command
+from heed.paper.page import Page, check_pages, command
+
+
+def page_names(*, model: Path | None, src: Path | None) -> list[str]:
+    """Names of the pages that `write_all` writes."""
+    of_model = ["figure3", "figure4", "figure5"] if model else []
+    heads = ["heads"] if model and src else []
+    return ["README", "table1", "table2", "table3", "table4", "equations", *of_model, *heads]
 
 
 def write_all(
@@ -24,6 +31,7 @@ def write_all(
     besides; without them the index shows the commands. `runs`: where `heed paper table3 --run` leaves its own in
     table3, and table4 its parsers.
     """
+    check_pages(folder, page_names(model=model, src=src))
     pages = [
         (layers, "types of layers: time and memory measured, exponents fitted, path lengths"),
         (table2.page([model] if model else []), "BLEU and training cost, counted both ways"),

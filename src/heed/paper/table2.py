@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.config import HeedError
+from heed.errors import HeedError
 from heed.model.cost import Workload, training_flops
 from heed.model_folder import read_config
-from heed.paper.page import Page, command, prose
+from heed.paper.page import Page, command, plain, prose
 from heed.paper.table3 import ROWS, architecture
 
 # Sustained single-precision operations a second that the paper takes for each device (its footnote 5).
@@ -142,7 +142,8 @@ def page(models: Sequence[Path] = ()) -> Page:
         lines += ["", "## Models of Heed", ""]
         for model in found["models"]:
             folder, scores = model.pop("model"), model.pop("scores")
-            lines += [f"- **{folder}**", *(f"  - {name}: {value}" for name, value in (model | scores).items())]
+            rows = (f"  - {plain(name)}: {plain(value)}" for name, value in (model | scores).items())
+            lines += [f"- **{plain(folder)}**", *rows]
     lines += ["", *(f"Not measured yet: {line}\n" for line in missing)]
     recipes = "`recipes/wmt14-en-{de,fr}-{base,big}.toml`"
     lines += [f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` tells what they take here.", ""]

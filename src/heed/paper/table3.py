@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heed.config import HeedError, merged, read_toml, toml_text, validated
+from heed.config import merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
+from heed.errors import HeedError
 from heed.files import Busy, locked, read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
-from heed.paper.page import Page, command, prose
-from heed.pipeline import corpus_files, train_recipe
+from heed.paper.page import Page, command, plain, prose
+from heed.pipeline import begun, corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
+from heed.text.printable import printable
 from heed.training.checkpoint import checkpoint_steps
 from heed.training.trainer import TrainingSettings
 
@@ -205,8 +207,8 @@ def run_rows(
                 continue
             report(f"Table 3, {row.preset}, seed {seed} of {n_seeds}.")
             small = scaled(row, recipe, seed)
-            _share_data(folder, run)
             try:
+                _share_data(folder, run, small)
                 evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
             except Busy as error:
                 report(f"{error} Left to it.")
@@ -236,19 +238,28 @@ def measured(folder: Path) -> dict[str, Any]:
 def _keep_recipe(recipe: Recipe, folder: Path) -> None:
     """Writes FOLDER/recipe.toml, or compares it: rows that were trained otherwise cannot stand in one table.
 
-    Settings that an older Heed did not write have their defaults.
+    Settings that an older Heed did not write have their defaults. A folder without it is another's if it holds what
+    `run_rows` would write.
     """
     path = folder / "recipe.toml"
-    if path.exists() and validated(Recipe, read_toml(path), where=str(path)) != recipe:
-        raise HeedError(f"{folder}: its rows were trained with other settings (recipe.toml); take another --folder.")
+    if os.path.lexists(path):
+        if validated(Recipe, read_toml(path), where=str(path)) != recipe:
+            raise HeedError(
+                f"{folder}: its rows were trained with other settings (recipe.toml); take another --folder."
+            )
+    else:
+        for name in ("data", "lines", *(row.preset for row in ROWS)):
+            if os.path.lexists(folder / name):
+                raise HeedError(f"{folder}: holds {name}, but no recipe.toml of Table 3; take another --folder.")
     with whole_file(path) as temporary:
         temporary.write_text(toml_text(recipe.model_dump()), encoding="utf-8")
 
 
-def _share_data(folder: Path, run: Path) -> None:
+def _share_data(folder: Path, run: Path, recipe: Recipe) -> None:
+    """Begins the run with a link to the ids of all runs. Busy if another process is at it."""
     if not (run / "data").exists():
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "data").symlink_to(os.path.relpath(folder / "data", run), target_is_directory=True)
+        with begun(recipe, run, report=lambda line: None):
+            (run / "data").symlink_to(os.path.relpath(folder / "data", run), target_is_directory=True)
 
 
 def _minutes(run: Path) -> float:
@@ -328,7 +339,7 @@ def page(vocab_size: int, folder: Path) -> Page:
     if not results:
         lines += [*(f"Not measured yet: {line}" for line in missing), ""]
         return Page("table3", "\n".join(lines), made_by, missing=missing)
-    lines += [prose(_how(folder)), ""]
+    lines += [prose(printable(_how(folder))), ""]
     steps = _course(folder / "base" / "seed-1")
     after = "".join(f" after {step:,} |" for step in steps)
     lines += [f"| preset | parameters | seeds |{after} dev perplexity | dev BLEU | minutes |"]
@@ -350,7 +361,8 @@ def page(vocab_size: int, folder: Path) -> Page:
         prose(
             f"""“After” is the dev perplexity of the row's first seed on the way: nearly all rows were still learning
             when they stopped, and those that leave the plateau of the first steps late stand worse than they would with
-            more. Minutes are of training, on whatever else the machine did. {total:,.0f} in all. BLEU: {signature}."""
+            more. Minutes are of training, on whatever else the machine did. {total:,.0f} in all.
+            BLEU: {plain(signature)}."""
         ),
         "",
         "| the paper finds | here | difference in its favour |",
@@ -395,10 +407,11 @@ def _course(run: Path) -> dict[int, float]:
 def _how(folder: Path) -> str:
     values = read_toml(folder / "recipe.toml")
     model, training = values["model"], values["training"]
+    corpus = plain(values["data"].get("corpus", "own files"))
     return (
         f"`heed paper table3 --run`: base is N {model['n_layers']}, d_model {model['d_model']}, d_ff {model['d_ff']}, "
         f"h {model['n_heads']}, dropout {model['dropout']}; {training['max_steps']:,} steps of "
-        f"{training['batch_tgt_tokens']:,} target tokens on {values['data'].get('corpus', 'own files')}, the last "
+        f"{training['batch_tgt_tokens']:,} target tokens on {corpus}, the last "
         f"checkpoint, beam {values['decoding']['beam_size']}, dev set. Every row has the same ratio to it as in the "
         "paper; all rows the same number of steps, big as well, which has three times as many there."
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
-from heed.paper.page import Page, command, prose, table
+from heed.paper.page import Page, code, command, plain, prose, table
 
 RUNS = Path("runs")
 RECIPES = {"parsing-wsj": "WSJ only", "parsing-wsj-semi": "semi-supervised", "parsing-gum": "GUM only"}
@@ -70,8 +70,8 @@ def page(runs: Path) -> Page:
                     (
                         f"**Heed, `{parser['recipe']}`**",
                         RECIPES[parser["recipe"]],
-                        f"{parser['recipe'].split('-')[1].upper()} {name}",
-                        scores,
+                        f"{parser['recipe'].split('-')[1].upper()} {plain(name)}",
+                        plain(scores),
                     )
                     for parser in parsers
                     for name, scores in parser["scores"].items()
@@ -93,8 +93,8 @@ def page(runs: Path) -> Page:
     if not parsers:
         lines += ["Not measured on GUM yet: `heed paper table4 --run`.", ""]
     for parser in parsers:
-        lines += [f"**{parser['recipe']}**: {parser['parameters']:,} parameters, `{parser['model']}`", ""]
-        lines += [*(f"- {name}: {value}" for name, value in parser["trained_on"].items()), ""]
+        lines += [f"**{parser['recipe']}**: {parser['parameters']:,} parameters, {code(parser['model'])}", ""]
+        lines += [*(f"- {plain(name)}: {plain(value)}" for name, value in parser["trained_on"].items()), ""]
     missing = [
         f"Table 4 on {treebank}: `heed paper table4 --run{option}`."
         for treebank, option in (("the WSJ", " --treebank FOLDER"), ("GUM", ""))

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from heed.config import HeedError
+from heed.config import cut
+from heed.errors import HeedError
 from heed.files import whole_file
 from heed.visualization.trace import VIEWS, Attention, AttentionTrace
 
@@ -21,6 +22,7 @@ COLOURS = (
 )  # fmt: skip
 FAINTEST = 0.01  # a weight below is not drawn
 ROW, BETWEEN, LETTER = 0.22, 1.5, 0.085  # inches between words, between the columns, of a letter
+LONGEST = 100  # letters of a word in a picture, whose width follows the longest
 
 
 def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None) -> None:
@@ -28,8 +30,9 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
 
-    n_rows = max(len(attention.queries), len(attention.keys))
-    longest = max(map(len, (*attention.queries, *attention.keys)))
+    queries, keys = ([_drawable(word) for word in words] for words in (attention.queries, attention.keys))
+    n_rows = max(len(queries), len(keys))
+    longest = max(map(len, (*queries, *keys)))
     margin = max(1.2, LETTER * longest / BETWEEN)  # in widths of the middle
     figure.set_layout_engine("none")
     figure.set_size_inches(BETWEEN * (1 + 2 * margin), ROW * (n_rows + 2))
@@ -37,9 +40,9 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
     axes.set(xlim=(-margin, 1 + margin), ylim=(n_rows - 0.3, -1.9))
     axes.axis("off")
     style: Any = {"va": "center", "fontsize": 9, "parse_math": False}  # a word may hold $
-    for i, text in enumerate(attention.queries):
+    for i, text in enumerate(queries):
         axes.text(-0.03, i, text, ha="right", weight="bold" if i == word else None, **style)
-    for j, text in enumerate(attention.keys):
+    for j, text in enumerate(keys):
         axes.text(1.03, j, text, ha="left", **style)
     for place, head in enumerate(heads):  # which colour is which head
         x = 0.5 + (place - (len(heads) - 1) / 2) * LETTER * 2.5 / BETWEEN
@@ -53,6 +56,11 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
                 # A little stronger than the weight: one of a tenth is still seen.
                 colours.append(to_rgba(COLOURS[head % len(COLOURS)], min(1.0, float(weights[i, j])) ** 0.7))
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.5))
+
+
+def _drawable(word: str) -> str:
+    """The word, cut if it is long, with � for what cannot be drawn, such as control characters (an SVG has none)."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut(word, LONGEST))
 
 
 def write_picture(
@@ -104,8 +112,8 @@ def write_page(path: Path, trace: AttentionTrace) -> None:
             "weights": base64.b64encode(eighths.tobytes()).decode(),
         }
     data = {"source": trace.source, "target": trace.target, "colours": COLOURS, "views": views}
-    # In a script, "</" would end it.
-    text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    # In HTML "</script" would end the data, and "<!-- <script" would make the rest of the page a part of it.
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = (resources.files("heed") / "visualization" / "page.html").read_text(encoding="utf-8")
     with whole_file(path) as temporary:
         temporary.write_text(template.replace("{{ data }}", text), encoding="utf-8")

@@ -7,8 +7,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import HeedError
+from heed.config import shown
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -103,8 +104,8 @@ def _joined(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
 
 def word_place(words: Sequence[str], word: str) -> int:
     """The place of a word, named by itself or by its number from 1. HeedError lists the words."""
-    if word in words:
-        return words.index(word)
-    if word.isdigit() and 1 <= int(word) <= len(words):
-        return int(word) - 1
-    raise HeedError(f"no word {word!r} there; the words are: {' '.join(words)}.")
+    numbers = [str(number) for number in range(1, len(words) + 1)]
+    for names in (words, numbers):
+        if word in names:
+            return names.index(word)
+    raise HeedError(f"no word {shown(word)} there; the words are: {' '.join(words)}.")

@@ -1,0 +1,167 @@
+"""heed translate and heed parse between pipes: idle, signalled, cut off, closed, and fed with what is no text."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.end_to_end.test_command_line import assert_one_clear_line
+
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard, save_model
+from heed.parsing.trees import LinearisationSettings
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+
+SYMBOLS = ["(NP", ")NP", "(S", ")S", "DT", "NN"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """By verb, a folder with a model that was never trained."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(3)
+    arch = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2)
+    for verb, symbols in (("translate", ()), ("parse", SYMBOLS)):
+        tokenizer = train_tokenizer(["seven dogs"] * 3, TokenizerSettings(vocab_size=600), symbols)
+        parsing = LinearisationSettings().model_dump() if symbols else {}
+        card = ModelCard("en", "de", parsing=parsing, decoding={"max_extra_tokens": 5})
+        save_model(folder / verb, Transformer(arch, len(tokenizer)), tokenizer, card)
+    return {verb: folder / verb for verb in ("translate", "parse")}
+
+
+def start(verb: str, models: dict[str, Path], **options: int) -> subprocess.Popen:
+    command = [sys.executable, "-m", "heed", verb, str(models[verb])]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(command, **pipes)
+
+
+def ask(process: subprocess.Popen, line: str) -> str:
+    process.stdin.write(f"{line}\n".encode())
+    process.stdin.flush()
+    return process.stdout.readline().decode()
+
+
+def processor_seconds(process: subprocess.Popen) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("verb", ["translate", "parse"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_process_whose_input_stays_open(models, verb, number):
+    with start(verb, models) as process:
+        assert ask(process, "seven").strip() and ask(process, "") == "\n"
+        process.send_signal(number)
+        errors = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 128 + number
+    assert errors.startswith("heed: interrupted") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["translate", "parse"])
+def test_waiting_takes_no_processor_time_and_answers_at_once(models, verb):
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("needs /proc")
+    with start(verb, models) as process:
+        answer = ask(process, "seven")
+        before = processor_seconds(process)
+        time.sleep(2)
+        assert processor_seconds(process) - before < 0.05
+        assert ask(process, "seven") == answer
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("verb", ["translate", "parse"])
+def test_a_reader_that_has_gone_is_a_quiet_end(models, verb):
+    with start(verb, models) as process:
+        ask(process, "seven")
+        process.stdout.close()
+        process.stdin.write(b"seven\n")
+        process.stdin.flush()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == b""
+
+
+def test_messages_that_nobody_reads_are_lost_and_the_work_goes_on(models):
+    with start("translate", models) as process:
+        process.stderr.close()
+        assert ask(process, "seven " * 600).strip()  # in pieces, which is reported
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("verb", ["translate", "parse"])
+def test_a_line_without_end_is_one_error_and_takes_no_memory(models, verb):
+    with Path("/dev/zero").open("rb") as endless:
+        process = start(verb, models, stdin=endless.fileno())
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 1 and usage.ru_maxrss < 900 * 1024  # KiB; torch alone takes 250 MiB
+    assert errors == "heed: standard input, line 1: longer than 1,048,576 bytes; expected text, a sentence a line.\n"
+    process.stderr.close()
+
+
+def test_the_lines_before_one_that_is_too_long_are_translated(models, heed):
+    done = heed("translate", models["translate"], stdin="seven\n" + "x" * 2**20 + "y\n" + "dogs\n")
+    assert_one_clear_line(done, "standard input, line 2: longer than")
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "message"),
+    [
+        ("<&-", 1, "heed: standard input is closed"),
+        (">&-", 1, "heed: standard output is closed"),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 1, ""),
+        (">/dev/full", 1, "heed: output: No space left on device."),
+        ("2>/dev/full", 0, ""),
+        ("0>/dev/null", 1, "heed: standard input: cannot be read (Bad file descriptor)."),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full_end_in_one_line_at_most(models, redirection, status, message):
+    command = f"echo seven | {sys.executable} -m heed translate {models['translate']} {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == bool(message)
+    assert (done.stdout.count("\n") == 1) == (status == 0)
+
+
+def test_closed_streams_are_not_reused_for_files(models, tmp_path):
+    """With 0 to 2 closed the next file that is opened would become one of them, and be written to."""
+    command = f"exec 0<&- 2>&-; {sys.executable} -m heed info {models['translate']} > {tmp_path / 'out'}"
+    assert subprocess.run(["bash", "-c", command], timeout=60).returncode == 0
+    assert "parameters" in (tmp_path / "out").read_text()
+
+
+def test_every_verb_refuses_a_closed_output_at_once(tmp_path):
+    for verb in ("train x.toml", "data list", "evalb a b", "--help"):
+        command = f"{sys.executable} -m heed {verb} >&-"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 1 and done.stderr.startswith("heed: standard output is closed")
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m heed evalb x - <&-"], capture_output=True, text=True, timeout=60
+    )
+    assert_one_clear_line(done, "standard input is closed")
+
+
+def test_hidden_characters_are_data_for_a_program_and_are_shown_to_a_person(models):
+    sentence = "seven\x1b[2J \u202edogs me\u200cme\n".encode()
+    with start("parse", models) as process:
+        raw = process.communicate(sentence)[0].decode()
+        assert "\x1b[2J" in raw and "\u202e" in raw
+    ours, theirs = pty.openpty()
+    with start("parse", models, stdout=theirs) as process:
+        os.close(theirs)
+        process.communicate(sentence)
+    shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert "\x1b" not in shown and "\u202e" not in shown
+    assert r"seven\x1b[2J" in shown and r"\u202edogs" in shown and "me\u200cme" in shown
