@@ -359,3 +359,18 @@ def test_a_new_models_encoder_keeps_its_tokens_apart(n_layers, d_model):
             assert matrix.std().item() == pytest.approx(expected, rel=0.02)
     for layer in model.encoder:
         assert layer.feed_forward.inner.weight.std().item() == pytest.approx((2 / (3 * d_model)) ** 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"], ids=["kernels", "pytorch"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["", "word dropout"])
+@pytest.mark.parametrize("wrong", [50, 10**6, -1, -(2**40)])
+def test_ids_beyond_the_vocabulary_are_refused_on_every_road(wrong, positions, dropout):
+    arch = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, positions=positions, word_dropout=dropout)
+    model = Transformer(arch, 50).train()
+    good, bad = torch.tensor([[3, 4, 5]]), torch.tensor([[3, wrong, 5]])
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    for src, tgt in ((bad, good), (good, bad)):
+        with pytest.raises(IndexError):
+            model.features(src, mask, tgt, mask, torch.arange(3))
+        with pytest.raises(IndexError):
+            model(src, mask, tgt)

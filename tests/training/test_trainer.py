@@ -375,3 +375,14 @@ def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
     shards = [Workers(rank, n_workers).shard(micro_batches, merged=merged) for rank in range(n_workers)]
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(sum(sizes)))
     assert all(len(shard) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for shard in shards)
+
+
+def test_weights_that_are_not_finite_are_neither_validated_nor_saved(tmp_path, number_tokenizer):
+    said: list[str] = []
+    with pytest.raises(HeedError, match="or the weights at a checkpoint, and going back to step 0 did not help"):
+        run_training(
+            tmp_path, number_tokenizer, "huge", learning_rate_factor=1e300, checkpoint_every="1 steps",
+            report=said.append,
+        )  # fmt: skip
+    assert "step 1: the model's numbers are not finite, so it is not saved." in said
+    assert not list((tmp_path / "huge" / "checkpoints").glob("*"))

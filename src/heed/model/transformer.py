@@ -21,7 +21,7 @@ from heed.config import Settings
 from heed.errors import HeedError
 from heed.kernels import fused
 from heed.kernels.fused import Spans
-from heed.kernels.library import ready
+from heed.kernels.library import check_range, ready
 from heed.model.attention import Dropout, attention, restricted_attention
 
 
@@ -410,6 +410,7 @@ class Transformer(nn.Module):
 
     def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
         if (kept := self._kept_words(ids)) is not None:
+            check_range("embed", "ids", ids, 0, self.vocab_size)  # also those that are left out
             ids = ids.where(kept, -1)
         positions = self.sinusoid_rows(int(spans.places.max()) + 1)
         scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate

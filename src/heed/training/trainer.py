@@ -271,7 +271,7 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
 
 
 class _NotFinite(Exception):
-    """Too many steps in a row had no finite loss and gradient."""
+    """Too many steps in a row had no finite loss and gradient, or the weights that would be saved are not finite."""
 
 
 def train(
@@ -308,9 +308,9 @@ def train(
             detours = detours + 1 if progress.step == begun_at else 1
             if detours > MAX_DETOURS or progress.step == 0:
                 raise HeedError(
-                    f"the loss was not finite {MAX_FAULTS} steps in a row, and going back to step {progress.step:,} "
-                    "did not help; the checkpoint is unharmed. Lower training.learning_rate_factor, or set "
-                    "training.clip_norm=1.0 or training.precision=fp32."
+                    f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights at a checkpoint, and going "
+                    f"back to step {progress.step:,} did not help; the checkpoint is unharmed. Lower "
+                    "training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
                 )
             progress.detours += detours
             report(f"Going back to step {progress.step:,}; dropout takes another way from there.")
@@ -493,9 +493,12 @@ class _Loop:
         return max(0.0, left)
 
     def _checkpoint(self) -> None:
-        """Validates, then saves."""
+        """Validates, then saves. _NotFinite if there is nothing to validate."""
         self._look_back()
         progress = self.progress
+        if not all(bool(parameter.isfinite().all()) for parameter in self.weights.masters.parameters()):
+            self.logbook.report(f"step {progress.step:,}: the model's numbers are not finite, so it is not saved.")
+            raise _NotFinite
         first = self.machine.workers.first
         numbers = self.machine.workers.broadcast(self.validate(self.weights.model.eval()) if first else {})
         if numbers["loss"] < progress.best_loss:
