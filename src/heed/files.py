@@ -19,6 +19,7 @@ UNFINISHED = ".part"  # how the names of files and folders end until they are wh
 UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-z_]{8}" + re.escape(UNFINISHED))
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
+RESTORE = "restore the folder from a backup, or train it again."
 # Windows lacks both flags, and links and FIFOs as a danger.
 NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
@@ -227,16 +228,16 @@ def check(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         path = folder / name
         if name not in files:
-            raise HeedError(f"{folder / MANIFEST}: damaged: does not name {name}; restore the folder from a backup, or train it again.")
+            raise HeedError(f"{folder / MANIFEST}: damaged: does not name {name}; {RESTORE}")
         if not path.is_file():
-            raise HeedError(f"{path}: missing; restore the folder from a backup, or train it again.")
+            raise HeedError(f"{path}: missing; {RESTORE}")
         try:
             # A size that differs spares reading the file.
             good = path.stat().st_size == files[name]["bytes"] and _size_and_hash(path) == files[name]
         except OSError as error:
             raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
         if not good:
-            raise HeedError(f"{path}: damaged: not what {MANIFEST} says; restore the folder from a backup, or train it again.")
+            raise HeedError(f"{path}: damaged: not what {MANIFEST} says; {RESTORE}")
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -258,7 +259,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file that Heed wrote. HeedError if it is missing or damaged."""
     if not os.path.lexists(path):
-        raise HeedError(f"{path}: missing; restore the folder from a backup, or train it again.")
+        raise HeedError(f"{path}: missing; {RESTORE}")
     try:
         found = json.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
     except (ValueError, RecursionError) as error:
