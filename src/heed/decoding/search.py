@@ -316,6 +316,7 @@ class _Live:
         self.never[[special.pad, special.bos]] = True
         self.numbers = np.empty(0, np.int64)
         self.lengths = np.empty(0, np.int64)  # ids written so far
+        self.longest = 0  # of them
         self.limits = np.empty(0, np.int64)  # the most that may be
         self.limit_penalties = np.empty(0)  # of a target so long: the mildest
         self.last: Ints = np.empty((0, self.beam), np.int64)  # each row's last id
@@ -336,6 +337,8 @@ class _Live:
         """New sentences, behind the others; only the first row of each counts at first."""
         n, special = len(sources), self.special
         limits = np.array([_limit(source, self.settings) for source in sources])
+        if len(self) == 0:
+            self.longest = 0
         width = FIRST_CAPACITY if len(self) == 0 else self.history.shape[2]
         prefix_width = max(self.prefixes.shape[1], max(len(source.prefix) for source in sources))
         prefixes = np.full((n, prefix_width), -1)
@@ -382,10 +385,12 @@ class _Live:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
         values, parents, ids = self._sampled(cast(Tensor, logits)) if self.sampling else self._best(logits, active)
-        if not np.isfinite(values.max(axis=1)).all():
+        best = values.max(axis=1) if self.sampling else values[:, 0]
+        if not (best > -np.inf).all():  # nor is NaN
             raise not_finite()
         self.lengths = self.lengths + 1
-        if self.lengths.max() > self.history.shape[2]:
+        self.longest += 1
+        if self.longest > self.history.shape[2]:
             self._resize(2 * self.history.shape[2])
         is_eos = ids == eos
         ending = is_eos[:, :beam] & (values[:, :beam] > -np.inf)
@@ -536,7 +541,8 @@ class _Live:
         for name in self.BY_SENTENCE:
             setattr(self, name, getattr(self, name)[kept])
         if len(kept):  # a long sentence that has gone is no burden to the short ones that go on
-            self._resize(min(self.history.shape[2], max(FIRST_CAPACITY, 2 * int(self.lengths.max()))))
+            self.longest = int(self.lengths.max())
+            self._resize(min(self.history.shape[2], max(FIRST_CAPACITY, 2 * self.longest)))
         self.places = np.arange(len(kept))[:, None]
         return torch.from_numpy(rows[kept].ravel()), torch.from_numpy(kept)
 

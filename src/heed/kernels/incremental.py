@@ -159,6 +159,8 @@ class DecoderLayers:
 
     def __init__(self, layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]], *, epsilon: float):
         self._kept, self._epsilon = layers, epsilon
+        self._caches: Sequence[Tensor] | None = None  # those whose addresses the layers have
+        self._memories: Tensor | None = None
         self._array = (structures.DecoderLayer * len(layers))()
         for layer, (weights, norms) in zip(self._array, layers, strict=True):
             pointers = (norm.data_ptr() for norm in norms)
@@ -175,12 +177,17 @@ class DecoderLayers:
         memories: Int[Tensor, "layer sentence"],
         beams: Beams,
     ) -> Float[Tensor, "active d_model"]:
-        """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it."""
+        """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it.
+
+        caches and memories are not changed but replaced: the same object has the same addresses.
+        """
         (vocab_size, d_model), dtype, n_rows = embedding.shape, embedding.dtype, len(beams.slots)
-        for layer, cache, sources in zip(self._array, caches, memories, strict=True):
-            layer.cache, layer.memories = addresses(
-                "decoder_step", cache=beams.cache(cache, dtype), memories=beams.memories(sources)
-            )
+        if caches is not self._caches or memories is not self._memories:
+            for layer, cache, sources in zip(self._array, caches, memories, strict=True):
+                layer.cache, layer.memories = addresses(
+                    "decoder_step", cache=beams.cache(cache, dtype), memories=beams.memories(sources)
+                )
+            self._caches, self._memories = caches, memories
         at = addresses(
             "decoder_step",
             tokens=(tokens, (n_rows,), torch.int64),
@@ -236,9 +243,8 @@ def best_continuations(
         required=(required, (n_sentences, beam), torch.int64),
         never=(never, (logits.weight.d_out if isinstance(logits, Int8Logits) else width,), torch.bool),
         may_end=(may_end, (n_sentences,), torch.bool),
-        values=(values, (n_sentences, k), torch.float64),
-        indices=(indices, (n_sentences, k), torch.int64),
     )
+    others += [values.data_ptr(), indices.data_ptr()]
     check_range("best_continuations", "active", active, 0, n_sentences * beam)
     sizes = (len(active), n_sentences, beam)
     if isinstance(logits, Int8Logits):

@@ -89,21 +89,24 @@ def addresses(kernel: str, **arguments: Wanted) -> list[int]:
     Of each argument the tensor with the shape and type that the kernel will take for granted. ValueError names one that
     has another, has gaps between its rows, or does not lie on the CPU.
     """
+    found = []
     for name, (x, shape, dtype) in arguments.items():
-        if x.shape != shape or x.dtype != dtype or not x.is_contiguous() or not x.is_cpu:
+        if x.shape != shape or x.dtype is not dtype or not x.is_contiguous() or not x.is_cpu:
             gaps = "" if x.is_contiguous() else " with gaps"
-            found = f"{tuple(x.shape)} of {x.dtype} on {x.device}{gaps}"
-            raise ValueError(f"kernel {kernel}: {name} is {found}; expected {tuple(shape)} of {dtype} on cpu.")
-    return [x.data_ptr() for x, _, _ in arguments.values()]
+            is_what = f"{tuple(x.shape)} of {x.dtype} on {x.device}{gaps}"
+            raise ValueError(f"kernel {kernel}: {name} is {is_what}; expected {tuple(shape)} of {dtype} on cpu.")
+        found.append(x.data_ptr())
+    return found
 
 
 def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
     """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
-    if numbers.numel():
-        found = [int(x) for x in torch.aminmax(numbers)]
-        if found[0] < least or found[1] >= end:
-            wrong = found[0] if found[0] < least else found[1]
-            raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
+    if numbers.dtype is not torch.int64 or not numbers.is_contiguous() or not numbers.is_cpu:
+        addresses(kernel, **{name: (numbers, tuple(numbers.shape), torch.int64)})
+    place: int = library().first_outside(numbers.data_ptr(), numbers.numel(), least, end)  # type: ignore[union-attr]
+    if place >= 0:
+        wrong = int(numbers.flatten()[place])
+        raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
 
 
 def ready(x: Tensor) -> bool:
@@ -113,7 +116,12 @@ def ready(x: Tensor) -> bool:
 
 def kernel(name: str, like: Tensor) -> Callable[..., None]:
     """The kernel of this name for tensors of this type."""
-    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[like.dtype]}")
+    return _kernel(name, like.dtype)
+
+
+@functools.cache
+def _kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[dtype]}")
     return function
 
 
@@ -248,6 +256,7 @@ def _declare(library: ctypes.CDLL) -> None:
     for name, arguments in exported.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    library.first_outside.argtypes, library.first_outside.restype = [P, N, N, N], N
     if library.has_tiles():
         library.tile_product.argtypes = TILE_PRODUCT
         library.tile_product.restype = None

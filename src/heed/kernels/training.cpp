@@ -236,4 +236,10 @@ extern "C" {
 EXPORT(float)
 EXPORT(bf16)
 void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(Shape); }
+// The place of the first of n numbers that is below `least` or not below `end`, or -1.
+int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end) {
+    for (int64_t i = 0; i < n; i++)
+        if (numbers[i] < least || numbers[i] >= end) return i;
+    return -1;
+}
 }

@@ -281,7 +281,7 @@ class BeamState:
         return x
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
-        parents, lengths = self._slots[rows], self._lengths[rows]
+        parents = self._slots[rows]
         if len(sentences) < len(self._sentences):
             stays = torch.zeros(len(self._sentences), dtype=torch.bool)
             stays[sentences] = True
@@ -291,11 +291,13 @@ class BeamState:
             self._free.sort(reverse=True)  # the first places first, whose memory is already taken
             self._sentences, self._src_lengths = self._sentences[sentences], self._src_lengths[sentences]
             self._memories = self._memories[:, sentences].contiguous()
-            self._longest = int(lengths.max()) if len(lengths) else 0
-        self._slots, self._lengths = self._rows_of(self._sentences), lengths
+            self._lengths = self._lengths[rows]  # all rows of a sentence are as long
+            self._longest = int(self._lengths.max()) if len(sentences) else 0
+            self._slots = self._rows_of(self._sentences)
         n = self._longest
         self._ancestors[self._slots, :n] = self._ancestors[parents, :n]
         if len(sentences) == 0 and self._n_places < self._most:
+            self._caches.clear()  # whoever has seen the list would keep them
             self._begin()
 
     def _layers(self) -> list[DecoderLayer]:
@@ -325,10 +327,12 @@ class BeamState:
         ancestors = torch.zeros(self._n_places * self._beam, capacity, dtype=torch.int32)
         ancestors[self._slots, :n] = self._ancestors[old_slots, :n] + moved
         self._ancestors = ancestors
-        for i, cache in enumerate(self._caches):
-            self._caches[i] = self._empty_cache(capacity)
+        old_caches, self._caches = self._caches, []
+        while old_caches:  # one is freed before the next is copied
+            cache, larger = old_caches.pop(0), self._empty_cache(capacity)
             for slot, old in zip(self._slots.tolist(), old_slots.tolist(), strict=True):
-                self._caches[i][slot, :n] = cache[old, :n]
+                larger[slot, :n] = cache[old, :n]
+            self._caches.append(larger)
 
 
 def _packed_layers(model: Transformer) -> DecoderLayers | None:
