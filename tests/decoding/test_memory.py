@@ -27,7 +27,7 @@ PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not 
 MEASURED = (  # a process of its own, so that no other child of the tests counts
     "import resource, subprocess, sys\n"
     "done = subprocess.run([sys.executable, '-m', 'heed', *sys.argv[1:]])\n"
-    "sys.stderr.write(f'peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000}')\n"
+    "sys.stderr.write(f'peak {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 10**6}')\n"
     "sys.exit(done.returncode)"
 )
 
