@@ -53,7 +53,7 @@ class Int8Weight(PackedWeight):
         d_out, d_in = weight.shape
         weight = weight.float()
         steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
-        whole = (weight / steps[:, None]).round().nan_to_num()  # of what is not finite the step is not either
+        whole = (weight / steps[:, None]).round_().nan_to_num_()  # of what is not finite the step is not either
         filled = F.pad(whole.to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
         panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
         offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
