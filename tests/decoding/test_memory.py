@@ -51,7 +51,8 @@ def tokenizer_of_base():
 
 @linux
 @needs_kernels
-def test_base_translates_a_long_line_within_700_megabytes(tokenizer_of_base, tmp_path):
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_base_translates_a_long_line_within_700_megabytes(tokenizer_of_base, tmp_path, precision):
     words, tokenizer = tokenizer_of_base
     assert len(tokenizer) == 37_000
     torch.manual_seed(1)
@@ -59,6 +60,7 @@ def test_base_translates_a_long_line_within_700_megabytes(tokenizer_of_base, tmp
     n_words = next(n for n in range(50, 400) if len(tokenizer.encode(" ".join(words[:n]))) >= 200)
     text, peak = measured(
         *("translate", tmp_path / "base", "--beam", 4, "--min-tokens", 210, "--max-tokens", 220),
+        *("--precision", precision),
         stdin=" ".join(words[:n_words]) + "\n",
     )
     assert len(tokenizer.encode(text.strip("\n"))) > 150

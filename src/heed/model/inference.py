@@ -95,7 +95,8 @@ def pack(model: Transformer, precision: DecodingPrecision) -> Transformer:
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             kinds["bf16"] = PackedLinear
     if precision in kinds:
-        for module in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
+        # The map to logits, the largest, comes last, when the others have shrunk.
+        for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, kinds[precision](child))
