@@ -15,7 +15,7 @@ from heed.data.lines import wait_for_more, windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import pack, packed
+from heed.model.inference import packed
 from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
@@ -68,20 +68,11 @@ class Translator:
         *,
         precision: DecodingPrecision = "fp32",
         report: Callable[[str], None] = lambda line: None,
+        copy: bool = True,
     ):
+        """copy: whether the models stay as they are; else they become the translator's, which halves the memory."""
         given = [models] if isinstance(models, Transformer) else models
-        self._set_up([packed(model, precision) for model in given], tokenizer, settings, precision, report)
-
-    def _set_up(
-        self,
-        models: list[Transformer],
-        tokenizer: Tokenizer,
-        settings: DecodingSettings | None,
-        precision: DecodingPrecision,
-        report: Callable[[str], None],
-    ) -> None:
-        """The rest of __init__, of models that are packed."""
-        self.models = models
+        self.models = [packed(model, precision, copy=copy) for model in given]
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
@@ -118,10 +109,8 @@ class Translator:
         values = loaded[0].card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folders[0]))
         machine = choose_machine("fp32", device=device)
-        translator = cls.__new__(cls)  # the models are its own: copies of them, as __init__ makes, would be waste
-        models = [pack(one.model.to(machine.device), precision) for one in loaded]
-        translator._set_up(models, tokenizer, settings, precision, report)
-        return translator
+        models = [one.model.to(machine.device) for one in loaded]
+        return cls(models, tokenizer, settings, precision=precision, report=report, copy=False)
 
     def translate(self, texts: Iterable[str], *, n_best: int = 1, **options: Any) -> list[Translation]:
         """One translation a text, in order. An empty or blank text stays empty. `options`: those of `stream`."""

@@ -6,10 +6,10 @@ is searched beside it. `PlainState` is for everything else, on `Transformer.deco
 its end before the next.
 """
 
-import copy
 import ctypes
 import math
 from contextlib import suppress
+from copy import deepcopy
 from typing import Protocol, cast, runtime_checkable
 
 import torch
@@ -73,21 +73,16 @@ class Int8Linear(nn.Module):
 FIRST_CAPACITY, MAX_CACHES = 64, 2**33
 
 
-def packed(model: Transformer, precision: DecodingPrecision) -> Transformer:
-    """A copy of the model to translate with: see `pack`."""
-    return pack(copy.deepcopy(model), precision)
+def packed(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+    """A model to translate with: its products packed where the kernels are at hand, else only cast.
 
-
-def pack(model: Transformer, precision: DecodingPrecision) -> Transformer:
-    """The model, made ready to translate with: its products packed where the kernels are at hand, else only cast.
-
-    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be. A weight is freed as
-    soon as it is packed, so memory never holds all of them twice.
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be. Without `copy` the
+    model itself is changed, and a weight is freed as soon as it is packed: memory never holds all of them twice.
     """
     on_cpu = model.src_embedding.weight.is_cpu
     if precision == "int8" and not (on_cpu and has_int8()):
         raise HeedError("int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take bf16 or fp32.")
-    model = model.eval().requires_grad_(False)
+    model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"int8": Int8Linear}
     if on_cpu and library() is not None:

@@ -15,7 +15,7 @@ from heed.data.batching import SpecialIds
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import pack, packed
+from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
@@ -59,15 +59,11 @@ class Parser:
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
         report: Callable[[str], None] = lambda line: None,
+        copy: bool = True,
     ):
-        self._set_up(packed(model, precision), tokenizer, settings, linearisation)
-        self.constrained, self.report = constrained, report
-
-    def _set_up(
-        self, model: Transformer, tokenizer: Tokenizer, settings: DecodingSettings, linearisation: LinearisationSettings
-    ) -> None:
-        """Of __init__ what a packed model is enough for."""
-        self.model, self.tokenizer, self.settings, self.linearisation = model, tokenizer, settings, linearisation
+        """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
+        self.model, self.tokenizer, self.settings = packed(model, precision, copy=copy), tokenizer, settings
+        self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS
@@ -97,10 +93,10 @@ class Parser:
         values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
         settings = validated(DecodingSettings, values, where=str(folder))
         model = loaded.model.to(choose_machine("fp32", device=device).device)
-        parser = cls.__new__(cls)  # the model is its own: a copy of it, as __init__ makes, would be waste
-        parser._set_up(pack(model, precision), loaded.tokenizer, settings, linearisation)
-        parser.constrained, parser.report = constrained, report
-        return parser
+        return cls(
+            model, loaded.tokenizer, settings, linearisation,
+            precision=precision, constrained=constrained, report=report, copy=False,
+        )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse a sentence, in order. A blank one has no tree, one that is far too long a flat one.
