@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.model.transformer import Architecture
-from heed.workers import OtherWorkerEnded, SharedMemory, Workers
+from heed.workers import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -71,6 +71,16 @@ def test_a_worker_whose_connection_breaks_is_noticed():
         other.link._channels[0].close()
         with pytest.raises(OtherWorkerEnded, match="another worker has ended"):
             first.all_reduce_(torch.zeros(3))
+
+
+def test_a_python_without_memfd_create_shares_memory_all_the_same(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    said: list[str] = []
+    memory = _anonymous_memory(said.append)
+    assert memory is not None and not said
+    os.ftruncate(memory, 4096)
+    assert os.fstat(memory).st_size == 4096 and not os.get_inheritable(memory)
+    os.close(memory)
 
 
 def test_nothing_in_heed_unpickles():

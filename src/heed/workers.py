@@ -5,6 +5,7 @@ sockets and anonymous memory, which have no name or port by which another user c
 torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -310,9 +311,15 @@ def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], N
 
 def _anonymous_memory(report: Callable[[str], None]) -> int | None:
     try:
-        return os.memfd_create("heed")
-    except OSError as error:
-        report(f"Workers cannot share memory ({error.strerror}); this process trains alone.")
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create("heed")
+        # A Python that was built on an older system lacks it, as conda's does; the C library need not.
+        close_on_exec = 1
+        if (descriptor := ctypes.CDLL(None, use_errno=True).memfd_create(b"heed", close_on_exec)) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(descriptor)
+    except (OSError, AttributeError) as error:
+        report(f"Workers cannot share memory ({error}); this process trains alone.")
         return None
 
 
