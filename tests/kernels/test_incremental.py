@@ -79,7 +79,7 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sente
     logits = incremental.int8_product(x, weight)
     whole = incremental.best_continuations(logits, *arguments, eos=2, k=2 * beam)
     assert torch.equal(lazy[1], whole[1])
-    torch.testing.assert_close(lazy[0], whole[0], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(lazy[0], whole[0], atol=1e-5, rtol=1e-5)  # sums of exponentials in another order
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -19,7 +19,7 @@ from heed.model.inference import packed
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
-from heed.runtime import DecodingPrecision, choose_machine, keep_freed_memory
+from heed.runtime import DecodingPrecision, choose_machine, forget_library_pages, keep_freed_memory
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -86,6 +86,7 @@ class Parser:
     ) -> "Parser":
         """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
         keep_freed_memory()
+        forget_library_pages()
         loaded = load_model(Path(folder))
         if not loaded.card.parsing:
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
