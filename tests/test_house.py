@@ -1,11 +1,16 @@
 """The shape of the house: public names, what imports torch, that commands in the README exist."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import heed
+from heed.kernels.library import state
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -15,6 +20,12 @@ def test_public_names_load_and_importing_heed_imports_no_torch():
     code = "import sys, heed; print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("c++"), reason="needs Linux and a C++ compiler")
+def test_the_kernels_are_there_wherever_they_can_be():
+    """Without them their tests are skipped, so this one says why."""
+    assert os.environ.get("HEED_KERNELS") == "0" or state() == "Heed's kernels", state()
 
 
 def test_every_command_and_recipe_in_the_readme_exists(heed):

@@ -118,7 +118,7 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
 
 
 def test_a_test_set_is_called_by_a_plain_name():
-    ways_out = ["../../../escaped", "/tmp/escaped", "a/b", "a\\b", ".hidden", "..", "", " ", "a ", " a", "a\nb", "a\0b"]
+    ways_out = ["../../../escaped", "/escaped", "a/b", "a\\b", ".hidden", "..", "", " ", "a ", " a", "a\nb", "a\0b"]
     for name in (*ways_out, "\x1b[31m", "a\u202eb", "train", "dev", "Train", "DEV", "x" * 65, "x" * 10**6):
         with pytest.raises(HeedError, match="a test set cannot be called") as caught:
             validated(DataSettings, {"src": "a", "tgt": "b", "tests": {name: ["x", "y"]}}, where="r.toml")

@@ -215,7 +215,7 @@ def translate(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="No translation has more tokens.")] = None,
     prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
     n_best: Annotated[
-        int, typer.Option(min=1, help="Print so many lines a line of input: its hypotheses, then blank ones.")
+        int, typer.Option(min=1, help="Lines to print for each line of input: its best hypotheses, then blank lines.")
     ] = 1,
     sample: Annotated[
         float | None,

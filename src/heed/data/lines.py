@@ -65,9 +65,9 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
 
 
 def bounded_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The lines, without newlines, of what `read` gives: at most so many bytes, none at the end.
+    """The lines, without newlines, of the bytes that `read(n)` returns, at most n at a time and none at the end.
 
-    The last one may be longer than MAX_LINE_BYTES; of what follows nothing is read.
+    Reading stops after a line that is longer than MAX_LINE_BYTES.
     """
     rest = b""
     while chunk := read(CHUNK_BYTES):

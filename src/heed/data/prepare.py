@@ -56,7 +56,10 @@ class DataSettings(Settings):
     )
     max_tokens: int = Field(256, ge=1, le=1_000_000, description="a training pair with a longer side is left out")
     max_ratio: float = Field(
-        9.0, ge=1, le=1_000_000, description="nor one whose longer side has more than so many times the other's"
+        9.0,
+        ge=1,
+        le=1_000_000,
+        description="drop a training pair if one side is more than this many times longer than the other",
     )
 
     @model_validator(mode="after")

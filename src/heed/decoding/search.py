@@ -49,8 +49,8 @@ class SamplingSettings(Settings):
     """How to draw instead of searching; what is drawn depends on the seed and the source's number alone."""
 
     temperature: float = Field(1.0, ge=0.01, le=100, description="divides the logits")
-    top_k: int | None = Field(None, ge=1, le=2**24, description="draw among so many most probable ids")
-    top_p: float = Field(1.0, gt=0, le=1, description="draw among the fewest ids that hold so much probability")
+    top_k: int | None = Field(None, ge=1, le=2**24, description="draw from the k most probable ids")
+    top_p: float = Field(1.0, gt=0, le=1, description="draw from the fewest ids whose probabilities add up to p")
     seed: int = Field(1, ge=0, le=2**63 - 1, description="of the draws")
 
 
@@ -547,7 +547,7 @@ class _Live:
         return torch.from_numpy(rows[kept].ravel()), torch.from_numpy(kept)
 
     def _resize(self, width: int) -> None:
-        """Makes room for so many ids of every target."""
+        """Makes room for `width` ids of every target."""
         self.history, self.best_ids = _widened(self.history, width, 0), _widened(self.best_ids, width, 0)
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 from heed.files import own_file, whole_file
-
-MAX_LINE_BYTES = 2**20  # of metrics.jsonl; Heed's own entries are far shorter
 
 
 class Logbook:
