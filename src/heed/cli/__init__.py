@@ -1,14 +1,9 @@
 """One sub-command a verb: reads arguments, calls the pipeline or a room, prints. Only the verbs import torch."""
 
 import math
-import os
-import re
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +11,7 @@ import typer
 
 from heed.cli.paper import paper_app
 from heed.cli.parsing import evalb, parse
+from heed.cli.process import run_and_exit
 from heed.cli.terminal import (
     JSON,
     Alpha,
@@ -25,7 +21,6 @@ from heed.cli.terminal import (
     Mirror,
     PrecisionOption,
     decoding_precision,
-    drop,
     message,
     print_json,
     print_text,
@@ -33,7 +28,7 @@ from heed.cli.terminal import (
     show,
     standard_input,
 )
-from heed.errors import HeedError, Stopped
+from heed.errors import HeedError
 from heed.text.printable import printable
 
 app = typer.Typer(
@@ -500,18 +495,6 @@ def bench_decode(
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
 
 
-class Interrupted(BaseException):
-    """A signal; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.signal = number
-
-
-def _interrupt(number: int, _: object) -> None:
-    raise Interrupted(number)
-
-
 def _counted(lines: Iterable[str]) -> Iterator[str]:
     """The lines; how many there have been is shown where a person watches and the output goes elsewhere."""
     shown = sys.stderr.isatty() and not sys.stdout.isatty()
@@ -539,102 +522,5 @@ def _progress(name: str, done: int, total: int | None) -> None:
 
 
 def main() -> None:
-    """The command `heed`. What a user can mend is one line on standard error and exit status 1; a bug of Heed's 70."""
-    _open_standard_streams()
-    _on_signals(_interrupt)
-    status = 0
-    try:
-        try:
-            status = _run(sys.argv[1:])
-        except (Interrupted, SystemExit):
-            raise
-        except BaseException as error:  # a panic of the tokenizers library is no Exception
-            status = _report(error)
-        sys.stdout.flush()
-    except Interrupted as stop:
-        _on_signals(signal.SIG_IGN)
-        drop(sys.stdout)  # whose reader may be stuck
-        say("heed: interrupted; a training run resumes by the same command.")
-        status = 128 + stop.signal
-    except OSError as error:
-        drop(sys.stdout)
-        status = status or _report(error)
-    _on_signals(signal.SIG_IGN)  # all that is left is to end
-    sys.exit(status)
-
-
-def _on_signals(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-
-
-def _open_standard_streams() -> None:
-    """Sets how they encode. Those that are closed lead nowhere, else the next file that is opened would be one of them.
-
-    Nothing could be printed to a closed standard output, so that Heed ends. Verbs that read find sys.stdin None.
-    """
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    for descriptor in (number for number, stream in enumerate(streams) if stream is None):
-        opened = os.open(os.devnull, os.O_RDWR)
-        os.dup2(opened, descriptor)
-        if opened != descriptor:
-            os.close(opened)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-    if sys.stdout is None:
-        say("heed: standard output is closed; give it somewhere to go, such as > FILE.")
-        sys.exit(1)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
-
-
-# click's; typer may have its own copy of click, which has no public name for it.
-UsageError: Any = typer.BadParameter.__mro__[1]
-
-
-def _run(arguments: list[str]) -> int:
-    """Runs the verb; returns the exit status of help and of a wrong command line."""
-    # Not app(): it prints what it finds wrong as it is, and takes a closed pipe for a failure.
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("heed", arguments) as context:
-            command.invoke(context)
-    except typer.Exit as done:
-        return done.exit_code
-    except UsageError as error:
-        if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
-            error.message = printable(error.message)
-        with suppress(OSError):
-            error.show(sys.stderr)
-        return int(error.exit_code)
-    return 0
-
-
-OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
-
-
-def _report(error: BaseException) -> int:
-    """Says in one line why Heed ends; returns the exit status."""
-    first_line = str(error).partition("\n")[0]
-    if isinstance(error, BrokenPipeError):
-        return 0  # the reader has had enough, as `head` does
-    if isinstance(error, Stopped):
-        return 128 + error.signal
-    if isinstance(error, HeedError):
-        say(f"heed: {error}")
-    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error))):
-        say(f"heed: not enough memory ({first_line or 'MemoryError'}); take a smaller batch, beam or model.")
-    elif isinstance(error, RecursionError):
-        say(f"heed: the input is nested too deeply ({first_line}).")
-    elif isinstance(error, OSError) and error.strerror:
-        say(f"heed: {error.filename or 'output'}: {error.strerror}.")
-    else:
-        say(
-            f"heed: internal error: {type(error).__name__}: {first_line}; this is a bug of Heed's: report it to the "
-            "issue tracker with the traceback that HEED_DEBUG=1 shows."
-        )
-        if os.environ.get("HEED_DEBUG") == "1":
-            for line in "".join(traceback.format_exception(error)).splitlines():
-                say(line)
-        return 70  # EX_SOFTWARE of sysexits.h
-    return 1
+    """The command `heed`."""
+    run_and_exit(app)
