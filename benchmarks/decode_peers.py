@@ -27,10 +27,10 @@ from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
 
 from heed.data.batching import SpecialIds
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.inference import packed
+from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
-from heed.runtime import keep_freed_memory
+from heed.runtime.memory import keep_freed_memory
 
 SPECIAL = SpecialIds(PAD, BOS, EOS)
 HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
@@ -47,7 +47,7 @@ def random_model() -> Transformer:
 
 def heed_engine(model: Transformer, job: dict[str, Any], precision: str, two: str = "") -> Engine:
     keep_freed_memory()
-    ready = packed(model, precision)  # type: ignore[arg-type]
+    ready = prepack(model, precision)  # type: ignore[arg-type]
     settings = DecodingSettings(**settings_of(job))
 
     def run(sources: list[list[int]]) -> list[list[int]]:

@@ -58,9 +58,9 @@ def switch_off(what: str) -> None:
     """Puts PyTorch's own operations in the place of one of Heed's means."""
     import torch.nn.functional as F
 
-    from heed import runtime
-    from heed.kernels import fused, library
+    from heed.backends.cpu import build, training_ops
     from heed.model import transformer
+    from heed.runtime import memory
     from heed.training import objective, trainer
 
     def padded_features(
@@ -73,9 +73,9 @@ def switch_off(what: str) -> None:
 
     match what:
         case "kernels":
-            library.library = fused.library = lambda: None
+            build.library = training_ops.library = lambda: None
         case "tiles":
-            fused.has_tiles = lambda: False
+            training_ops.has_tiles = lambda: False
         case "attention":  # and the embedding's kernel, and padding comes back
             transformer.Transformer.features = padded_features
         case "add_norm":
@@ -83,20 +83,20 @@ def switch_off(what: str) -> None:
         case "bias_relu":
             transformer.FeedForward.forward = lambda self, x: self.outer(F.relu(self.inner(x)))
         case "loss":
-            fused.smoothed_loss_ = objective._smoothed_loss_
+            training_ops.smoothed_loss_ = objective._smoothed_loss_
         case "row_multiple":
-            fused.ROW_MULTIPLE = 1
+            training_ops.ROW_MULTIPLE = 1
         case "main_grad":
-            whole = trainer.Weights.__init__
+            whole = trainer.MasterWeights.__init__
 
             def without(self: Any, *arguments: Any) -> None:
                 whole(self, *arguments)
                 for parameter in self.model.parameters():
                     del parameter.main_grad
 
-            trainer.Weights.__init__ = without
+            trainer.MasterWeights.__init__ = without
         case "kept_memory":
-            runtime.keep_freed_memory = lambda: None
+            memory.keep_freed_memory = lambda: None
 
 
 def heed_steps(
@@ -105,20 +105,22 @@ def heed_steps(
     switch_off(without)
     from heed.data.batching import Batch, mask_places
     from heed.model.transformer import Architecture, Transformer
-    from heed.runtime import choose_machine, keep_freed_memory
-    from heed.training.trainer import TrainingSettings, Weights, make_optimizer, update
+    from heed.runtime.device import choose_machine
+    from heed.runtime.memory import keep_freed_memory
+    from heed.training.distributed import Workers
+    from heed.training.trainer import MasterWeights, TrainingSettings, make_optimizer, train_step
 
     keep_freed_memory()
     machine = choose_machine("fp32" if dtype == "fp32" else "bf16", device="cpu")
     settings = TrainingSettings()
-    weights = Weights(Transformer(Architecture(**shape), VOCAB_SIZE), machine)
+    weights = MasterWeights(Transformer(Architecture(**shape), VOCAB_SIZE), machine)
     optimizer = make_optimizer(weights.masters, settings)
     while True:
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
             tgt_mask = tgt_out != PAD
             batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows=np.arange(len(src)))
-            update(weights, optimizer, [batch], settings, machine, rate=LEARNING_RATE)
+            train_step(weights, optimizer, [batch], settings, machine, Workers(), rate=LEARNING_RATE)
             yield
 
 

@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 
 with install_import_hook(
-    ["heed.kernels", "heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"
+    ["heed.backends", "heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"
 ):
     import heed.decoding.translator
     import heed.training.objective

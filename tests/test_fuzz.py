@@ -23,14 +23,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heed.backends.cpu.build import library
 from heed.cli import main
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.errors import HeedError
-from heed.files import seal
-from heed.kernels.library import library
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.runtime.files import seal
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 from heed.training.trainer import micro_batch_loss
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import heed
-from heed.kernels.library import state
+from heed.backends.cpu.build import state
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from heed.errors import HeedError
-from heed.files import seal
 from heed.model.cost import weight_shapes
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import (
@@ -27,6 +26,7 @@ from heed.model_folder import (
     shared_weights,
     write_weights,
 )
+from heed.runtime.files import seal
 from heed.text.tokenizer import Tokenizer
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")

@@ -15,18 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heed.backends.cpu.training_ops import product
 from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.kernels.fused import product
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
-from heed.model.inference import packed
+from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
-from heed.runtime import DecodingPrecision, Machine, choose_machine, keep_freed_memory, memory_of, micro_batch_tokens
+from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
+from heed.runtime.memory import keep_freed_memory, memory_of
+from heed.training.distributed import Workers
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
-from heed.training.trainer import TrainingSettings, Weights, fitting, make_optimizer, update
+from heed.training.trainer import MasterWeights, TrainingSettings, largest_fitting_batches, make_optimizer, train_step
 
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
@@ -91,7 +93,7 @@ def training_speed(
     machine = choose_machine(settings.precision, device=device)
     tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
     torch.manual_seed(settings.seed)
-    weights = Weights(Transformer(arch, vocab_size), machine)
+    weights = MasterWeights(Transformer(arch, vocab_size), machine)
     optimizer = make_optimizer(weights.masters, settings)
     with tempfile.TemporaryDirectory() as folder:
         batches = TokenBatches(
@@ -102,7 +104,7 @@ def training_speed(
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
-        batches = fitting(weights, optimizer, batches, machine)
+        batches = largest_fitting_batches(weights, optimizer, batches, machine, Workers())
         steps = _Steps(batches, weights, optimizer, settings, machine)
         if machine.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(machine.device)
@@ -152,7 +154,7 @@ class _Steps:
     def __init__(
         self,
         batches: TokenBatches,
-        weights: Weights,
+        weights: MasterWeights,
         optimizer: torch.optim.Adam,
         settings: TrainingSettings,
         machine: Machine,
@@ -168,7 +170,7 @@ class _Steps:
         started = time.perf_counter()
         for rows in itertools.islice(self._plans, n_steps):
             collated = [self._batches.collate(part) for part in rows]
-            update(self._weights, self._optimizer, collated, self._settings, self._machine, rate=1e-5)
+            train_step(self._weights, self._optimizer, collated, self._settings, self._machine, Workers(), rate=1e-5)
             n_src += sum(int(batch.src_mask.sum()) for batch in collated)
             n_tgt += sum(batch.n_tgt_tokens for batch in collated)
             n_passes += len(collated)
@@ -321,7 +323,7 @@ def decoding_speed(
     keep_freed_memory()
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
-    model = packed(Transformer(arch, vocab_size).to(machine.device), precision)
+    model = prepack(Transformer(arch, vocab_size).to(machine.device), precision)
     settings = DecodingSettings(
         beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
     )

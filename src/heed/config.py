@@ -10,7 +10,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from heed.errors import HeedError
-from heed.files import read_bounded
+from heed.runtime.files import read_bounded
 
 MAX_TOML_BYTES = 2**18
 MAX_DEPTH = 16  # of nested tables and lists; no setting lies deeper than 3

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 
 from heed.config import Settings, cut, validated
 from heed.errors import HeedError
-from heed.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
 from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Architecture, Transformer
+from heed.runtime.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
 from heed.text.tokenizer import Tokenizer
 
 FORMAT = 1

@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 
+from heed.backends.cpu.build import state as kernels_state
 from heed.config import read_toml, toml_text, validated
 from heed.data.batching import Batch, SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.lines import read_pairs
 from heed.data.prepare import TextFiles, prepare
-from heed.data.sources import NotHere, Progress, fetch
+from heed.data.sources import DownloadProgress, NotHere, fetch
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score, Tokenization, bleu, chrf, exact_matches
-from heed.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
-from heed.kernels.library import state as kernels_state
 from heed.model.cost import n_parameters, parameters_by_part, training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, replace_card, save_model
@@ -30,20 +29,15 @@ from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees, training_trees, treebank_folder, trees_of, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe, read_preset, read_recipe
-from heed.runtime import (
-    Machine,
-    choose_machine,
-    keep_freed_memory,
-    matrix_product_rate,
-    micro_batch_tokens,
-    n_threads,
-)
+from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
+from heed.runtime.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
+from heed.runtime.memory import keep_freed_memory
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps, read_progress
+from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
 from heed.training.logbook import Logbook, duration
 from heed.training.trainer import train
-from heed.workers import join_workers, may_spawn, spawn_workers
 
 Report = Callable[[str], None]
 SUSTAINED = "sustained FLOP/s"  # of a large matrix product on the machine that trained, all workers together
@@ -84,7 +78,7 @@ def corpus_files(
     directory: Path,
     mirror: str | None,
     report: Report,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
     fetching: bool = True,
 ) -> TextFiles:
     """The text files that a recipe trains on; with `fetching` False NotHere names one that is not there.
@@ -145,30 +139,30 @@ def train_recipe(
     directory: Path,
     mirror: str | None,
     report: Report,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> list[Evaluation]:
     """Everything that is still missing in the run folder, in order: corpus, tokenizer, ids, training, average, scores.
 
     The same call again resumes. Returns the scores on the test sets, of the average and of the last checkpoint.
     """
     machine = choose_machine(recipe.training.precision)
-    machine = replace(machine, workers=join_workers(machine.device))
-    if not machine.workers.first:
+    workers = join_workers(machine.device)
+    if not workers.first:
         report, progress = _silent, None
     with ExitStack() as at_the_end:
-        if machine.workers.first:
+        if workers.first:
             at_the_end.enter_context(begun(recipe, run, report=report))
             corpus_files(recipe, run, directory=directory, mirror=mirror, report=report, progress=progress)
             if machine.device.type == "cpu":
                 kernels_state()  # makes them, once for all workers
-        if machine.workers.n == 1:
+        if workers.n == 1:
             arguments = ["train", str(run), "--dir", str(directory)]
             arguments += [] if mirror is None else ["--mirror", mirror]
             helpers = spawn_workers(n_workers(recipe, machine), arguments, report=report)
-            machine = replace(machine, workers=at_the_end.enter_context(helpers))
-        machine.workers.broadcast(None)  # until the first one has fetched all
+            workers = at_the_end.enter_context(helpers)
+        workers.broadcast(None)  # until the first one has fetched all
         files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
-        return train_files(recipe, files, run, machine, report=report)
+        return train_files(recipe, files, run, machine, workers, report=report)
 
 
 def n_workers(recipe: Recipe, machine: Machine) -> int:
@@ -189,10 +183,12 @@ def _silent(line: str) -> None:
     """Says nothing: what one of many workers says is enough."""
 
 
-def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *, report: Report) -> list[Evaluation]:
+def train_files(
+    recipe: Recipe, files: TextFiles, run: Path, machine: Machine, workers: Workers, *, report: Report
+) -> list[Evaluation]:
     """As `train_recipe`, on these files. Workers but the first one return no scores."""
     keep_freed_memory()
-    settings, workers = recipe.training, machine.workers
+    settings = recipe.training
     together = f" by {workers.n} workers" if workers.n > 1 else ""
     on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
     report(f"Computing on {machine}{together}{on_cpu}.")
@@ -251,7 +247,7 @@ def train_files(recipe: Recipe, files: TextFiles, run: Path, machine: Machine, *
         return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score.value}
 
     progress = train(
-        model, batches, settings, machine, run=run, checkpoints=checkpoints, validate=validate, report=report
+        model, batches, settings, machine, workers, run=run, checkpoints=checkpoints, validate=validate, report=report
     )
     if not workers.first:
         return []
@@ -399,7 +395,7 @@ def demo(run: Path, *, report: Report) -> Demo:
                     with whole_file(path) as temporary:
                         temporary.write_text("".join(f"{words(number)}\n" for number in numbers), encoding="utf-8")
         files = TextFiles((pairs["train"],), pairs["dev"])
-        train_files(recipe, files, run, choose_machine(recipe.training.precision), report=report)
+        train_files(recipe, files, run, choose_machine(recipe.training.precision), Workers(), report=report)
     translator = Translator.load(run / "model")
     sources = [english(number) for number in splits.test]
     references = [german(number) for number in splits.test]

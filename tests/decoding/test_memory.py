@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.conftest import SPECIAL
 
+from heed.backends.cpu.build import has_int8, library
 from heed.decoding import search as search_module
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.kernels.library import has_int8, library
 from heed.model import inference
-from heed.model.inference import packed
+from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
@@ -125,7 +125,7 @@ def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, precision, monkeypatch):
     torch.manual_seed(3)
-    model = packed(Transformer(small_arch, 50), precision)
+    model = prepack(Transformer(small_arch, 50), precision)
     draw = torch.Generator().manual_seed(3)
     sources = [torch.randint(3, 50, (n,), generator=draw).tolist() for n in (3, 200, 5, 90, 1, 150, 40, 8, 8)]
     settings = DecodingSettings(min_tokens=40)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.conftest import SPECIAL
 
+from heed.backends.cpu.build import has_int8, library
 from heed.data.batching import make_batch
 from heed.decoding import search as search_module
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.kernels.library import has_int8, library
-from heed.model.inference import PlainState, packed
+from heed.model.inference import PlainState, prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 
@@ -59,7 +59,7 @@ def damaged(model: Transformer, value: float, part: str) -> Transformer:
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
 @pytest.mark.parametrize("how", [{}, {"sampling": SamplingSettings()}, {"constraint": Anything()}])
 def test_a_search_by_damaged_weights_is_an_error(small_model, road, precision, part, value, how):
-    model = packed(damaged(small_model, value, part), precision)
+    model = prepack(damaged(small_model, value, part), precision)
     with pytest.raises(HeedError, match="numbers are not finite"):
         list(search([model], [Source(0, [5, 6, 7]), Source(1, [8])], SPECIAL, DecodingSettings(), **how))
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
+from heed.backends.cpu.build import has_int8, library
 from heed.data.batching import make_batch
 from heed.decoding import search as search_module
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, length_penalty, search
-from heed.kernels.library import has_int8, library
-from heed.model.inference import PlainState, packed
+from heed.model.inference import PlainState, prepack
 from heed.model.transformer import Architecture, Transformer
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
@@ -82,7 +82,7 @@ def test_threads_that_share_a_search_find_what_one_finds(precision):
 
 
 PRECISIONS = ("fp32", "bf16", "int8") if has_int8() else ("fp32", "bf16")
-READY = {precision: packed(MODEL, precision) for precision in PRECISIONS} if library() else {}
+READY = {precision: prepack(MODEL, precision) for precision in PRECISIONS} if library() else {}
 
 
 @needs_kernels

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.kernels.library import has_int8, library
+from heed.backends.cpu.build import has_int8, library
 from heed.text.numbers import english, german, number_splits
 
 RECIPE = """

@@ -16,14 +16,14 @@ from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
 from heed.decoding.search import DecodingSettings, beam_search
 from heed.errors import HeedError
-from heed.files import seal
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights
-from heed.runtime import Machine
+from heed.runtime.device import Machine
+from heed.runtime.files import seal
 from heed.training import trainer
-from heed.training.checkpoint import STATE_FILES, Checkpoints, Progress, averaged_weights, checkpoint_steps
-from heed.training.trainer import TrainingSettings, Weights, make_optimizer, micro_batch_loss, train, update
-from heed.workers import Workers
+from heed.training.checkpoint import STATE_FILES, Checkpoints, TrainState, averaged_weights, checkpoint_steps
+from heed.training.distributed import Workers
+from heed.training.trainer import MasterWeights, TrainingSettings, make_optimizer, micro_batch_loss, train, train_step
 
 FP32 = Machine(torch.device("cpu"), torch.float32, "test")
 BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
@@ -85,6 +85,7 @@ def run_training(
         batches,
         settings,
         machine,
+        Workers(),
         run=tmp_path / name,
         checkpoints=checkpoints,
         validate=validate,
@@ -136,7 +137,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
     ((whole,),) = batches.plan(0)
     gradients = []
     for parts in ([whole], [whole[:5], whole[5:17], whole[17:]]):
-        weights = Weights(model, FP32)
+        weights = MasterWeights(model, FP32)
         collated = [batches.collate(rows) for rows in parts]
         n_tokens = sum(batch.n_tgt_tokens for batch in collated)
         for batch in collated:
@@ -155,7 +156,7 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
     batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
     ((rows,),) = batches.plan(0)
     machine = Machine(torch.device("meta"), torch.bfloat16, "test")
-    weights = Weights(
+    weights = MasterWeights(
         Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, attention_dropout=0.1), 50), machine
     )
 
@@ -166,7 +167,7 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
 
     optimizer = Plain(weights.masters.parameters())
     settings = TrainingSettings()
-    update(weights, optimizer, [batches.collate(rows)], settings, machine, rate=1e-3)
+    train_step(weights, optimizer, [batches.collate(rows)], settings, machine, Workers(), rate=1e-3)
 
 
 def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):
@@ -241,7 +242,7 @@ def test_a_step_without_a_finite_gradient_is_left_out_and_its_lines_are_named(tm
 
 
 def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_path, number_tokenizer):
-    real, calls, told = trainer.update, 0, []
+    real, calls, told = trainer.train_step, 0, []
 
     def poisoned(weights, *arguments, **options):
         nonlocal calls
@@ -252,7 +253,7 @@ def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_pa
         return real(weights, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "update", poisoned)
+        patch.setattr(trainer, "train_step", poisoned)
         model, progress = run_training(tmp_path, number_tokenizer, "poison", report=told.append)
     assert progress.step == 30 and progress.detours == 1
     assert any("Going back to step 10" in line for line in told)
@@ -347,7 +348,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, numb
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         optimizer.step()
-        checkpoints.save(model, optimizer, Progress(step=step))
+        checkpoints.save(model, optimizer, TrainState(step=step))
         states[step] = [[parameter.detach(), *optimizer.state[parameter].values()] for parameter in model.parameters()]
     path, content = folder / "2" / name, bytearray((folder / "2" / name).read_bytes())
     at = int(place * len(content))

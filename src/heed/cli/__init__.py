@@ -166,7 +166,7 @@ def train(
 def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) -> None:
     from heed.benchmark import forecast
     from heed.pipeline import count_pairs, n_workers
-    from heed.runtime import choose_machine
+    from heed.runtime.device import choose_machine
 
     n_pairs = count_pairs(recipe, directory=directory, mirror=mirror, report=say)
     if n_pairs is None and recipe.training.max_epochs is not None:
@@ -375,7 +375,7 @@ def attention(
 
     A page (.html) holds all of it; the address that is printed opens it at the view, layer, heads and word asked for.
     """
-    from heed.files import check_target
+    from heed.runtime.files import check_target
     from heed.visualization import render
     from heed.visualization.trace import VIEWS, trace, word_place
 

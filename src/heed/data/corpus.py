@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heed.config import cut, shown
 from heed.errors import HeedError
-from heed.files import check, manifest, read_json, seal, whole_folder, write_json
+from heed.runtime.files import check, manifest, read_json, seal, whole_folder, write_json
 
 SIDES = ("src", "tgt")
 ID_FILES = tuple(f"{side}.{kind}" for side in SIDES for kind in ("bin", "offsets.npy"))

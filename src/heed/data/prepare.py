@@ -17,7 +17,7 @@ from heed.config import Settings, shown
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import FilePair, read_pairs
 from heed.errors import HeedError
-from heed.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
+from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time

@@ -22,10 +22,10 @@ from typing import IO
 from heed.config import shown
 from heed.data.lines import FilePair, decoded_lines
 from heed.errors import HeedError
-from heed.files import whole_file
+from heed.runtime.files import whole_file
 
 Report = Callable[[str], None]
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 # The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
 MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
@@ -163,7 +163,7 @@ def fetch(
     directory: Path,
     mirror: str | None,
     report: Report,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
     fetching: bool = True,
 ) -> CorpusFiles:
     """The files of a named corpus, verified; what is missing is downloaded into DIRECTORY/NAME.
@@ -258,7 +258,7 @@ class Store:
         corpus: str,
         report: Report,
         mirror: str | None = None,
-        progress: Progress | None = None,
+        progress: DownloadProgress | None = None,
         retry_seconds: float = 2.0,
         fetching: bool = True,
         max_bytes: int | None = None,

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from heed.backends.cpu import decoding_ops
+from heed.backends.cpu.decoding_ops import Int8Logits
 from heed.config import Settings
 from heed.data.batching import SpecialIds, padded_sources
 from heed.errors import HeedError
-from heed.kernels import incremental
-from heed.kernels.incremental import Int8Logits
 from heed.model.inference import FIRST_CAPACITY, bytes_a_position, not_finite, search_state
 from heed.model.transformer import Transformer
-from heed.runtime import free_memory
+from heed.runtime.memory import free_memory
 
 # The most tokens of all targets that are searched at a time, and the most bytes that they need; base reaches these
 # first with beams above 21. A single sentence may exceed both if that much memory is free.
@@ -433,7 +433,7 @@ class _Live:
         log_probs = torch.from_numpy(np.ascontiguousarray(self.log_probs)).to(self.device)
         if active is not None:
             may_end = torch.from_numpy(self.lengths >= self.settings.min_tokens)
-            values, index = incremental.best_continuations(
+            values, index = decoding_ops.best_continuations(
                 logits, active, log_probs, self._required(), self.never, may_end, eos=self.special.eos, k=k
             )
         else:

@@ -15,11 +15,12 @@ from heed.data.lines import wait_for_more, windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import packed
+from heed.model.inference import prepack
 from heed.model.trace import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.runtime import DecodingPrecision, choose_machine, forget_library_pages, keep_freed_memory
+from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.memory import keep_freed_memory, release_library_pages
 from heed.text.tokenizer import Tokenizer
 
 # Sentences that are searched at a time, and pairs that are scored at a time: so many, and so many ids.
@@ -72,7 +73,7 @@ class Translator:
     ):
         """copy: whether the models stay as they are; else they become the translator's, which halves the memory."""
         given = [models] if isinstance(models, Transformer) else models
-        self.models = [packed(model, precision, copy=copy) for model in given]
+        self.models = [prepack(model, precision, copy=copy) for model in given]
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
@@ -101,7 +102,7 @@ class Translator:
         `changes`: DecodingSettings by name; None changes nothing. HeedError if the folders' tokenizers differ.
         """
         keep_freed_memory()
-        forget_library_pages()
+        release_library_pages()
         loaded = [load_model(Path(folder)) for folder in folders]
         tokenizer = loaded[0].tokenizer
         for folder, other in zip(folders[1:], loaded[1:], strict=True):

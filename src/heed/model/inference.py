@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from heed.backends.cpu import decoding_ops, training_ops
+from heed.backends.cpu.build import has_int8, library, ready
+from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, Fp32Weight, Int8Logits, Int8Weight, PackedWeight
+from heed.backends.cpu.training_ops import Spans
 from heed.errors import HeedError
-from heed.kernels import fused, incremental
-from heed.kernels.fused import Spans
-from heed.kernels.incremental import Beams, DecoderLayers, Fp32Weight, Int8Logits, Int8Weight, PackedWeight
-from heed.kernels.library import has_int8, library, ready
 from heed.model.transformer import DecoderLayer, DecoderState, EncoderLayer, Transformer
-from heed.runtime import DecodingPrecision
+from heed.runtime.device import DecodingPrecision
 
 
 def not_finite() -> HeedError:
@@ -41,7 +41,7 @@ class Fp32Linear(nn.Module):
         self.packed = Fp32Weight(linear.weight.detach(), linear.bias)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        return incremental.fp32_product(x, self.packed)
+        return decoding_ops.fp32_product(x, self.packed)
 
 
 class PackedLinear(nn.Module):
@@ -65,7 +65,7 @@ class Int8Linear(nn.Module):
         self.packed = Int8Weight(linear.weight.detach(), linear.bias)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        return incremental.int8_product(x, self.packed)
+        return decoding_ops.int8_product(x, self.packed)
 
 
 # Positions that a search's caches have at first, and the most bytes of all caches: of addresses, since memory that is
@@ -73,7 +73,7 @@ class Int8Linear(nn.Module):
 FIRST_CAPACITY, MAX_CACHES = 64, 2**33
 
 
-def packed(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
     """A model to translate with: its products packed where the kernels are at hand, else only cast.
 
     int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where that cannot be. Without `copy` the
@@ -271,8 +271,8 @@ class BeamState:
         x = self._embed(self._model.tgt_embedding, tokens[active], self._lengths[active])
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
             own, source = layer.self_attention, layer.cross_attention
-            x = layer.self_attention_norm(x, own.out(incremental.attend_to_past(own.qkv(x), cache, beams)))
-            x = layer.cross_attention_norm(x, source.out(incremental.attend_to_source(source.q(x), memories, beams)))
+            x = layer.self_attention_norm(x, own.out(decoding_ops.attend_to_past(own.qkv(x), cache, beams)))
+            x = layer.cross_attention_norm(x, source.out(decoding_ops.attend_to_source(source.q(x), memories, beams)))
             x = layer.feed_forward_norm(x, layer.feed_forward(x))
         return x
 
@@ -305,7 +305,7 @@ class BeamState:
     def _embed(self, table: nn.Embedding, ids: Tensor, places: Tensor) -> Tensor:
         positions = self._model.sinusoid_rows(int(places.max()) + 1)
         scale = math.sqrt(self._arch.d_model)
-        return fused.embed(ids, places, table.weight, positions, scale=scale, dropout=0.0)
+        return training_ops.embed(ids, places, table.weight, positions, scale=scale, dropout=0.0)
 
     def _grow(self) -> None:
         """Twice the positions, if need be for fewer sentences. What lives moves to the first places.

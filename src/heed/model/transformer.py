@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from heed.backends.cpu import training_ops
+from heed.backends.cpu.build import check_range, ready
+from heed.backends.cpu.training_ops import Spans
 from heed.config import Settings
 from heed.errors import HeedError
-from heed.kernels import fused
-from heed.kernels.fused import Spans
-from heed.kernels.library import check_range, ready
 from heed.model.attention import Dropout, attention, restricted_attention
 
 
@@ -92,7 +92,7 @@ class Linear(nn.Linear):
     """x Wᵀ + b, by the kernels where they have a faster product than PyTorch."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return fused.linear(x, self.weight, self.bias)
+        return training_ops.linear(x, self.weight, self.bias)
 
 
 def _split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -136,7 +136,9 @@ class SelfAttention(nn.Module):
     def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:
         """The same of sentences that lie end to end."""
         qkv, rate, widths = self.qkv(x), self.dropout.present_rate, self.widths
-        mixed = fused.self_attention(qkv, spans, n_heads=self.n_heads, widths=widths, causal=causal, dropout=rate)
+        mixed = training_ops.self_attention(
+            qkv, spans, n_heads=self.n_heads, widths=widths, causal=causal, dropout=rate
+        )
         return self.out(mixed)
 
 
@@ -169,7 +171,7 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """The same of sentences that lie end to end, on both sides."""
         q, kv, rate = self.q(x), self.kv(memory), self.dropout.present_rate
-        mixed = fused.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths, dropout=rate)
+        mixed = training_ops.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths, dropout=rate)
         return self.out(mixed)
 
 
@@ -183,7 +185,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and ready(x):
-            return self.outer(fused.bias_relu(fused.linear(x, self.inner.weight, None), self.inner.bias))
+            return self.outer(training_ops.bias_relu(training_ops.linear(x, self.inner.weight, None), self.inner.bias))
         return self.outer(F.relu(self.inner(x)))
 
 
@@ -197,7 +199,7 @@ class AddNorm(nn.LayerNorm):
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
         if ready(x):
             rate = self.dropout.present_rate
-            return fused.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
+            return training_ops.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
         return super().forward(x + self.dropout(branch))
 
 
@@ -414,7 +416,7 @@ class Transformer(nn.Module):
             ids = ids.where(kept, -1)
         positions = self.sinusoid_rows(int(spans.places.max()) + 1)
         scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate
-        return fused.embed(
+        return training_ops.embed(
             spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate, left_out=kept is not None
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.errors import HeedError
-from heed.files import read_bounded, whole_file
+from heed.runtime.files import read_bounded, whole_file
 from heed.text.printable import printable
 from heed.visualization.render import save_figure
 

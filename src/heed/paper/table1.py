@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from heed.model.attention import Dropout, restricted_attention
 from heed.model.transformer import Architecture, Transformer
 from heed.paper.page import Page, command, prose, table
-from heed.runtime import keep_freed_memory, n_threads, processor
+from heed.runtime.device import n_threads, processor
+from heed.runtime.memory import keep_freed_memory
 
 Activations = Float[Tensor, "batch position d_model"]
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from heed.config import merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
 from heed.errors import HeedError
-from heed.files import Busy, locked, read_json, whole_file, write_json
 from heed.model.cost import n_parameters
 from heed.model.transformer import Architecture
 from heed.paper.page import Page, command, plain, prose
 from heed.pipeline import begun, corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
+from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
 from heed.text.printable import printable
 from heed.training.checkpoint import checkpoint_steps
 from heed.training.trainer import TrainingSettings

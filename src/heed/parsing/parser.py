@@ -15,11 +15,12 @@ from heed.data.batching import SpecialIds
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import packed
+from heed.model.inference import prepack
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
-from heed.runtime import DecodingPrecision, choose_machine, forget_library_pages, keep_freed_memory
+from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.memory import keep_freed_memory, release_library_pages
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -62,7 +63,7 @@ class Parser:
         copy: bool = True,
     ):
         """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
-        self.model, self.tokenizer, self.settings = packed(model, precision, copy=copy), tokenizer, settings
+        self.model, self.tokenizer, self.settings = prepack(model, precision, copy=copy), tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"
@@ -86,7 +87,7 @@ class Parser:
     ) -> "Parser":
         """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
         keep_freed_memory()
-        forget_library_pages()
+        release_library_pages()
         loaded = load_model(Path(folder))
         if not loaded.card.parsing:
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from heed.data.prepare import Tests
 from heed.errors import HeedError
-from heed.files import whole_file
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
+from heed.runtime.files import whole_file
 
 EXCHANGED = 0.15  # of the constituents of a made tree, but for those within exchanged ones
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from heed.config import Settings, shown
 from heed.errors import HeedError
-from heed.files import read_bounded, whole_file
+from heed.runtime.files import read_bounded, whole_file
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError
-from heed.files import check, read_json, seal, whole_folder, write_json
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
+from heed.runtime.files import check, read_json, seal, whole_folder, write_json
 from heed.text.tokenizer import Tokenizer
-from heed.workers import Workers
+from heed.training.distributed import Workers
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"
@@ -23,7 +23,7 @@ STATE_FILES = (*MODEL_FILES, "trainer.safetensors", "trainer.json")
 
 
 @dataclass
-class Progress:
+class TrainState:
     """Where a run stands: all that it needs, beside weights and moments, to go on as if never stopped.
 
     Dropout and the order of the batches need no state: seed, step, epoch and `detours` decide them.
@@ -87,7 +87,7 @@ class Checkpoints:
         return checkpoint_steps(self.folder)
 
     def save(
-        self, model: Transformer, optimizer: torch.optim.Optimizer, progress: Progress, *, stopped: bool = False
+        self, model: Transformer, optimizer: torch.optim.Optimizer, progress: TrainState, *, stopped: bool = False
     ) -> None:
         """Writes the checkpoint of this step, then deletes those beyond the last n; the first worker does, for all.
 
@@ -105,13 +105,13 @@ class Checkpoints:
             for step in self.steps()[: -self._keep]:
                 shutil.rmtree(self.folder / str(step), ignore_errors=True)
 
-    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
+    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fills model and optimizer from the newest good state and returns its progress; a new one if there is none.
 
         A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
         """
         name = self._workers.broadcast(self._newest_good() if self._workers.first else None)
-        return Progress() if name is None else _restored(self.folder / name, model, optimizer)
+        return TrainState() if name is None else _restored(self.folder / name, model, optimizer)
 
     def _newest_good(self) -> str | None:
         names = [str(step) for step in self.steps()] + [STOPPED] * (self.folder / STOPPED).is_dir()
@@ -129,15 +129,15 @@ class Checkpoints:
         return None
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> TrainState:
     """Where the run stood at a checkpoint. HeedError if it is none of this Heed."""
     try:
-        return Progress(**read_json(folder / "trainer.json"))
+        return TrainState(**read_json(folder / "trainer.json"))
     except TypeError as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
 
 
-def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
+def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
     progress = read_progress(folder)
     try:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
-from heed.files import own_file, whole_file
+from heed.runtime.files import own_file, whole_file
 
 
 class Logbook:

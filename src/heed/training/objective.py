@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.kernels import fused
-from heed.kernels.library import ready
+from heed.backends.cpu import training_ops
+from heed.backends.cpu.build import ready
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/performance.md); a GPU wants larger products.
@@ -52,17 +52,17 @@ class _ProjectedLoss(torch.autograd.Function):
         for start in range(0, len(features), chunk):
             x, y = features[start : start + chunk], targets[start : start + chunk]
             n = len(x)
-            if n % fused.ROW_MULTIPLE:
-                x = F.pad(x, (0, 0, 0, -n % fused.ROW_MULTIPLE))
-            logits = fused.product(x, weight.T, out=buffer[: len(x)])
-            turn_into_gradient = fused.smoothed_loss_ if ready(logits) else _smoothed_loss_
+            if n % training_ops.ROW_MULTIPLE:
+                x = F.pad(x, (0, 0, 0, -n % training_ops.ROW_MULTIPLE))
+            logits = training_ops.product(x, weight.T, out=buffer[: len(x)])
+            turn_into_gradient = training_ops.smoothed_loss_ if ready(logits) else _smoothed_loss_
             losses, nlls = turn_into_gradient(logits[:n], y, label_smoothing=epsilon)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
                 logits[n:] = 0
-                feature_grad[start : start + n] = fused.product(logits, weight, out=torch.empty_like(x))[:n]
-                fused.product(logits.T, x, out=weight_grad, add=True)
+                feature_grad[start : start + n] = training_ops.product(logits, weight, out=torch.empty_like(x))[:n]
+                training_ops.product(logits.T, x, out=weight_grad, add=True)
         if with_grad:
             ctx.save_for_backward(feature_grad, weight_grad)
         ctx.main_grad, ctx.dtype = getattr(weight, "main_grad", None), weight.dtype
@@ -82,7 +82,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
 
 def _smoothed_loss_(logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """As fused.smoothed_loss_."""
+    """As training_ops.smoothed_loss_."""
     log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     nll = -log_prob.gather(1, targets[:, None])[:, 0]
     loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)

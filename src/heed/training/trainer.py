@@ -16,18 +16,13 @@ from heed.config import Settings
 from heed.data.batching import Batch, TokenBatches
 from heed.errors import HeedError, Stopped
 from heed.model.transformer import Transformer
-from heed.runtime import (
-    Machine,
-    Precision,
-    free_memory,
-    memory_before_a_peak,
-    peak_memory,
-)
-from heed.signals import StopSignals, stop_signals
-from heed.training.checkpoint import Checkpoints, Progress
+from heed.runtime.device import Machine, Precision
+from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
+from heed.runtime.signals import StopSignals, stop_signals
+from heed.training.checkpoint import Checkpoints, TrainState
+from heed.training.distributed import NoAnswer, Workers
 from heed.training.logbook import Logbook, duration
 from heed.training.objective import learning_rate, projected_loss
-from heed.workers import NoAnswer
 
 MOST = 10**9  # of anything that is counted: larger numbers are mistakes
 UNITS = ("steps", "epochs", "minutes")
@@ -89,7 +84,7 @@ class TrainingSettings(Settings):
         return self
 
 
-class Weights:
+class MasterWeights:
     """The weights in fp32, which the optimizer moves, and the copy in the machine's precision, which computes.
 
     In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
@@ -149,7 +144,7 @@ def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float
     return projected_loss(features, model.output.weight, targets, label_smoothing=label_smoothing)
 
 
-class Update:
+class StepResult:
     """What a step found: loss and negative log-likelihood, each summed over the target tokens of all workers.
 
     If the step is not finite the weights stayed as they were, and both sums are 0.
@@ -172,18 +167,19 @@ class Update:
         return bool(finite), n_stopping > 0, seconds
 
 
-def update(
-    weights: Weights,
+def train_step(
+    weights: MasterWeights,
     optimizer: torch.optim.Adam,
     batches: list[Batch],
     settings: TrainingSettings,
     machine: Machine,
+    workers: Workers,
     *,
     rate: float,
     n_tgt_tokens: int | None = None,
     stop: bool = False,
     seconds: float = 0.0,
-) -> Update:
+) -> StepResult:
     """One step: the gradient of the mean token loss over all micro-batches moves the weights.
 
     batches: this worker's. n_tgt_tokens: those of all workers, if there are others. Nothing in here waits for a
@@ -198,8 +194,8 @@ def update(
         weights.sums[-4] += loss.detach()
         weights.sums[-3] += nll
     weights.sums[-2].fill_(stop)
-    weights.sums[-1].fill_(seconds if machine.workers.first else 0)
-    machine.workers.all_reduce_(weights.sums)
+    weights.sums[-1].fill_(seconds if workers.first else 0)
+    workers.all_reduce_(weights.sums)
     norm = torch.linalg.vector_norm(weights.gradients)
     loss, nll, n_stopping, elapsed = weights.sums[-EXTRA_SUMS:].clone()
     finite = torch.isfinite(norm) & torch.isfinite(loss)
@@ -211,12 +207,14 @@ def update(
     optimizer.step()
     weights.sums.zero_()
     weights.publish()
-    return Update(loss, nll, finite, n_stopping, elapsed)
+    return StepResult(loss, nll, finite, n_stopping, elapsed)
 
 
-def fitting(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine) -> TokenBatches:
+def largest_fitting_batches(
+    weights: MasterWeights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine, workers: Workers
+) -> TokenBatches:
     """The batches, in so small micro-batches that the largest can be trained on: half the tokens until they fit."""
-    while not _fits(weights, optimizer, batches, machine):
+    while not _fits_in_memory(weights, optimizer, batches, machine, workers):
         if batches.micro_tokens <= batches.longest:
             raise HeedError(
                 f"not even one pair of {batches.longest:,} tokens fits into memory: lower data.max_tokens, or take a "
@@ -226,7 +224,9 @@ def fitting(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches
     return batches
 
 
-def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine) -> bool:
+def _fits_in_memory(
+    weights: MasterWeights, optimizer: torch.optim.Adam, batches: TokenBatches, machine: Machine, workers: Workers
+) -> bool:
     """Whether both passes over the heaviest micro-batches can be made. The gradients are zero afterwards.
 
     A GPU says when its memory is full. A CPU's system would end the process instead: there a quarter goes first, and
@@ -239,15 +239,15 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
             moments = [torch.empty_like(weights.sums) for _ in range(2)]
         heaviest = batches.heaviest()
         if machine.device.type != "cpu":  # where a worker's pass is not put together from parts, see _Loop._step
-            heaviest = machine.workers.shard(heaviest)
+            heaviest = workers.shard(heaviest)
         for rows in heaviest:
             parts = [rows]
             if machine.device.type == "cpu":
-                before = memory_before_a_peak()
+                before = reset_peak_memory()
                 parts = [rows[: -(-len(rows) // 4)], rows]
             for i, part in enumerate(parts):
                 # Workers of one machine try side by side; those of others' are counted too, which is on the safe side.
-                if i == 1 and 4 * machine.workers.n * (peak_memory() - before) > free_memory():
+                if i == 1 and 4 * workers.n * (peak_memory() - before) > free_memory():
                     raise MemoryError
                 batch = batches.collate(part).to(machine.device)
                 loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
@@ -266,8 +266,8 @@ def _fits(weights: Weights, optimizer: torch.optim.Adam, batches: TokenBatches, 
             parameter.grad = None
     if machine.device.type == "cuda":
         torch.cuda.empty_cache()
-    machine.workers.all_reduce_(fits)
-    return int(fits) == machine.workers.n
+    workers.all_reduce_(fits)
+    return int(fits) == workers.n
 
 
 class _NotFinite(Exception):
@@ -279,12 +279,13 @@ def train(
     batches: TokenBatches,
     settings: TrainingSettings,
     machine: Machine,
+    workers: Workers,
     *,
     run: Path,
     checkpoints: Checkpoints,
     validate: Callable[[Transformer], dict[str, float]],
     report: Callable[[str], None],
-) -> Progress:
+) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
     `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode. Every random
@@ -292,15 +293,15 @@ def train(
     SIGINT and SIGTERM end it after the step at hand, with its state saved: Stopped. HeedError if the loss is not finite
     again and again, or if not even one pair fits into memory.
     """
-    weights = Weights(model, machine)
+    weights = MasterWeights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
     # What one worker's memory suggests, another's may not: all make the same plan.
-    begun_at, detours, wanted = -1, 0, machine.workers.broadcast(batches.micro_tokens)
+    begun_at, detours, wanted = -1, 0, workers.broadcast(batches.micro_tokens)
     while True:
         progress = checkpoints.restore(weights.masters, optimizer)
         if progress.wanted_micro_tokens != wanted:  # another setting, or another machine
             progress.wanted_micro_tokens, progress.micro_tokens = wanted, wanted
-        machine.workers.broadcast_parameters(weights.masters)  # their seeds or files may differ
+        workers.broadcast_parameters(weights.masters)  # their seeds or files may differ
         weights.publish()
         if progress.step and begun_at < 0:
             report(f"Resumed from step {progress.step:,} (epoch {progress.epoch + 1}).")
@@ -315,7 +316,9 @@ def train(
             progress.detours += detours
             report(f"Going back to step {progress.step:,}; dropout takes another way from there.")
         begun_at = progress.step
-        batches = fitting(weights, optimizer, batches.with_micro_tokens(progress.micro_tokens), machine)
+        batches = largest_fitting_batches(
+            weights, optimizer, batches.with_micro_tokens(progress.micro_tokens), machine, workers
+        )
         if batches.micro_tokens != progress.micro_tokens:
             report(f"Memory holds {batches.micro_tokens:,} tokens a pass, not {progress.micro_tokens:,}.")
         progress.micro_tokens = batches.micro_tokens
@@ -323,16 +326,16 @@ def train(
             run,
             resumed_step=progress.step,
             report=report,
-            writing=machine.workers.first,
+            writing=workers.first,
             keep_faults=detours > 0,
         )
-        loop = _Loop(weights, optimizer, batches, settings, machine, checkpoints, validate, logbook, progress)
+        loop = _Loop(weights, optimizer, batches, settings, machine, workers, checkpoints, validate, logbook, progress)
         try:
             ended = False
             with stop_signals() as stop, suppress(_NotFinite):
                 loop.run(stop)
                 ended = True
-            if machine.workers.any(bool(stop.signal)):  # too late for the loop to see; what matters is saved
+            if workers.any(bool(stop.signal)):  # too late for the loop to see; what matters is saved
                 raise Stopped(stop.signal)
             if ended:
                 return progress
@@ -348,18 +351,19 @@ class _Loop:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: MasterWeights,
         optimizer: torch.optim.Adam,
         batches: TokenBatches,
         settings: TrainingSettings,
         machine: Machine,
+        workers: Workers,
         checkpoints: Checkpoints,
         validate: Callable[[Transformer], dict[str, float]],
         logbook: Logbook,
-        progress: Progress,
+        progress: TrainState,
     ):
         self.weights, self.optimizer, self.batches, self.settings = weights, optimizer, batches, settings
-        self.machine, self.checkpoints, self.validate = machine, checkpoints, validate
+        self.machine, self.workers, self.checkpoints, self.validate = machine, workers, checkpoints, validate
         self.logbook, self.progress = logbook, progress
         number, self.unit = settings.checkpoint_every.split(" ")
         self.interval = float(number)
@@ -367,7 +371,7 @@ class _Loop:
         self.window_loss = torch.tensor(progress.window_loss, device=machine.device)
         self.window_nll = torch.tensor(progress.window_nll, device=machine.device)
         # The step before, whose finiteness is looked at when the next one is on its way: a GPU is never waited for.
-        self.last: tuple[int, Update, list, int] | None = None
+        self.last: tuple[int, StepResult, list, int] | None = None
         self.stopping = False
         self.elapsed = progress.seconds  # on which all workers agree
         progress.saved = min(progress.saved, self._clock())  # it was counted in another unit if that was changed
@@ -398,13 +402,13 @@ class _Loop:
 
     def _step(self, micro_batches: list, *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
-        settings, progress, machine = self.settings, self.progress, self.machine
+        settings, progress, machine, workers = self.settings, self.progress, self.machine, self.workers
         started = time.perf_counter()
         step = progress.step + 1
-        draw = settings.seed + DETOUR * progress.detours + WORKER * machine.workers.rank
+        draw = settings.seed + DETOUR * progress.detours + WORKER * workers.rank
         torch.manual_seed(draw * 1_000_003 + step)
         # The kernels of a CPU compute no padding, so sentences of any length go together; short passes would be slow.
-        shares = machine.workers.shard(micro_batches, merged=machine.device.type == "cpu")
+        shares = workers.shard(micro_batches, merged=machine.device.type == "cpu")
         mine = [self.batches.collate(rows) for rows in shares]
         work = self.batches.workload(micro_batches)
         rate = learning_rate(
@@ -413,8 +417,8 @@ class _Loop:
             warmup_steps=settings.warmup_steps,
             factor=settings.learning_rate_factor,
         )
-        done = update(
-            *(self.weights, self.optimizer, mine, settings, machine),
+        done = train_step(
+            *(self.weights, self.optimizer, mine, settings, machine, workers),
             rate=rate,
             n_tgt_tokens=work.n_tgt,
             stop=stop,
@@ -426,13 +430,13 @@ class _Loop:
         progress.add(work)
         progress.window_tokens += work.n_tgt
         progress.window_steps += 1
-        self._look_back()
+        self._check_last_step()
         self.last = step, done, micro_batches, work.n_tgt
         seconds = time.perf_counter() - started
         progress.seconds += seconds
         progress.window_seconds += seconds
 
-    def _look_back(self) -> None:
+    def _check_last_step(self) -> None:
         """What the last step found: reports it if it was left out; _NotFinite after a few in a row."""
         if self.last is None:
             return
@@ -456,7 +460,7 @@ class _Loop:
 
     def _report(self) -> None:
         """Logs the means since the last report."""
-        self._look_back()
+        self._check_last_step()
         progress, tokens = self.progress, max(1, self.progress.window_tokens)
         loss, nll = float(self.window_loss) / tokens, float(self.window_nll) / tokens
         speed = progress.window_tokens / max(1e-9, progress.window_seconds)
@@ -494,13 +498,13 @@ class _Loop:
 
     def _checkpoint(self) -> None:
         """Validates, then saves. _NotFinite if there is nothing to validate."""
-        self._look_back()
+        self._check_last_step()
         progress = self.progress
         if not all(bool(parameter.isfinite().all()) for parameter in self.weights.masters.parameters()):
             self.logbook.report(f"step {progress.step:,}: the model's numbers are not finite, so it is not saved.")
             raise _NotFinite
-        first = self.machine.workers.first
-        numbers = self.machine.workers.broadcast(self.validate(self.weights.model.eval()) if first else {})
+        first = self.workers.first
+        numbers = self.workers.broadcast(self.validate(self.weights.model.eval()) if first else {})
         if numbers["loss"] < progress.best_loss:
             progress.best_loss, progress.validations_since_best = numbers["loss"], 0
         else:
@@ -520,7 +524,7 @@ class _Loop:
         self.checkpoints.save(self.weights.masters, self.optimizer, progress, stopped=stopped)
 
     def _stop(self, signal_number: int) -> None:
-        self._look_back()
+        self._check_last_step()
         if self.progress.checkpoint_step != self.progress.step:
             self._save(stopped=True)
         self.logbook.report(f"Stopped at step {self.progress.step:,}, all of it saved; the same command goes on.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from heed.config import cut
 from heed.errors import HeedError
-from heed.files import whole_file
+from heed.runtime.files import whole_file
 from heed.visualization.trace import VIEWS, Attention, AttentionTrace
 
 # Eight that stay apart for most eyes (Okabe and Ito 2008), then lighter ones.

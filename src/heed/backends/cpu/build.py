@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.backends.cpu import structures
 from heed.errors import HeedError
-from heed.files import locked, whole_file
-from heed.kernels import structures
-from heed.runtime import cache_folder, native_kernels
+from heed.runtime.device import cache_folder, native_kernels
+from heed.runtime.files import locked, whole_file
 
 log = logging.getLogger(__name__)
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "csrc"
 SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp"]
 FLAGS = [
     "-std=c++17",

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from heed.kernels import fused, incremental
-from heed.kernels.library import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
-from heed.runtime import cache_folder
+from heed.backends.cpu import decoding_ops, training_ops
+from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
+from heed.runtime.device import cache_folder
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = 65534
 
-STATE = "from heed.kernels.library import state; print(state())"
+STATE = "from heed.backends.cpu.build import state; print(state())"
 LOADED = """
 import pathlib, sys
-from heed.kernels.library import _loaded
+from heed.backends.cpu.build import _loaded
 try:
     print(_loaded(pathlib.Path(sys.argv[1])) and "loaded")
 except OSError as error:
@@ -143,13 +143,13 @@ def test_a_cache_that_another_user_can_write_is_not_used(cache, tmp_path, how):
 
 WITHOUT_NAME = """
 import codecs, os
-from heed.kernels import library
+from heed.backends.cpu import build
 codecs.lookup("ascii")  # while this user may read Python's files
 os.setgroups([])
 os.setgid(12345)
 os.setuid(12345)
 del os.environ["HOME"], os.environ["XDG_CACHE_HOME"]
-print(library.state())
+print(build.state())
 """
 
 
@@ -212,12 +212,12 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
     table, positions = torch.zeros(5, 8, requires_grad=True), torch.zeros(9, 8)
     for ids, places in (([5], [0]), ([-1], [0]), ([2**40], [0]), ([0], [9]), ([0], [-1])):
         with pytest.raises(IndexError, match="kernel embed: "):
-            fused.embed(torch.tensor(ids), torch.tensor(places), table, positions, scale=1.0, dropout=0.0)
+            training_ops.embed(torch.tensor(ids), torch.tensor(places), table, positions, scale=1.0, dropout=0.0)
     for target in (5, -1, 2**40):
         with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
-            fused.smoothed_loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
+            training_ops.smoothed_loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
     with pytest.raises(IndexError, match="active holds 4; expected 0 to 3"):
-        incremental.best_continuations(
+        decoding_ops.best_continuations(
             torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
             torch.full((2, 2), -1), torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
         )  # fmt: skip

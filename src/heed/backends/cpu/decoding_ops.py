@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heed.kernels import structures
-from heed.kernels.library import Wanted, addresses, check_range, kernel
+from heed.backends.cpu import structures
+from heed.backends.cpu.build import Wanted, addresses, check_range, kernel
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
 

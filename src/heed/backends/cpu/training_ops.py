@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.kernels.library import Wanted, addresses, check_range, has_tiles, kernel, library
-from heed.kernels.structures import Shape
+from heed.backends.cpu.build import Wanted, addresses, check_range, has_tiles, kernel, library
+from heed.backends.cpu.structures import Shape
 
 
 def _seed() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import HeedError
-from heed.files import (
+from heed.runtime.files import (
     Busy,
     check,
     check_replaceable,
@@ -263,7 +263,7 @@ def test_only_unfinished_files_and_folders_of_heed_are_removed(tmp_path):
 
 
 def test_what_a_killed_process_leaves_is_removed(tmp_path):
-    die = "import os, sys\nfrom pathlib import Path\nfrom heed.files import whole_file, whole_folder\n"
+    die = "import os, sys\nfrom pathlib import Path\nfrom heed.runtime.files import whole_file, whole_folder\n"
     die += "with whole_file(Path('a')), whole_folder(Path('b')): os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", die], cwd=tmp_path)
     assert len(os.listdir(tmp_path)) == 2

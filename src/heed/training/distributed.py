@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from heed.errors import HeedError, Stopped
-from heed.signals import overdue_signal
+from heed.runtime.signals import overdue_signal
 
 # A worker that `spawn_workers` started finds here its rank, how many there are, its threads, its socket, the memory.
 HELPER = "HEED_HELPER"

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.kernels import fused
-from heed.kernels.fused import Spans
-from heed.kernels.library import has_tiles, library
+from heed.backends.cpu import training_ops
+from heed.backends.cpu.build import has_tiles, library
+from heed.backends.cpu.training_ops import Spans
 from heed.training.objective import projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
@@ -62,8 +62,8 @@ def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, bia
     bias = torch.randn(n, generator=generator).bfloat16() if biased and not add else None
     out = torch.randn(m, n, generator=generator)
     expected = a.double() @ b.double() + (out if add else 0) + (0 if bias is None else bias)
-    ours = fused.product(a, b, out=out if add else out.bfloat16(), add=add, bias=bias)
-    tiled = has_tiles() and (a.stride(1) != 1 or depth >= fused.LONG_SUM)
+    ours = training_ops.product(a, b, out=out if add else out.bfloat16(), add=add, bias=bias)
+    tiled = has_tiles() and (a.stride(1) != 1 or depth >= training_ops.LONG_SUM)
     error = 1e-6 if add and tiled else 2**-8  # PyTorch makes the bf16 product before it is added
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=error * (float(expected.abs().max()) + depth**0.5))
 
@@ -73,7 +73,7 @@ def test_products_made_side_by_side_are_those_made_one_by_one():
     pairs = [(torch.randn(96, 640).bfloat16(), torch.randn(640, 80).bfloat16()) for _ in range(64)]
 
     def product(pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return fused.product(*pair, out=torch.empty(96, 80, dtype=torch.bfloat16))
+        return training_ops.product(*pair, out=torch.empty(96, 80, dtype=torch.bfloat16))
 
     one_by_one = [product(pair) for pair in pairs]
     with ThreadPoolExecutor(4) as pool:
@@ -90,7 +90,7 @@ def test_linear_and_its_gradients_are_torchs(d_in, d_out, bias, summed):
     exact = copies(leaves)
     if summed:
         leaves[1].main_grad = torch.full((d_out, d_in), 3.0)  # what earlier micro-batches left
-    ours, reference = (fused.linear(*x, *[None] * (not bias)) for x in (leaves, exact))
+    ours, reference = (training_ops.linear(*x, *[None] * (not bias)) for x in (leaves, exact))
     torch.testing.assert_close(ours.float(), reference, **TOLERANCE[torch.bfloat16])
     weights = torch.randn(192, d_out)
     (ours * weights.bfloat16()).sum().backward()
@@ -107,7 +107,7 @@ def test_add_norm_is_the_layer_norm_of_the_sum(dtype, d):
     torch.manual_seed(d)
     leaves = [leaf(3, 7, d, dtype=dtype), leaf(3, 7, d, dtype=dtype), leaf(d, dtype=dtype), leaf(d, dtype=dtype)]
     x, branch, gain, bias = exact = copies(leaves)
-    ours = fused.add_norm(*leaves, dropout=0.0, epsilon=1e-5)
+    ours = training_ops.add_norm(*leaves, dropout=0.0, epsilon=1e-5)
     if d > 1:  # of one number every deviation is 0, and gradients are rounding
         assert_same(ours, F.layer_norm(x + branch, (d,), gain, bias, 1e-5), leaves, exact)
     else:
@@ -118,7 +118,7 @@ def test_add_norm_is_the_layer_norm_of_the_sum(dtype, d):
 def test_bias_relu_is_relu_of_the_sum(dtype):
     leaves = [leaf(9, 33, dtype=dtype), leaf(33, dtype=dtype)]
     h, bias = exact = copies(leaves)
-    assert_same(fused.bias_relu(leaves[0] * 1, leaves[1]), F.relu(h + bias), leaves, exact)
+    assert_same(training_ops.bias_relu(leaves[0] * 1, leaves[1]), F.relu(h + bias), leaves, exact)
 
 
 @both_types
@@ -128,7 +128,7 @@ def test_embed_scales_adds_positions_and_sums_gradients_of_repeated_ids(dtype):
     leaves = [leaf(5, 24, dtype=dtype)]
     (table,) = exact = copies(leaves)
     positions = torch.randn(4, 24).to(dtype)
-    ours = fused.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, left_out=True)
+    ours = training_ops.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, left_out=True)
     words = table[ids] * math.sqrt(24) * (ids >= 0)[:, None]
     assert_same(ours, words + positions.float()[places], leaves, exact)
 
@@ -165,7 +165,7 @@ def test_self_attention_is_torchs(dtype, causal, n_heads, d_k, d_v):
     widths = [n_heads * d_k, n_heads * d_k, n_heads * d_v]
     leaves = [leaf(len(spans.places), sum(widths), dtype=dtype)]
     (qkv,) = exact = copies(leaves)
-    ours = fused.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal, dropout=0.0)
+    ours = training_ops.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal, dropout=0.0)
     assert_same(ours, reference_attention(*qkv.split(widths, 1), spans, spans, n_heads, causal), leaves, exact)
 
 
@@ -176,7 +176,7 @@ def test_cross_attention_is_torchs(dtype, n_heads, d_k, d_v):
     widths = [n_heads * d_k, n_heads * d_v]
     leaves = [leaf(len(spans.places), widths[0], dtype=dtype), leaf(len(src_spans.places), sum(widths), dtype=dtype)]
     q, kv = exact = copies(leaves)
-    ours = fused.cross_attention(*leaves, spans, src_spans, n_heads=n_heads, widths=widths, dropout=0.0)
+    ours = training_ops.cross_attention(*leaves, spans, src_spans, n_heads=n_heads, widths=widths, dropout=0.0)
     reference = reference_attention(q, *kv.split(widths, 1), spans, src_spans, n_heads, False)
     assert_same(ours, reference, leaves, exact)
 
@@ -187,9 +187,9 @@ def attend(q, k, v, spans, src_spans, n_heads, causal, rate, seed):
     widths = [x.shape[1] for x in (q, k, v)]
     if causal:
         qkv = torch.cat([q, k, v], 1)
-        return fused.self_attention(qkv, spans, n_heads=n_heads, widths=widths, causal=True, dropout=rate)
+        return training_ops.self_attention(qkv, spans, n_heads=n_heads, widths=widths, causal=True, dropout=rate)
     kv = torch.cat([k, v], 1)
-    return fused.cross_attention(q, kv, spans, src_spans, n_heads=n_heads, widths=widths[1:], dropout=rate)
+    return training_ops.cross_attention(q, kv, spans, src_spans, n_heads=n_heads, widths=widths[1:], dropout=rate)
 
 
 def dropout_factors(spans, src_spans, n_heads, causal, rate, seed):
@@ -228,7 +228,7 @@ def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, 
 def test_attention_with_huge_scores_stays_finite():
     spans = spans_of([7])
     qkv = leaf(len(spans.places), 96, dtype=torch.float32, scale=300.0)
-    out = fused.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True, dropout=0.0)
+    out = training_ops.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True, dropout=0.0)
     (gradient,) = torch.autograd.grad(out.sum(), qkv)
     assert out.isfinite().all() and gradient.isfinite().all()
 
@@ -263,7 +263,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate):
     n, d = 500, 200
     ids = torch.arange(n)
     table = torch.ones(n, d)
-    dropped = fused.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, d), scale=1.0, dropout=rate)
+    dropped = training_ops.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, d), scale=1.0, dropout=rate)
     deviation = math.sqrt(rate * (1 - rate) / (n * d))
     assert abs(float((dropped == 0).float().mean()) - rate) < 6 * deviation
     assert set(dropped.unique().tolist()) <= {0.0, dropped.max().item()}
@@ -277,16 +277,18 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     torch.manual_seed(2)
     table = torch.ones(50, 40, requires_grad=True)
     ids = torch.arange(50)
-    dropped = fused.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, 40), scale=1.0, dropout=0.4)
+    dropped = training_ops.embed(ids, torch.zeros_like(ids), table, torch.zeros(1, 40), scale=1.0, dropout=0.4)
     (gradient,) = torch.autograd.grad(dropped.sum(), table)
     torch.testing.assert_close(gradient, dropped.detach())
     # LayerNorm(0 + dropout(branch)) with weights on one column only: a dropped element has no influence.
     branch = torch.randn(50, 40, requires_grad=True)
     torch.manual_seed(3)
-    y = fused.add_norm(torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5)
+    y = training_ops.add_norm(torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5)
     (gradient,) = torch.autograd.grad((y * torch.randn(50, 40)).sum(), branch)
     torch.manual_seed(3)
-    again = fused.add_norm(torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5)
+    again = training_ops.add_norm(
+        torch.zeros(50, 40), branch, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5
+    )
     assert torch.equal(y, again)
     fallen = (gradient == 0).float().mean().item()
     assert 0.4 < fallen < 0.6
@@ -294,7 +296,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
         moved = torch.where(gradient == 0, branch + 1.0, branch)
     torch.manual_seed(3)
     assert torch.equal(
-        fused.add_norm(torch.zeros(50, 40), moved, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5), y
+        training_ops.add_norm(torch.zeros(50, 40), moved, torch.ones(40), torch.zeros(40), dropout=0.5, epsilon=1e-5), y
     )
 
 
@@ -306,7 +308,9 @@ def test_the_same_call_gives_the_same_bits_with_several_threads():
     try:
         runs = []
         for _ in range(10):
-            hidden = fused.bias_relu(fused.add_norm(x, branch, gain, bias, dropout=0.0, epsilon=1e-5), bias)
+            hidden = training_ops.bias_relu(
+                training_ops.add_norm(x, branch, gain, bias, dropout=0.0, epsilon=1e-5), bias
+            )
             runs.append(torch.autograd.grad((hidden * weights).sum(), [x, branch, gain, bias]))
     finally:
         torch.set_num_threads(1)
@@ -317,5 +321,5 @@ def test_the_same_call_gives_the_same_bits_with_several_threads():
 def test_two_dropouts_differ():
     ids = torch.arange(20)
     table, positions = torch.ones(20, 32), torch.zeros(1, 32)
-    a, b = (fused.embed(ids, torch.zeros_like(ids), table, positions, scale=1.0, dropout=0.5) for _ in range(2))
+    a, b = (training_ops.embed(ids, torch.zeros_like(ids), table, positions, scale=1.0, dropout=0.5) for _ in range(2))
     assert not torch.equal(a, b)

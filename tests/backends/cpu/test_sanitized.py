@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.kernels.library import library
+from heed.backends.cpu.build import library
 
 HERE = Path(__file__).parent
 

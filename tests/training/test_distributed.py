@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.model.transformer import Architecture
-from heed.workers import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
+from heed.training.distributed import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
 
 PROJECT = Path(__file__).resolve().parents[1]
 

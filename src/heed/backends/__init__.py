@@ -1,0 +1,1 @@
+"""What runs the network of model/: PyTorch anywhere, or fused kernels on a CPU."""

@@ -1,0 +1,1 @@
+"""The process and its machine: device, memory, signals, files."""
