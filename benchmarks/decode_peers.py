@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
 
+from heed.backends.base import backend_for
 from heed.data.batching import SpecialIds
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
 from heed.runtime.memory import keep_freed_memory
@@ -47,7 +47,7 @@ def random_model() -> Transformer:
 
 def heed_engine(model: Transformer, job: dict[str, Any], precision: str, two: str = "") -> Engine:
     keep_freed_memory()
-    ready = prepack(model, precision)  # type: ignore[arg-type]
+    ready = backend_for(model).prepack(model, precision)  # type: ignore[arg-type]
     settings = DecodingSettings(**settings_of(job))
 
     def run(sources: list[list[int]]) -> list[list[int]]:

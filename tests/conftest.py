@@ -18,9 +18,10 @@ with install_import_hook(
     import heed.decoding.translator
     import heed.training.objective
 
+import numpy as np
 import torch
 
-from heed.data.batching import SpecialIds
+from heed.data.batching import Batch, SpecialIds, mask_places
 from heed.model.transformer import Architecture, Transformer
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
@@ -81,6 +82,17 @@ def heed() -> Heed:
         )
 
     return run
+
+
+def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tgt_mask: torch.Tensor) -> Batch:
+    """A batch whose target ids, which only a loss needs, are those that are read."""
+    return Batch(src, src_mask, tgt_in, tgt_in, tgt_mask, mask_places(tgt_mask), np.arange(len(src)))
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model runs on the plain network."""
+    monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
 
 
 def random_pairs(n_pairs: int, *, vocab_size: int = 50, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heed.backends.base import backend_for
 from heed.backends.cpu.training_ops import product
 from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
-from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
@@ -323,7 +323,8 @@ def decoding_speed(
     keep_freed_memory()
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
-    model = prepack(Transformer(arch, vocab_size).to(machine.device), precision)
+    model = Transformer(arch, vocab_size).to(machine.device)
+    model = backend_for(model).prepack(model, precision, copy=False)
     settings = DecodingSettings(
         beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
     )

@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.conftest import SPECIAL
 
+from heed.backends.cpu import search_state
 from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.weights import prepack
 from heed.decoding import search as search_module
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.model import inference
-from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
@@ -134,11 +134,10 @@ def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, prec
         sources = sources[1:2]
     else:
         expected = beam_search(model, sources, SPECIAL, settings, n_best=4)
-    monkeypatch.setattr(inference, "MAX_CACHES", 2**20)  # room for two sentences at first, for one when they are long
+    monkeypatch.setattr(search_state, "MAX_CACHES", 2**20)  # for two sentences at first, for one that is long
     assert beam_search(model, sources, SPECIAL, settings, n_best=4) == expected
 
 
-def test_a_beam_of_1000_without_kernels_is_searched(small_model, monkeypatch):
-    monkeypatch.setattr(search_module, "search_state", inference.PlainState)
+def test_a_beam_of_1000_without_kernels_is_searched(small_model, without_kernels):
     found = beam_search(small_model, [[5, 6]] * 100, SPECIAL, DecodingSettings(beam_size=1000, max_tokens=4), n_best=3)
     assert [[h.ids for h in one] for one in found] == [[h.ids for h in found[0]]] * 100

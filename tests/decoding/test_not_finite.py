@@ -9,12 +9,11 @@ import torch
 from tests.conftest import SPECIAL
 
 from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
-from heed.decoding import search as search_module
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.model.inference import PlainState, prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 
@@ -37,10 +36,10 @@ class Anything:
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
-def road(request, monkeypatch):
+def road(request):
     """On the kernels, and on PyTorch's operations alone."""
     if request.param == "PyTorch":
-        monkeypatch.setattr(search_module, "search_state", PlainState)
+        request.getfixturevalue("without_kernels")
     elif library() is None:
         pytest.skip("no C++ compiler: Heed's kernels are not at hand")
 

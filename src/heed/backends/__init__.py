@@ -1,1 +1,1 @@
-"""What runs the network of model/: PyTorch anywhere, or fused kernels on a CPU."""
+"""What runs the network of model/: PyTorch on any device, or fused kernels on a CPU."""

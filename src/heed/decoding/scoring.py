@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heed.backends.base import backend_for, not_finite
 from heed.data.batching import Batch
-from heed.model.inference import not_finite
 from heed.model.transformer import Transformer
 
 LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary are gigabytes
@@ -23,8 +23,7 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
     targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
     parts = []
     for model in models:
-        state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
-        features = model.decode_features(batch.tgt_in, state).flatten(0, 1).index_select(0, batch.tgt_places)
+        features = backend_for(model).target_features(model, batch)
         some = zip(features.split(LOGITS_AT_A_TIME), targets.split(LOGITS_AT_A_TIME), strict=True)
         parts.append(torch.cat([_log_probs(model.output(x), y) for x, y in some]))
     log_probs = torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))

@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from heed.backends.cpu import decoding_ops
-from heed.backends.cpu.decoding_ops import Int8Logits
+from heed.backends.base import (
+    FIRST_CAPACITY,
+    Backend,
+    DeferredLogits,
+    Logits,
+    backend_for,
+    bytes_per_position,
+    not_finite,
+)
 from heed.config import Settings
 from heed.data.batching import SpecialIds, padded_sources
 from heed.errors import HeedError
-from heed.model.inference import FIRST_CAPACITY, bytes_a_position, not_finite, search_state
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
 
@@ -157,10 +163,11 @@ def search(
     beam = settings.beam_size
     memory = _Memory(models, settings, sampling)
     n_sentences = memory.n_sentences(n_sentences)
-    states = [search_state(model, n_sentences=n_sentences, beam=beam) for model in models]
+    backend = backend_for(models[0])
+    states = [backend_for(m).search_state(m, n_sentences=n_sentences, beam_size=beam) for m in models]
     device = models[0].src_embedding.weight.device
-    live = _Live(special, settings, models[0].vocab_size, n_best, sampling, constraint, device)
-    lazy = sampling is None and constraint is None
+    live = _Live(special, settings, models[0].vocab_size, n_best, sampling, constraint, device, backend)
+    deferred = sampling is None and constraint is None
     waiting = _Waiting(sources, settings, memory)
     while True:
         n_free = min(state.n_free for state in states)
@@ -180,9 +187,9 @@ def search(
             wait()
             continue
         tokens = live.tokens()
-        active = live.active() if all(state.leaves_out for state in states) else None
+        active = live.active() if all(state.takes_active_rows for state in states) else None
         if len(states) == 1:
-            logits = states[0].logits(tokens, active, lazy=lazy)
+            logits = states[0].logits(tokens, active, deferred=deferred)
         else:
             parts = [torch.log_softmax(cast(Tensor, state.logits(tokens, active)).float(), dim=-1) for state in states]
             logits = torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
@@ -207,7 +214,7 @@ class _Memory:
 
     def __init__(self, models: Sequence[Transformer], settings: DecodingSettings, sampling: SamplingSettings | None):
         self._beam = settings.beam_size
-        self._a_position = sum(map(bytes_a_position, models))  # of a row
+        self._a_position = sum(map(bytes_per_position, models))  # of a row
         # A step without the kernels holds a row's logits in up to 5 forms of 4 or 8 bytes, and in 13 to draw.
         self._a_step = models[0].vocab_size * (80 if sampling else 24)
         self._free = _free_bytes(models[0].src_embedding.weight.device)
@@ -308,9 +315,10 @@ class _Live:
         sampling: SamplingSettings | None,
         constraint: Constraint | None,
         device: torch.device,
+        backend: Backend,
     ):
         self.special, self.settings, self.vocab_size, self.sampling = special, settings, vocab_size, sampling
-        self.constraint = constraint
+        self.constraint, self.backend = constraint, backend
         self.beam, self.n_best, self.device = settings.beam_size, min(n_best, settings.beam_size), device
         self.never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.never[[special.pad, special.bos]] = True
@@ -380,7 +388,7 @@ class _Live:
         return torch.from_numpy(np.flatnonzero(can_win))
 
     def step(
-        self, logits: Float[Tensor, "active vocab"] | Int8Logits, active: Int[Tensor, " active"] | None
+        self, logits: Float[Tensor, "active vocab"] | DeferredLogits, active: Int[Tensor, " active"] | None
     ) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that goes on)."""
         beam, eos = self.beam, self.special.eos
@@ -422,7 +430,7 @@ class _Live:
                 self._collect(cut, values, np.broadcast_to(np.arange(beam), values.shape), ended=False)
         return self._keep(parents, done)
 
-    def _best(self, logits: Tensor | Int8Logits, active: Tensor | None) -> tuple[Floats, Ints, Ints]:
+    def _best(self, logits: Logits, active: Tensor | None) -> tuple[Floats, Ints, Ints]:
         """(log-probability, row in the sentence, id) of the best continuations of each sentence, best first.
 
         Twice the beam: even if half of them end, `beam` unfinished ones remain.
@@ -430,19 +438,19 @@ class _Live:
         if self.constraint is not None:
             return self._best_allowed(cast(Tensor, logits), active, self.constraint)
         k = min(2 * self.beam, self.beam * self.vocab_size)
-        log_probs = torch.from_numpy(np.ascontiguousarray(self.log_probs)).to(self.device)
-        if active is not None:
-            may_end = torch.from_numpy(self.lengths >= self.settings.min_tokens)
-            values, index = decoding_ops.best_continuations(
-                logits, active, log_probs, self._required(), self.never, may_end, eos=self.special.eos, k=k
-            )
-        else:
-            assert isinstance(logits, Tensor)
-            total = log_probs.view(-1, 1) + self._allowed(torch.log_softmax(logits.float(), dim=-1))
-            values, index = total.view(len(self), -1).topk(k, dim=1)
-        found = index.cpu().numpy()
+        values, index = self.backend.best_continuations(
+            logits,
+            active,
+            torch.from_numpy(np.ascontiguousarray(self.log_probs)),
+            self._required(),
+            self.never,
+            torch.from_numpy(self.lengths >= self.settings.min_tokens),
+            eos=self.special.eos,
+            k=k,
+        )
+        found = index.numpy()
         parents = found // self.vocab_size
-        return values.cpu().numpy(), parents, found - parents * self.vocab_size
+        return values.numpy(), parents, found - parents * self.vocab_size
 
     def _best_allowed(self, logits: Tensor, active: Tensor | None, constraint: Constraint) -> tuple[Floats, Ints, Ints]:
         """As `_best`, among what the constraint allows."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from heed.backends.base import backend_for
 from heed.config import validated
 from heed.data.batching import SpecialIds, make_batch
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import prepack
-from heed.model.trace import AttentionWeights, attention_weights
+from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.runtime.device import DecodingPrecision, choose_machine
@@ -73,7 +73,7 @@ class Translator:
     ):
         """copy: whether the models stay as they are; else they become the translator's, which halves the memory."""
         given = [models] if isinstance(models, Transformer) else models
-        self.models = [prepack(model, precision, copy=copy) for model in given]
+        self.models = [backend_for(model).prepack(model, precision, copy=copy) for model in given]
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)

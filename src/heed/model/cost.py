@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heed.model.transformer import Architecture
+from heed.model.architecture import Architecture
 
 # m and v: a product and a sum of products each, v one product more; both corrections; root, sum, quotient, difference.
 ADAM_FLOPS = 13

@@ -1,11 +1,13 @@
-"""The Transformer of section 3: layers, stacks and incremental decoding.
+"""The Transformer of section 3: layers, stacks and incremental decoding, in PyTorch's own operations.
 
 The network sees ids and masks, nothing else: no vocabulary, loss or special symbol. Masks are bool, True = may be
-attended. Axes: batch = sentences, rows = sentences × beam, src and tgt = positions, d_model = width.
+attended. Axes: batch = sentences, row = sentence × beam, src and tgt = positions, d_model = width.
 
 Where the paper is silent: the four projections of an attention have no bias (its section 3.2.2 lists matrices only);
 weights start as Xavier-uniform (Glorot & Bengio 2010), each of the merged Q, K and V by its own shape, and embeddings
 as normal with deviation d_model^-0.5, so that the scaled embeddings start with variance 1.
+
+The backends run this network faster (backends/); tests/backends/test_equivalence.py holds them to it.
 """
 
 import math
@@ -14,65 +16,13 @@ from typing import Literal, cast
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from heed.backends.cpu import training_ops
-from heed.backends.cpu.build import check_range, ready
-from heed.backends.cpu.training_ops import Spans
-from heed.config import Settings
 from heed.errors import HeedError
-from heed.model.attention import Dropout, attention, restricted_attention
+from heed.model.architecture import Architecture
+from heed.model.attention import Attend, AttentionMask, Dropout, attention, causal_mask, key_mask
 
-
-class Architecture(Settings):
-    """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
-
-    n_layers: int = Field(6, ge=1, le=1000, description="layers in each of the two stacks (N)")
-    d_model: int = Field(512, ge=2, le=65_536, description="width")
-    d_ff: int = Field(2048, ge=1, le=1_048_576, description="inner width of the feed-forward sub-layer")
-    n_heads: int = Field(8, ge=1, le=4096, description="attention heads (h)")
-    d_k: int | None = Field(
-        None, ge=1, le=65_536, description="width of a head's queries and keys; default d_model / n_heads"
-    )
-    d_v: int | None = Field(None, ge=1, le=65_536, description="width of a head's values; default d_model / n_heads")
-    dropout: float = Field(0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="on whole tokens, read in training as positions alone")
-    radius: int | None = Field(
-        None,
-        ge=1,
-        le=2**31 - 1,
-        description="self-attention sees so many neighbours on each side (section 4); default all",
-    )
-    positions: Literal["sinusoid", "learned"] = Field("sinusoid", description="section 3.5; Table 3 row E")
-    max_positions: int = Field(
-        1024, ge=1, le=1_048_576, description="longest sequence that learned positions can number"
-    )
-    share: Literal["all", "tgt", "none"] = Field(
-        "all",
-        description="one matrix for src embedding, tgt embedding and softmax (section 3.4), for the last two, or none",
-    )
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "Architecture":
-        if self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} is odd; positions need pairs of sine and cosine")
-        if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
-            )
-        return self
-
-    @property
-    def key_width(self) -> int:
-        """d_k of one head."""
-        return self.d_k or self.d_model // self.n_heads
-
-    @property
-    def value_width(self) -> int:
-        """d_v of one head."""
-        return self.d_v or self.d_model // self.n_heads
+Side = Literal["src", "tgt"]
 
 
 def sinusoid(n_positions: int, d_model: int) -> Float[Tensor, "position d_model"]:
@@ -86,13 +36,6 @@ def sinusoid(n_positions: int, d_model: int) -> Float[Tensor, "position d_model"
     table[:, 0::2] = torch.sin(pos * rate)
     table[:, 1::2] = torch.cos(pos * rate)
     return table.float()
-
-
-class Linear(nn.Linear):
-    """x Wᵀ + b, by the kernels where they have a faster product than PyTorch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return training_ops.linear(x, self.weight, self.bias)
 
 
 def _split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -111,35 +54,22 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.n_heads = arch.n_heads
         self.widths = [arch.n_heads * arch.key_width] * 2 + [arch.n_heads * arch.value_width]
-        self.qkv = Linear(arch.d_model, sum(self.widths), bias=False)
-        self.out = Linear(self.widths[2], arch.d_model, bias=False)
+        self.qkv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
+        self.out = nn.Linear(self.widths[2], arch.d_model, bias=False)
         self.dropout = Dropout(arch.attention_dropout)
-        self.radius = arch.radius
 
-    def project(self, x: Float[Tensor, "batch position d_model"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (batch, head, position, width)."""
+    def forward(
+        self,
+        x: Float[Tensor, "row position d_model"],
+        mask: AttentionMask,
+        attend: Attend,
+        cache: "LayerCache | None" = None,
+    ) -> Float[Tensor, "row position d_model"]:
+        """With a cache x is what follows the positions in it, which it takes in."""
         q, k, v = (_split_heads(part, self.n_heads) for part in self.qkv(x).split(self.widths, dim=-1))
-        return q, k, v
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return self.attend(*self.project(x), mask)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
-        """causal: a query sees no later position, even where the mask, spared for a radius, does not say so."""
-        if self.radius is not None and 1 < q.shape[2] == k.shape[2]:
-            mixed = restricted_attention(q, k, v, mask, radius=self.radius, causal=causal, dropout=self.dropout)
-        else:
-            causal &= self.radius is None and q.shape[2] == k.shape[2]
-            mixed = attention(q, k, v, mask, dropout=self.dropout, causal=causal)
-        return self.out(_merge_heads(mixed))
-
-    def over_spans(self, x: Float[Tensor, "token d_model"], spans: Spans, *, causal: bool) -> Tensor:
-        """The same of sentences that lie end to end."""
-        qkv, rate, widths = self.qkv(x), self.dropout.present_rate, self.widths
-        mixed = training_ops.self_attention(
-            qkv, spans, n_heads=self.n_heads, widths=widths, causal=causal, dropout=rate
-        )
-        return self.out(mixed)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.out(_merge_heads(attend(q, k, v, mask, dropout=self.dropout)))
 
 
 class CrossAttention(nn.Module):
@@ -149,9 +79,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.n_heads = arch.n_heads
         self.widths = [arch.n_heads * arch.key_width, arch.n_heads * arch.value_width]
-        self.q = Linear(arch.d_model, self.widths[0], bias=False)
-        self.kv = Linear(arch.d_model, sum(self.widths), bias=False)
-        self.out = Linear(self.widths[1], arch.d_model, bias=False)
+        self.q = nn.Linear(arch.d_model, self.widths[0], bias=False)
+        self.kv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
+        self.out = nn.Linear(self.widths[1], arch.d_model, bias=False)
         self.dropout = Dropout(arch.attention_dropout)
 
     def project_memory(self, memory: Float[Tensor, "batch src d_model"]) -> tuple[Tensor, Tensor]:
@@ -159,20 +89,14 @@ class CrossAttention(nn.Module):
         k, v = (_split_heads(part, self.n_heads) for part in self.kv(memory).split(self.widths, dim=-1))
         return k, v
 
-    def forward(self, x: Float[Tensor, "row tgt d_model"], k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """The rows of one sentence's beam are laid behind one another as queries, so keys are never copied a beam."""
-        n_rows, n_positions, _ = x.shape
+    def forward(
+        self, x: Float[Tensor, "row tgt d_model"], cache: "LayerCache", mask: AttentionMask, attend: Attend
+    ) -> Float[Tensor, "row tgt d_model"]:
+        """The rows of a sentence's beam become queries of one sequence, so that its keys are not copied for each."""
+        k, v = cache.memory_k, cache.memory_v
         q = self.q(x).view(k.shape[0], -1, self.n_heads, k.shape[3]).transpose(1, 2)
-        attended = _merge_heads(attention(q, k, v, mask, dropout=self.dropout))
-        return self.out(attended.view(n_rows, n_positions, -1))
-
-    def over_spans(
-        self, x: Float[Tensor, "tgt_token d_model"], memory: Float[Tensor, "src_token d_model"], tgt: Spans, src: Spans
-    ) -> Tensor:
-        """The same of sentences that lie end to end, on both sides."""
-        q, kv, rate = self.q(x), self.kv(memory), self.dropout.present_rate
-        mixed = training_ops.cross_attention(q, kv, tgt, src, n_heads=self.n_heads, widths=self.widths, dropout=rate)
-        return self.out(mixed)
+        mixed = _merge_heads(attend(q, k, v, mask, dropout=self.dropout))
+        return self.out(mixed.view(*x.shape[:2], -1))
 
 
 class FeedForward(nn.Module):
@@ -180,12 +104,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, arch: Architecture):
         super().__init__()
-        self.inner = Linear(arch.d_model, arch.d_ff)
-        self.outer = Linear(arch.d_ff, arch.d_model)
+        self.inner = nn.Linear(arch.d_model, arch.d_ff)
+        self.outer = nn.Linear(arch.d_ff, arch.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and ready(x):
-            return self.outer(training_ops.bias_relu(training_ops.linear(x, self.inner.weight, None), self.inner.bias))
         return self.outer(F.relu(self.inner(x)))
 
 
@@ -196,11 +118,8 @@ class AddNorm(nn.LayerNorm):
         super().__init__(arch.d_model)
         self.dropout = Dropout(arch.dropout)
 
-    def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
-        if ready(x):
-            rate = self.dropout.present_rate
-            return training_ops.add_norm(x, branch, self.weight, self.bias, dropout=rate, epsilon=self.eps)
-        return super().forward(x + self.dropout(branch))
+    def forward(self, x: Tensor, sublayer: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
+        return super().forward(x + self.dropout(sublayer))
 
 
 class EncoderLayer(nn.Module):
@@ -213,12 +132,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(arch)
         self.feed_forward_norm = AddNorm(arch)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = self.self_attention_norm(x, self.self_attention(x, mask))
-        return self.feed_forward_norm(x, self.feed_forward(x))
-
-    def over_spans(self, x: Tensor, spans: Spans) -> Tensor:
-        x = self.self_attention_norm(x, self.self_attention.over_spans(x, spans, causal=False))
+    def forward(self, x: Tensor, mask: AttentionMask, attend: Attend) -> Tensor:
+        x = self.self_attention_norm(x, self.self_attention(x, mask, attend))
         return self.feed_forward_norm(x, self.feed_forward(x))
 
 
@@ -234,16 +149,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(arch)
         self.feed_forward_norm = AddNorm(arch)
 
-    def forward(self, x: Tensor, mask: Tensor | None, cache: "LayerCache", src_mask: Tensor | None) -> Tensor:
-        q, k, v = self.self_attention.project(x)
-        k, v = cache.extend(k, v)
-        x = self.self_attention_norm(x, self.self_attention.attend(q, k, v, mask, causal=True))
-        x = self.cross_attention_norm(x, self.cross_attention(x, cache.memory_k, cache.memory_v, src_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x))
-
-    def over_spans(self, x: Tensor, memory: Tensor, spans: Spans, src_spans: Spans) -> Tensor:
-        x = self.self_attention_norm(x, self.self_attention.over_spans(x, spans, causal=True))
-        x = self.cross_attention_norm(x, self.cross_attention.over_spans(x, memory, spans, src_spans))
+    def forward(
+        self, x: Tensor, mask: AttentionMask, cache: "LayerCache", src_mask: AttentionMask, attend: Attend
+    ) -> Tensor:
+        x = self.self_attention_norm(x, self.self_attention(x, mask, attend, cache))
+        x = self.cross_attention_norm(x, self.cross_attention(x, cache, src_mask, attend))
         return self.feed_forward_norm(x, self.feed_forward(x))
 
 
@@ -255,15 +165,15 @@ class LayerCache:
 
     def __init__(self, memory_k: Tensor, memory_v: Tensor, radius: int | None = None):
         self.memory_k, self.memory_v = memory_k, memory_v  # (sentence, head, src, width)
-        self._kept = slice(0 if radius is None else -radius, None)
+        self._window = slice(0 if radius is None else -radius, None)
         self.k: Tensor | None = None  # (row, head, tgt, width)
         self.v: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values that new positions may see, their own behind those that were kept."""
+        """The keys and values that new positions may see, their own after the cached ones."""
         if self.k is not None and self.v is not None:
             k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
-        self.k, self.v = k[:, :, self._kept], v[:, :, self._kept]
+        self.k, self.v = k[:, :, self._window], v[:, :, self._window]
         return k, v
 
 
@@ -337,124 +247,71 @@ class Transformer(nn.Module):
         return self.decode(tgt_in, self.start(self.encode(src, src_mask), src_mask))
 
     def encode(
-        self, src: Int[Tensor, "batch src"], src_mask: Bool[Tensor, "batch src"]
+        self, src: Int[Tensor, "batch src"], src_mask: Bool[Tensor, "batch src"], *, attend: Attend = attention
     ) -> Float[Tensor, "batch src d_model"]:
         """The encoder's output, called memory."""
-        x = self._embed(src, self.src_embedding, getattr(self, "src_positions", None), start=0)
-        mask = _key_mask(src_mask)
+        x = self._embed(src, "src", start=0)
+        mask = key_mask(src_mask, x, radius=self.arch.radius)
         for layer in self.encoder:
-            x = layer(x, mask)
+            x = layer(x, mask, attend)
         return x
 
     def start(self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]) -> DecoderState:
-        """An empty state: the memory's keys and values, computed once a sentence."""
-        caches = [
-            LayerCache(*layer.cross_attention.project_memory(memory), self.arch.radius)
-            for layer in self._decoder_layers()
-        ]
-        return DecoderState(caches, src_mask)
-
-    def _decoder_layers(self) -> list[DecoderLayer]:
-        return cast(list[DecoderLayer], list(self.decoder))
+        """An empty state: the memory's keys and values, computed once for each sentence."""
+        layers = cast(list[DecoderLayer], list(self.decoder))
+        projected = (layer.cross_attention.project_memory(memory) for layer in layers)
+        return DecoderState([LayerCache(k, v, self.arch.radius) for k, v in projected], src_mask)
 
     def decode(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt vocab"]:
         """Logits at the new positions `tgt_in`, which the state takes in. Rows may be a multiple of the sentences."""
         return self.output(self.decode_features(tgt_in, state))
 
-    def decode_features(self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState) -> Float[Tensor, "row tgt d_model"]:
-        """As `decode`, before the map to logits: training projects only the positions that it scores."""
-        start, n_new = state.n_positions, tgt_in.shape[1]
-        x = self._embed(tgt_in, self.tgt_embedding, getattr(self, "tgt_positions", None), start=start)
-        radius = self.arch.radius
-        n_kept = start if radius is None else min(start, radius)
-        restricted = radius is not None and start == 0  # which needs no mask of all pairs
-        mask = None if restricted else _causal_mask(n_new, n_kept + n_new, radius, x.device)
-        src_mask = _key_mask(state.src_mask)
-        for layer, cache in zip(self._decoder_layers(), state.caches, strict=True):
-            x = layer(x, mask, cache, src_mask)
+    def decode_features(
+        self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState, *, attend: Attend = attention
+    ) -> Float[Tensor, "row tgt d_model"]:
+        """As `decode`, before the map to logits: training projects only the positions that count in the loss."""
+        start, n_new, radius = state.n_positions, tgt_in.shape[1], self.arch.radius
+        x = self._embed(tgt_in, "tgt", start=start)
+        n_cached = start if radius is None else min(start, radius)
+        mask = causal_mask(n_new, n_cached + n_new, x, radius=radius)
+        src_mask = key_mask(state.src_mask, x)
+        for layer, cache in zip(self.decoder, state.caches, strict=True):
+            x = layer(x, mask, cache, src_mask, attend)
         state.n_positions += n_new
         return x
 
-    def features(
-        self,
-        src: Int[Tensor, "batch src"],
-        src_mask: Bool[Tensor, "batch src"],
-        tgt_in: Int[Tensor, "batch tgt"],
-        tgt_mask: Bool[Tensor, "batch tgt"],
-        tgt_places: Int[Tensor, " tgt_token"],
-    ) -> Float[Tensor, "tgt_token d_model"]:
-        """`forward` before the map to logits at the real target positions, sentence by sentence: what a loss needs.
+    def _embed(self, ids: Int[Tensor, "row position"], side: Side, *, start: int) -> Tensor:
+        """Scaled embeddings plus positional encodings, with dropout: sections 3.4, 3.5 and 5.4."""
+        table = self.src_embedding if side == "src" else self.tgt_embedding
+        end = start + ids.shape[1]
+        words = table(ids) * math.sqrt(self.arch.d_model)
+        if (kept := self.word_dropout_mask(ids)) is not None:
+            words = words * kept[..., None]
+        return self.dropout(words + self.position_table(side, end)[start:end])
 
-        tgt_places: where tgt_mask.flatten() is True. Where the kernels are ready no padding is computed: sentences lie
-        end to end.
-        """
-        arch = self.arch
-        plain = arch.positions == "learned" or arch.radius is not None
-        if plain or not ready(self.output.weight):
-            features = self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))
-            return features.flatten(0, 1).index_select(0, tgt_places)
-        src_spans, tgt_spans = Spans.of(src_mask), Spans.of(tgt_mask)
-        memory = self._embed_spans(src, self.src_embedding, src_spans)
-        for encoder_layer in cast(list[EncoderLayer], list(self.encoder)):
-            memory = encoder_layer.over_spans(memory, src_spans)
-        x = self._embed_spans(tgt_in, self.tgt_embedding, tgt_spans)
-        for layer in self._decoder_layers():
-            x = layer.over_spans(x, memory, tgt_spans, src_spans)
-        return x[: tgt_spans.n_real]
+    def word_dropout_mask(self, ids: Int[Tensor, "*axes"]) -> Bool[Tensor, "*axes"] | None:
+        """Which tokens word dropout keeps (Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019), or None.
 
-    def _kept_words(self, ids: Tensor) -> Tensor | None:
-        """Which tokens word dropout leaves (Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019), or None.
-
-        Those are not scaled up: they are what they are when all are there.
+        Kept ones are not scaled up: they are what they are without dropout.
         """
         rate = self.arch.word_dropout if self.training else 0.0
         return torch.rand(ids.shape, device=ids.device) >= rate if rate else None
 
-    def _embed_spans(self, ids: Int[Tensor, "batch position"], table: nn.Embedding, spans: Spans) -> Tensor:
-        if (kept := self._kept_words(ids)) is not None:
-            check_range("embed", "ids", ids, 0, self.vocab_size)  # also those that are left out
-            ids = ids.where(kept, -1)
-        positions = self.sinusoid_rows(int(spans.places.max()) + 1)
-        scale, rate = math.sqrt(self.arch.d_model), self.dropout.present_rate
-        return training_ops.embed(
-            spans.lay(ids), spans.places, table.weight, positions, scale=scale, dropout=rate, left_out=kept is not None
-        )
+    def position_table(self, side: Side, n_positions: int) -> Float[Tensor, "position d_model"]:
+        """The encodings of at least the first `n_positions` positions, of the weights' type. Sinusoids are cached.
 
-    def _embed(self, ids: Tensor, table: nn.Embedding, learned: nn.Embedding | None, *, start: int) -> Tensor:
-        end = start + ids.shape[1]
-        if learned is None:
-            positions = self.sinusoid_rows(end)[start:end]
-        elif end > self.arch.max_positions:
-            raise HeedError(f"a sequence of {end} positions, but max_positions={self.arch.max_positions} were learned.")
-        else:
-            positions = learned.weight[start:end]
-        words = table(ids) * math.sqrt(self.arch.d_model)
-        if (kept := self._kept_words(ids)) is not None:
-            words = words * kept[..., None]
-        return self.dropout(words + positions)
-
-    def sinusoid_rows(self, n_positions: int) -> Float[Tensor, "position d_model"]:
-        """The sinusoids of so many positions at least, of the weights' type, kept from call to call."""
-        table, like = self._sinusoids, self.src_embedding.weight
+        HeedError if there are more positions than learned ones.
+        """
+        like = self.src_embedding.weight
+        if self.arch.positions == "learned":
+            if n_positions > self.arch.max_positions:
+                raise HeedError(
+                    f"a sequence of {n_positions} positions, but max_positions={self.arch.max_positions} were learned."
+                )
+            return (self.src_positions if side == "src" else self.tgt_positions).weight
+        table = self._sinusoids
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
             n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well
                 self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
         return table
-
-
-def _causal_mask(
-    n_queries: int, n_keys: int, radius: int | None, device: torch.device
-) -> Bool[Tensor, "1 1 query key"] | None:
-    """Position i may see itself and what lies before it, `radius` positions back at most; None if that is all."""
-    if n_queries == 1 and (radius is None or n_keys <= radius + 1):
-        return None
-    mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
-    return (mask if radius is None else mask.triu(n_keys - n_queries - radius))[None, None]
-
-
-def _key_mask(mask: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"] | None:
-    """The mask over keys for every head and query; None where it hides nothing, which saves a pass over the scores."""
-    if mask.is_cpu and bool(mask.all()):
-        return None
-    return mask[:, None, None, :]

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.model.attention import Dropout, restricted_attention
+from heed.model.attention import AttentionMask, Dropout, restricted_attention
 from heed.model.transformer import Architecture, Transformer
 from heed.paper.page import Page, command, prose, table
 from heed.runtime.device import n_threads, processor
@@ -51,7 +51,7 @@ class RestrictedAttention(nn.Module):
 
     def forward(self, x: Activations) -> Activations:
         x = x[:, None]  # one head
-        return restricted_attention(x, x, x, None, radius=self.radius, causal=False, dropout=Dropout(0.0))[:, 0]
+        return restricted_attention(x, x, x, AttentionMask(radius=self.radius), dropout=Dropout(0.0))[:, 0]
 
 
 class Recurrent(nn.Module):

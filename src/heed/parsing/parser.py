@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.backends.base import backend_for
 from heed.config import validated
 from heed.data.batching import SpecialIds
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.errors import HeedError
-from heed.model.inference import prepack
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
@@ -63,7 +63,11 @@ class Parser:
         copy: bool = True,
     ):
         """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
-        self.model, self.tokenizer, self.settings = prepack(model, precision, copy=copy), tokenizer, settings
+        self.model, self.tokenizer, self.settings = (
+            backend_for(model).prepack(model, precision, copy=copy),
+            tokenizer,
+            settings,
+        )
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.cpu import training_ops
-from heed.backends.cpu.build import ready
+from heed.backends.base import Backend
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/performance.md); a GPU wants larger products.
 CPU_CHUNK, GPU_CHUNK = 512, 4096
+ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/performance.md
 
 
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -21,6 +21,7 @@ def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float =
 
 
 def projected_loss(
+    backend: Backend,
     features: Float[Tensor, "token d_model"],
     weight: Float[Tensor, "vocab d_model"],
     targets: Int[Tensor, " token"],
@@ -34,13 +35,15 @@ def projected_loss(
     their gradient is worked out at once, so memory does not grow with tokens × vocabulary. The second value carries no
     gradient. If the weight has an fp32 tensor `main_grad`, its gradient is added there, and none is returned.
     """
-    loss, nll = _ProjectedLoss.apply(features, weight, targets, label_smoothing)
+    loss, nll = _ProjectedLoss.apply(backend, features, weight, targets, label_smoothing)
     return loss, nll
 
 
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, backend: Backend, features: Tensor, weight: Tensor, targets: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
         vocab_size = weight.shape[0]
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(features) if with_grad else None
@@ -52,17 +55,16 @@ class _ProjectedLoss(torch.autograd.Function):
         for start in range(0, len(features), chunk):
             x, y = features[start : start + chunk], targets[start : start + chunk]
             n = len(x)
-            if n % training_ops.ROW_MULTIPLE:
-                x = F.pad(x, (0, 0, 0, -n % training_ops.ROW_MULTIPLE))
-            logits = training_ops.product(x, weight.T, out=buffer[: len(x)])
-            turn_into_gradient = training_ops.smoothed_loss_ if ready(logits) else _smoothed_loss_
-            losses, nlls = turn_into_gradient(logits[:n], y, label_smoothing=epsilon)
+            if n % ROW_MULTIPLE:
+                x = F.pad(x, (0, 0, 0, -n % ROW_MULTIPLE))
+            logits = backend.product(x, weight.T, out=buffer[: len(x)])
+            losses, nlls = backend.smoothed_loss_(logits[:n], y, label_smoothing=epsilon)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
                 logits[n:] = 0
-                feature_grad[start : start + n] = training_ops.product(logits, weight, out=torch.empty_like(x))[:n]
-                training_ops.product(logits.T, x, out=weight_grad, add=True)
+                feature_grad[start : start + n] = backend.product(logits, weight, out=torch.empty_like(x))[:n]
+                backend.product(logits.T, x, out=weight_grad, add=True)
         if with_grad:
             ctx.save_for_backward(feature_grad, weight_grad)
         ctx.main_grad, ctx.dtype = getattr(weight, "main_grad", None), weight.dtype
@@ -78,15 +80,4 @@ class _ProjectedLoss(torch.autograd.Function):
         else:
             ctx.main_grad.addcmul_(weight_grad, scale)
             weight_grad = None
-        return feature_grad * scale.to(feature_grad.dtype), weight_grad, None, None
-
-
-def _smoothed_loss_(logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """As training_ops.smoothed_loss_."""
-    log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    nll = -log_prob.gather(1, targets[:, None])[:, 0]
-    loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
-    grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
-    grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
-    logits.copy_(grad)
-    return loss, nll
+        return None, feature_grad * scale.to(feature_grad.dtype), weight_grad, None, None

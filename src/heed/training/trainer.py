@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
+from heed.backends.base import backend_for
 from heed.config import Settings
 from heed.data.batching import Batch, TokenBatches
 from heed.errors import HeedError, Stopped
@@ -139,9 +140,10 @@ def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.opti
 
 def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
-    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask, batch.tgt_places)
+    backend = backend_for(model)
+    features = backend.target_features(model, batch)
     targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
-    return projected_loss(features, model.output.weight, targets, label_smoothing=label_smoothing)
+    return projected_loss(backend, features, model.output.weight, targets, label_smoothing=label_smoothing)
 
 
 class StepResult:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.cpu import training_ops
+from heed.backends.cpu import CpuBackend, training_ops
 from heed.backends.cpu.build import has_tiles, library
-from heed.backends.cpu.training_ops import Spans
+from heed.backends.cpu.packed import PackedSequences
 from heed.training.objective import projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
@@ -122,27 +122,37 @@ def test_bias_relu_is_relu_of_the_sum(dtype):
 
 
 @both_types
+def test_learned_positions_get_their_gradients_too(dtype):
+    ids, positions = torch.tensor([3, 0, -1, 3, 3, 1]), torch.tensor([0, 1, 3, 2, 0, 1])
+    leaves = [leaf(5, 24, dtype=dtype), leaf(7, 24, dtype=dtype)]
+    table, position_table = exact = copies(leaves)
+    ours = training_ops.embed(ids, positions, *leaves, scale=3.0, dropout=0.0, word_dropout=True)
+    words = table[ids] * 3.0 * (ids >= 0)[:, None]
+    assert_same(ours, words + position_table[positions], leaves, exact)
+
+
+@both_types
 def test_embed_scales_adds_positions_and_sums_gradients_of_repeated_ids(dtype):
     """An id of -1 has no word, only its position."""
     ids, places = torch.tensor([3, 0, -1, 3, 3, 1]), torch.tensor([0, 1, 3, 2, 0, 1])
     leaves = [leaf(5, 24, dtype=dtype)]
     (table,) = exact = copies(leaves)
     positions = torch.randn(4, 24).to(dtype)
-    ours = training_ops.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, left_out=True)
+    ours = training_ops.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, word_dropout=True)
     words = table[ids] * math.sqrt(24) * (ids >= 0)[:, None]
     assert_same(ours, words + positions.float()[places], leaves, exact)
 
 
-def by_sentence(x: torch.Tensor, spans: Spans, n_heads: int) -> list[torch.Tensor]:
+def by_sentence(x: torch.Tensor, tgt: PackedSequences, n_heads: int) -> list[torch.Tensor]:
     """(head, position, width) of each sentence."""
-    ends = spans.offsets.tolist()
+    ends = tgt.offsets.tolist()
     return [x[a:b].unflatten(1, (n_heads, -1)).transpose(0, 1) for a, b in itertools.pairwise(ends)]
 
 
-def reference_attention(q, k, v, spans, src_spans, n_heads, causal, factors=None):
+def reference_attention(q, k, v, tgt, src, n_heads, causal, factors=None):
     """factors: for each sentence what dropout multiplies its weights by, (head, query, key)."""
     rows = []
-    sides = (by_sentence(x, s, n_heads) for x, s in ((q, spans), (k, src_spans), (v, src_spans)))
+    sides = (by_sentence(x, s, n_heads) for x, s in ((q, tgt), (k, src), (v, src)))
     for s, (queries, keys, values) in enumerate(zip(*sides, strict=True)):
         scores = queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[2])
         if causal:
@@ -152,8 +162,8 @@ def reference_attention(q, k, v, spans, src_spans, n_heads, causal, factors=None
     return torch.cat(rows)
 
 
-def spans_of(lengths: list[int]) -> Spans:
-    return Spans.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
+def sequences_of(lengths: list[int]) -> PackedSequences:
+    return PackedSequences.from_mask(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
 
 
 @both_types
@@ -161,44 +171,45 @@ def spans_of(lengths: list[int]) -> Spans:
 @pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(4, 32, 32), (2, 64, 64), (3, 5, 7), (1, 16, 40)])
 def test_self_attention_is_torchs(dtype, causal, n_heads, d_k, d_v):
     torch.manual_seed(n_heads)
-    spans = spans_of([1, 17, 30, 3, 16, 64])
+    tgt = sequences_of([1, 17, 30, 3, 16, 64])
     widths = [n_heads * d_k, n_heads * d_k, n_heads * d_v]
-    leaves = [leaf(len(spans.places), sum(widths), dtype=dtype)]
+    leaves = [leaf(len(tgt.positions), sum(widths), dtype=dtype)]
     (qkv,) = exact = copies(leaves)
-    ours = training_ops.self_attention(leaves[0], spans, n_heads=n_heads, widths=widths, causal=causal, dropout=0.0)
-    assert_same(ours, reference_attention(*qkv.split(widths, 1), spans, spans, n_heads, causal), leaves, exact)
+    ours = training_ops.self_attention(leaves[0], tgt, n_heads=n_heads, widths=widths, causal=causal, dropout=0.0)
+    assert_same(ours, reference_attention(*qkv.split(widths, 1), tgt, tgt, n_heads, causal), leaves, exact)
 
 
 @both_types
 @pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(8, 3, 5), (2, 32, 32), (1, 64, 64)])
 def test_cross_attention_is_torchs(dtype, n_heads, d_k, d_v):
-    spans, src_spans = spans_of([5, 1, 20, 16]), spans_of([33, 2, 1, 17])
+    tgt, src = sequences_of([5, 1, 20, 16]), sequences_of([33, 2, 1, 17])
     widths = [n_heads * d_k, n_heads * d_v]
-    leaves = [leaf(len(spans.places), widths[0], dtype=dtype), leaf(len(src_spans.places), sum(widths), dtype=dtype)]
+    shapes = ((len(tgt.positions), widths[0]), (len(src.positions), sum(widths)))
+    leaves = [leaf(*shape, dtype=dtype) for shape in shapes]
     q, kv = exact = copies(leaves)
-    ours = training_ops.cross_attention(*leaves, spans, src_spans, n_heads=n_heads, widths=widths, dropout=0.0)
-    reference = reference_attention(q, *kv.split(widths, 1), spans, src_spans, n_heads, False)
+    ours = training_ops.cross_attention(*leaves, tgt, src, n_heads=n_heads, widths=widths, dropout=0.0)
+    reference = reference_attention(q, *kv.split(widths, 1), tgt, src, n_heads, False)
     assert_same(ours, reference, leaves, exact)
 
 
-def attend(q, k, v, spans, src_spans, n_heads, causal, rate, seed):
+def attend(q, k, v, tgt, src, n_heads, causal, rate, seed):
     """self_attention where causal, else cross_attention, with the dropout of this seed."""
     torch.manual_seed(seed)
     widths = [x.shape[1] for x in (q, k, v)]
     if causal:
         qkv = torch.cat([q, k, v], 1)
-        return training_ops.self_attention(qkv, spans, n_heads=n_heads, widths=widths, causal=True, dropout=rate)
+        return training_ops.self_attention(qkv, tgt, n_heads=n_heads, widths=widths, causal=True, dropout=rate)
     kv = torch.cat([k, v], 1)
-    return training_ops.cross_attention(q, kv, spans, src_spans, n_heads=n_heads, widths=widths[1:], dropout=rate)
+    return training_ops.cross_attention(q, kv, tgt, src, n_heads=n_heads, widths=widths[1:], dropout=rate)
 
 
-def dropout_factors(spans, src_spans, n_heads, causal, rate, seed):
+def dropout_factors(tgt, src, n_heads, causal, rate, seed):
     """What each weight is multiplied by, a sentence (head, query, key): equal weights of one-hot values show it."""
-    width = int(src_spans.offsets.diff().max())
-    q, k = torch.zeros(len(spans.places), n_heads), torch.zeros(len(src_spans.places), n_heads)
-    v = torch.eye(width)[src_spans.places].repeat(1, n_heads)
-    seen = by_sentence(attend(q, k, v, spans, src_spans, n_heads, causal, rate, seed), spans, n_heads)
-    lengths = src_spans.offsets.diff().tolist()
+    width = int(src.offsets.diff().max())
+    q, k = torch.zeros(len(tgt.positions), n_heads), torch.zeros(len(src.positions), n_heads)
+    v = torch.eye(width)[src.positions].repeat(1, n_heads)
+    seen = by_sentence(attend(q, k, v, tgt, src, n_heads, causal, rate, seed), tgt, n_heads)
+    lengths = src.offsets.diff().tolist()
     if causal:
         return [x[:, :, :n] * torch.arange(1, n + 1)[:, None] for x, n in zip(seen, lengths, strict=True)]
     return [x[:, :, :n] * n for x, n in zip(seen, lengths, strict=True)]
@@ -208,27 +219,27 @@ def dropout_factors(spans, src_spans, n_heads, causal, rate, seed):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("d_k", "d_v"), [(8, 6), (32, 32)])
 def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, causal, d_k, d_v):
-    spans = spans_of([1, 17, 30, 3, 16, 64])
-    src_spans = spans if causal else spans_of([5, 9, 1, 40, 2, 33])
+    tgt = sequences_of([1, 17, 30, 3, 16, 64])
+    src = tgt if causal else sequences_of([5, 9, 1, 40, 2, 33])
     n_heads, rate = 4, 0.3
-    shape = (spans, src_spans, n_heads, causal)
+    shape = (tgt, src, n_heads, causal)
     factors = dropout_factors(*shape, rate, seed=7)
     every = [torch.ones_like(x, dtype=torch.bool) for x in factors]
     drawn = torch.cat([x[seen.tril() if causal else seen] for x, seen in zip(factors, every, strict=True)])
     assert float((drawn == 0).float().mean()) == pytest.approx(rate, abs=0.02)
     torch.testing.assert_close(drawn[drawn > 0], torch.full_like(drawn[drawn > 0], 1 / (1 - rate)))
     assert len({tuple(row.tolist()) for row in factors[5].flatten(0, 1)}) > 0.9 * n_heads * len(factors[5][0])
-    sides = ((spans, d_k), (src_spans, d_k), (src_spans, d_v))
-    leaves = [leaf(len(s.places), n_heads * width, dtype=dtype) for s, width in sides]
+    sides = ((tgt, d_k), (src, d_k), (src, d_v))
+    leaves = [leaf(len(s.positions), n_heads * width, dtype=dtype) for s, width in sides]
     exact = copies(leaves)
     ours = attend(*leaves, *shape, rate, seed=7)
     assert_same(ours, reference_attention(*exact, *shape, factors), leaves, exact)
 
 
 def test_attention_with_huge_scores_stays_finite():
-    spans = spans_of([7])
-    qkv = leaf(len(spans.places), 96, dtype=torch.float32, scale=300.0)
-    out = training_ops.self_attention(qkv, spans, n_heads=2, widths=[32, 32, 32], causal=True, dropout=0.0)
+    tgt = sequences_of([7])
+    qkv = leaf(len(tgt.positions), 96, dtype=torch.float32, scale=300.0)
+    out = training_ops.self_attention(qkv, tgt, n_heads=2, widths=[32, 32, 32], causal=True, dropout=0.0)
     (gradient,) = torch.autograd.grad(out.sum(), qkv)
     assert out.isfinite().all() and gradient.isfinite().all()
 
@@ -241,7 +252,7 @@ def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n):
     leaves = [leaf(n, 16, dtype=dtype), leaf(1001, 16, dtype=dtype, scale=0.2)]
     features, weight = exact = copies(leaves)
     targets = torch.randint(1001, (n,))
-    loss, nll = projected_loss(*leaves, targets, label_smoothing=smoothing)
+    loss, nll = projected_loss(CpuBackend(), *leaves, targets, label_smoothing=smoothing)
     logits = features @ weight.T
     reference = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(nll, F.cross_entropy(logits, targets, reduction="sum"), rtol=1e-3, atol=1e-3)
@@ -252,7 +263,7 @@ def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n):
 
 def test_a_loss_of_nan_is_told():
     features = torch.full((2, 4), math.nan)
-    loss, _ = projected_loss(features, torch.randn(9, 4), torch.tensor([1, 2]), label_smoothing=0.1)
+    loss, _ = projected_loss(CpuBackend(), features, torch.randn(9, 4), torch.tensor([1, 2]), label_smoothing=0.1)
     assert loss.isnan()
 
 

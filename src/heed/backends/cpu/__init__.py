@@ -1,4 +1,60 @@
-"""What a CPU's training step and search do besides large matrix products, each chain of operations in one pass.
+"""The network on a CPU by fused C++ kernels: packed sequences in training, one call per step in a search.
 
-With AMX those products of a training step as well.
+With AMX the large matrix products of training are the kernels' as well.
 """
+
+import torch
+from torch import Tensor
+
+from heed.backends.base import Logits, SearchState
+from heed.backends.cpu import decoding_ops, forward, training_ops, weights
+from heed.backends.cpu.build import library
+from heed.backends.cpu.decoding_ops import Int8Logits
+from heed.backends.cpu.search_state import CpuSearchState
+from heed.backends.reference import ReferenceSearchState
+from heed.data.batching import Batch
+from heed.model.transformer import Transformer
+from heed.runtime.device import DecodingPrecision
+
+
+def supports(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels take tensors of this device and type, and can be used on this machine."""
+    return device.type == "cpu" and dtype in (torch.float32, torch.bfloat16) and library() is not None
+
+
+class CpuBackend:
+    """Runs the network by the kernels. A search with a radius takes the plain network, with prepacked weights."""
+
+    def target_features(self, model: Transformer, batch: Batch) -> Tensor:
+        return forward.target_features(model, batch)
+
+    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> Tensor:
+        return training_ops.product(a, b, out=out, add=add)
+
+    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)
+
+    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+        return weights.prepack(model, precision, copy=copy)
+
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
+        if model.arch.radius is not None:
+            return ReferenceSearchState(model, n_sentences=n_sentences)
+        return CpuSearchState(model, n_sentences=n_sentences, beam_size=beam_size)
+
+    def best_continuations(
+        self,
+        logits: Logits,
+        active: Tensor | None,
+        log_probs: Tensor,
+        required: Tensor,
+        never: Tensor,
+        may_end: Tensor,
+        *,
+        eos: int,
+        k: int,
+    ) -> tuple[Tensor, Tensor]:
+        assert isinstance(logits, (Tensor, Int8Logits))
+        if active is None:
+            active = torch.arange(log_probs.numel())
+        return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)

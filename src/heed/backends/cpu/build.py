@@ -109,11 +109,6 @@ def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -
         raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
 
 
-def ready(x: Tensor) -> bool:
-    """Whether the kernels take tensors of this device and type on this machine."""
-    return x.is_cpu and x.dtype in _KINDS and library() is not None
-
-
 def kernel(name: str, like: Tensor) -> Callable[..., None]:
     """The kernel of this name for tensors of this type."""
     return _kernel(name, like.dtype)

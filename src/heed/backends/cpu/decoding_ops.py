@@ -1,4 +1,4 @@
-"""The kernels of a search's step, on a CPU, without gradients. Rows are hypotheses, `beam` in a row a sentence."""
+"""The kernels of csrc/decoding.cpp: a search's step, without gradients. Rows are hypotheses, `beam` per sentence."""
 
 import ctypes
 import math
@@ -7,79 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from heed.backends.base import DeferredLogits
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel
-
-PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
-
-
-class PackedWeight:
-    """A weight and bias as the products read them."""
-
-    def __init__(self, d_in: int, d_out: int, panels: Tensor, bias: Tensor | None, *quantized: Tensor):
-        self.d_in, self.d_out = d_in, d_out
-        bias = torch.zeros(d_out) if bias is None else bias.float()
-        self._tensors = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
-        offsets, steps = quantized or (None, None)
-        self.structure = structures.Weight(
-            panels.data_ptr(), _address(offsets), _address(steps), self._tensors[-1].data_ptr(), d_in, d_out
-        )
-
-    def __deepcopy__(self, memo: object) -> "PackedWeight":
-        return self  # it never changes
-
-
-class Fp32Weight(PackedWeight):
-    """In float."""
-
-    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
-        d_out, d_in = weight.shape
-        n_whole = d_out // PANEL
-        panels = torch.zeros(-(-d_out // PANEL), d_in, PANEL)
-        panels[:n_whole] = weight[: n_whole * PANEL].view(n_whole, PANEL, d_in).transpose(1, 2)
-        if d_out % PANEL:
-            panels[-1, :, : d_out % PANEL] = weight[n_whole * PANEL :].T
-        super().__init__(d_in, d_out, panels, bias)
-
-
-class Int8Weight(PackedWeight):
-    """In whole multiples of an output's step, which is its largest number / 127."""
-
-    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
-        d_out, d_in = weight.shape
-        weight = weight.float()
-        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
-        whole = (weight / steps[:, None]).round_().nan_to_num_()  # of what is not finite the step is not either
-        filled = F.pad(whole.to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
-        panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
-        offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
-        super().__init__(d_in, d_out, panels, bias, offsets, F.pad(steps, (0, -d_out % PANEL)))
-
-
-def fp32_product(
-    x: Float[Tensor, "*row d_in"], weight: Fp32Weight, *, relu: bool = False
-) -> Float[Tensor, "*row d_out"]:
-    """x · Wᵀ + bias: a row's result has the same bits whatever rows lie beside it."""
-    return _product("panel_product", x, weight, relu)
-
-
-def int8_product(
-    x: Float[Tensor, "*row d_in"], weight: Int8Weight, *, relu: bool = False
-) -> Float[Tensor, "*row d_out"]:
-    """x · Wᵀ + bias, x in 8 bits by rows; the sums are whole numbers, so they are exact."""
-    return _product("int8_product", x, weight, relu)
-
-
-def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
-    x = x.contiguous()
-    y = x.new_empty(*x.shape[:-1], weight.d_out)
-    (at,) = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
-    kernel(name, x)(at, ctypes.addressof(weight.structure), y.data_ptr(), x.numel() // weight.d_in, relu)
-    return y
+from heed.backends.cpu.weights import Int8Weight, PackedWeight
 
 
 @dataclass(frozen=True)
@@ -208,8 +142,8 @@ class DecoderLayers:
 
 
 @dataclass(frozen=True)
-class Int8Logits:
-    """Logits that are not worked out: x · Wᵀ. `best_continuations` never holds all of them."""
+class Int8Logits(DeferredLogits):
+    """Logits x · Wᵀ that are not worked out: `best_continuations` never holds all of them."""
 
     x: Float[Tensor, "active d_model"]
     weight: Int8Weight
@@ -226,11 +160,7 @@ def best_continuations(
     eos: int,
     k: int,
 ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
-    """In fp64 the k largest sums of a row's log-probability and its next id's: (values, row of the beam · vocab + id).
-
-    active: the rows that have logits; the others have no continuation. required: the only id that a row may take, or
-    -1. Of equals the first; where fewer than k exist, -∞.
-    """
+    """As `Backend.best_continuations`."""
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
@@ -253,7 +183,3 @@ def best_continuations(
     else:
         kernel("best_continuations", x)(at, *others, *sizes, width, eos, k)
     return values, indices
-
-
-def _address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()

@@ -1,19 +1,19 @@
-"""The kernels as differentiable functions of tensors. Rows are tokens; `ready` says whether they can be used.
+"""The kernels of csrc/training.cpp and csrc/tiles.cpp as differentiable functions of tensors.
 
-Axes: token = positions of all sentences end to end, d = width. Tensors are fp32 or bf16 on a CPU; sums are fp32.
+Axes: token = real positions of packed sequences, d = width. Tensors are fp32 or bf16 on a CPU; sums are fp32.
 """
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heed.backends.cpu.build import Wanted, addresses, check_range, has_tiles, kernel, library
+from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.structures import Shape
 
 
@@ -24,39 +24,6 @@ def _seed() -> int:
 
 LONG_SUM = 256  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
 LONGEST_SUM = 2048  # longer ones are added up in parts, in fp32, whose operands stay in the cache
-ROW_MULTIPLE = 64  # matrix products prepare themselves anew for each number of rows: docs/performance.md
-
-
-@dataclass(frozen=True)
-class Spans:
-    """Sentences that lie end to end: sentence s has the rows offsets[s] to offsets[s + 1] - 1.
-
-    The last one is made up: its 1 to ROW_MULTIPLE rows make the number of all rows a multiple.
-    """
-
-    mask: Bool[Tensor, "sentence position"]
-    offsets: Int[Tensor, " sentence_and_2"]
-    places: Int[Tensor, " token"]  # each row's position in its sentence
-
-    @classmethod
-    def of(cls, mask: Bool[Tensor, "sentence position"]) -> "Spans":
-        """Of the real positions, which come first in each row of the mask."""
-        offsets = torch.zeros(len(mask) + 2, dtype=torch.int64)
-        torch.cumsum(mask.sum(1), 0, out=offsets[1:-1])
-        n_made_up = ROW_MULTIPLE - int(offsets[-2]) % ROW_MULTIPLE
-        offsets[-1] = offsets[-2] + n_made_up
-        places = torch.arange(mask.shape[1]).expand_as(mask)[mask]
-        return cls(mask, offsets, torch.cat([places, torch.arange(n_made_up)]))
-
-    def lay(self, ids: Int[Tensor, "sentence position"]) -> Int[Tensor, " token"]:
-        """The real ids end to end; then zeros for the sentence that is made up."""
-        real = ids[self.mask]
-        return torch.cat([real, real.new_zeros(len(self.places) - len(real))])
-
-    @property
-    def n_real(self) -> int:
-        """Rows that are not made up."""
-        return int(self.offsets[-2])
 
 
 def product(
@@ -217,61 +184,75 @@ class _BiasReLU(torch.autograd.Function):
 
 def embed(
     ids: Int[Tensor, " token"],
-    places: Int[Tensor, " token"],
+    positions: Int[Tensor, " token"],
     table: Float[Tensor, "vocab d"],
-    positions: Float[Tensor, "position d"],
+    position_table: Float[Tensor, "position d"],
     *,
     scale: float,
     dropout: float,
-    left_out: bool = False,
+    word_dropout: bool = False,
 ) -> Float[Tensor, "token d"]:
-    """dropout(table[ids] · scale + positions[places]), or with `left_out` positions alone for an id of -1.
+    """dropout(table[ids] · scale + position_table[positions]); with `word_dropout` no embedding for an id of -1.
 
-    Positions get no gradient. IndexError for an id or a place beyond its table.
-    If the table has an fp32 tensor `main_grad`, its gradient is added to the rows there, and none is returned: a
-    vocabulary's worth of zeros is neither made nor added.
+    IndexError for an id or a position beyond its table. If a table has an fp32 tensor `main_grad`, its gradient is
+    added to the rows there, and none is returned: a vocabulary's worth of zeros is neither made nor added.
     """
-    check_range("embed", "ids", ids, -1 if left_out else 0, len(table))
-    check_range("embed", "places", places, 0, len(positions))
-    result: Tensor = _Embed.apply(ids, places, table, positions, scale, dropout)
+    check_range("embed", "ids", ids, -1 if word_dropout else 0, len(table))
+    check_range("embed", "positions", positions, 0, len(position_table))
+    result: Tensor = _Embed.apply(ids, positions, table, position_table, scale, dropout)
     return result
 
 
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, ids: Tensor, places: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: float
+        ctx: Any, ids: Tensor, positions: Tensor, table: Tensor, position_table: Tensor, scale: float, dropout: float
     ) -> Tensor:
         n, d = len(ids), table.shape[1]
         y = table.new_empty(n, d)
-        ctx.seed, ctx.dropout, ctx.scale, ctx.vocab_size = _seed() if dropout else 0, dropout, scale, len(table)
-        ctx.main_grad = getattr(table, "main_grad", None)
+        ctx.seed, ctx.dropout, ctx.scale = _seed() if dropout else 0, dropout, scale
+        ctx.sizes = len(table), len(position_table)
+        ctx.main_grads = tuple(getattr(x, "main_grad", None) for x in (table, position_table))
         at = addresses(
             "embed",
             ids=(ids, (n,), torch.int64),
-            places=(places, (n,), torch.int64),
-            table=(table, (ctx.vocab_size, d), table.dtype),
-            positions=(positions, (len(positions), d), table.dtype),
+            positions=(positions, (n,), torch.int64),
+            table=(table, (len(table), d), table.dtype),
+            position_table=(position_table, (len(position_table), d), table.dtype),
         )
         kernel("embed", table)(*at, y.data_ptr(), n, d, scale, dropout, ctx.seed)
-        ctx.save_for_backward(ids)
+        ctx.save_for_backward(ids, positions)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (ids,) = ctx.saved_tensors
-        n, d = dy.shape
         dy = dy.contiguous()
-        dtable = torch.zeros(ctx.vocab_size, d) if ctx.main_grad is None else ctx.main_grad
-        at = addresses(
-            "embed_backward",
-            dy=(dy, (len(ids), d), dy.dtype),
-            ids=(ids, (n,), torch.int64),
-            dtable=(dtable, (ctx.vocab_size, d), torch.float32),
-        )
-        kernel("embed_backward", dy)(*at, n, d, ctx.scale, ctx.dropout, ctx.seed)  # the forward pass checked the ids
-        return None, None, dtable.to(dy.dtype) if ctx.main_grad is None else None, None, None, None
+        # The forward pass checked the indices. Sinusoids get no gradient; learned positions are looked up unscaled.
+        scales = (ctx.scale, 1.0)
+        gradients = [
+            _embed_backward(ctx, dy, indices, size, scale, main_grad) if wanted else None
+            for indices, size, scale, main_grad, wanted in zip(
+                ctx.saved_tensors, ctx.sizes, scales, ctx.main_grads, ctx.needs_input_grad[2:4], strict=True
+            )
+        ]
+        return None, None, *gradients, None, None
+
+
+def _embed_backward(
+    ctx: Any, dy: Tensor, indices: Tensor, size: int, scale: float, main_grad: Tensor | None
+) -> Tensor | None:
+    """The gradient of one table, or None if it was added to `main_grad`."""
+    n, d = dy.shape
+    gradient = torch.zeros(size, d) if main_grad is None else main_grad
+    at = addresses(
+        "embed_backward",
+        dy=(dy, (len(indices), d), dy.dtype),
+        indices=(indices, (n,), torch.int64),
+        gradient=(gradient, (size, d), torch.float32),
+    )
+    kernel("embed_backward", dy)(*at, n, d, scale, ctx.dropout, ctx.seed)
+    return gradient.to(dy.dtype) if main_grad is None else None
 
 
 def smoothed_loss_(
@@ -289,26 +270,34 @@ def smoothed_loss_(
 
 
 def self_attention(
-    qkv: Float[Tensor, "token qkv"], spans: Spans, *, n_heads: int, widths: list[int], causal: bool, dropout: float
+    qkv: Float[Tensor, "token qkv"],
+    sequences: PackedSequences,
+    *,
+    n_heads: int,
+    widths: list[int],
+    causal: bool,
+    dropout: float,
 ) -> Float[Tensor, "token value"]:
-    """Equation 1 in every head of every sentence, weights dropped out at this rate; the columns of qkv are all heads'
-    Q, K and V, so wide each."""
-    result: Tensor = _Attend.apply(qkv, None, spans, spans, n_heads, widths, causal, dropout)
+    """Equation 1 in every head of every sequence, with dropout on the weights.
+
+    The columns of qkv are all heads' Q, K and V, of these widths.
+    """
+    result: Tensor = _Attend.apply(qkv, None, sequences, sequences, n_heads, widths, causal, dropout)
     return result
 
 
 def cross_attention(
     q: Float[Tensor, "token query"],
     kv: Float[Tensor, "src_token kv"],
-    spans: Spans,
-    src_spans: Spans,
+    tgt: PackedSequences,
+    src: PackedSequences,
     *,
     n_heads: int,
     widths: list[int],
     dropout: float,
 ) -> Float[Tensor, "token value"]:
-    """The same with queries of one side's sentences, keys and values of the other's."""
-    result: Tensor = _Attend.apply(q, kv, spans, src_spans, n_heads, [q.shape[1], *widths], False, dropout)
+    """As `self_attention`, with queries from one side's sequences, keys and values from the other's."""
+    result: Tensor = _Attend.apply(q, kv, tgt, src, n_heads, [q.shape[1], *widths], False, dropout)
     return result
 
 
@@ -323,20 +312,27 @@ def _parts(q: Tensor, kv: Tensor | None, widths: list[int]) -> tuple[Tensor, Ten
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, kv: Tensor | None, spans: Spans, src_spans: Spans, n_heads: int, widths: list[int],
-        causal: bool, dropout: float,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        q: Tensor,
+        kv: Tensor | None,
+        tgt: PackedSequences,
+        src: PackedSequences,
+        n_heads: int,
+        widths: list[int],
+        causal: bool,
+        dropout: float,
+    ) -> Tensor:
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
-        n_offsets, n_keys = len(spans.offsets), len(src_spans.places)
+        n_offsets, n_keys = len(tgt.offsets), len(src.positions)
         at = addresses(
             "attend",
-            offsets=(spans.offsets, (n_offsets,), torch.int64),
-            src_offsets=(src_spans.offsets, (n_offsets,), torch.int64),
-            q=(q, (len(spans.places), sum(widths) if kv is None else widths[0]), q.dtype),
+            offsets=(tgt.offsets, (n_offsets,), torch.int64),
+            src_offsets=(src.offsets, (n_offsets,), torch.int64),
+            q=(q, (len(tgt.positions), sum(widths) if kv is None else widths[0]), q.dtype),
             **({} if kv is None else {"kv": (kv, (n_keys, sum(widths[1:])), q.dtype)}),
         )
-        check_range("attend", "offsets", spans.offsets, 0, len(q) + 1)
-        check_range("attend", "src_offsets", src_spans.offsets, 0, n_keys + 1)
+        check_range("attend", "offsets", tgt.offsets, 0, len(q) + 1)
+        check_range("attend", "src_offsets", src.offsets, 0, n_keys + 1)
         parts = _parts(q, kv, widths)
         shape = Shape(
             *at[:2],
@@ -352,7 +348,7 @@ class _Attend(torch.autograd.Function):
         out = q.new_empty(len(q), widths[2])
         kernel("attend", q)(*(t.data_ptr() for t in (*parts, out)), ctypes.addressof(shape))
         ctx.save_for_backward(q, kv)
-        ctx.shape, ctx.widths, ctx.spans = shape, widths, (spans, src_spans)
+        ctx.shape, ctx.widths, ctx.tgt = shape, widths, (tgt, src)
         return out
 
     @staticmethod

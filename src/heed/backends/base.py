@@ -1,0 +1,128 @@
+"""What a backend is: something that runs the network of model/, as fast as it can and with the same results.
+
+tests/backends/test_equivalence.py holds every backend to the plain network.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heed.data.batching import Batch
+from heed.errors import HeedError
+from heed.model.transformer import Transformer
+from heed.runtime.device import DecodingPrecision
+
+# Positions for which a search has room at first.
+FIRST_CAPACITY = 64
+
+
+NO_INT8 = "int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take bf16 or fp32."
+
+
+class DeferredLogits:
+    """Logits that are only worked out as far as `Backend.best_continuations` needs them."""
+
+
+Logits = Tensor | DeferredLogits
+
+
+@runtime_checkable
+class SearchState(Protocol):
+    """What a search keeps of a model between steps. Sentences are in the order of their admission, `beam_size` rows
+    each."""
+
+    # Whether `logits` can leave out rows.
+    takes_active_rows: bool
+
+    @property
+    def n_free(self) -> int:
+        """Sentences that can be admitted now."""
+
+    def admit(self, src: Int[Tensor, "sentence src"], src_mask: Bool[Tensor, "sentence src"]) -> None:
+        """Adds sources (with eos) after those that are being searched."""
+
+    def logits(
+        self, tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None = None, *, deferred: bool = False
+    ) -> Logits:
+        """(active, vocab) logits after `tokens`, which become part of every row; perhaps not worked out if `deferred`.
+
+        active: the rows that matter; None: all of them.
+        """
+
+    def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
+        """Keeps these sentences (in their order), and as their rows these, of the same sentences."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """How the network is run. `backend_for` chooses one."""
+
+    def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
+        """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
+
+        Training, validation and scoring run this; it is differentiable.
+        """
+
+    def product(
+        self, a: Float[Tensor, "m depth"], b: Float[Tensor, "depth n"], *, out: Float[Tensor, "m n"], add: bool = False
+    ) -> Float[Tensor, "m n"]:
+        """out = a · b; with `add` out += a · b, out in fp32. Either may be a transposed view."""
+
+    def smoothed_loss_(
+        self, logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
+    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+        """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss."""
+
+    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+        """The model ready to translate in this precision, without gradients; HeedError if that is impossible here.
+
+        Without `copy` the model itself is changed, and memory never holds all weights twice.
+        """
+
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
+        """The state of a search over at most `n_sentences` sentences at a time."""
+
+    def best_continuations(
+        self,
+        logits: Logits,
+        active: Int[Tensor, " active"] | None,
+        log_probs: Float[Tensor, "sentence beam"],
+        required: Int[Tensor, "sentence beam"],
+        never: Bool[Tensor, " vocab"],
+        may_end: Bool[Tensor, " sentence"],
+        *,
+        eos: int,
+        k: int,
+    ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
+        """The k largest sums of a row's log-probability and its next id's: (fp64 values, row in the beam · vocab + id).
+
+        active: the rows that have logits, None for all; other rows have no continuation. required: the only id that a
+        row may take, or -1. never: ids that no row may take. may_end: whether eos may follow. Of equals the first is
+        taken; where fewer than k exist, the values are -∞.
+        """
+
+
+def bytes_per_position(model: Transformer) -> int:
+    """The memory that a row of a search takes for each of its positions, at most."""
+    arch, width = model.arch, model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
+    # Keys and values of all layers, those of one layer twice while its cache grows; ids and ancestors.
+    return (arch.n_layers + 1) * width * model.src_embedding.weight.element_size() + 32
+
+
+def not_finite() -> HeedError:
+    """What to raise where a search or a score meets NaN or ∞."""
+    return HeedError(
+        "the model's numbers are not finite: its weights are damaged, or too large for the precision; take an earlier "
+        "checkpoint, or --precision fp32 instead of bf16 or int8."
+    )
+
+
+def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
+    """The fastest backend for this model on its device, or on another one."""
+    from heed.backends.cpu import CpuBackend, supports
+    from heed.backends.reference import ReferenceBackend
+
+    weight = model.src_embedding.weight
+    return CpuBackend() if supports(device or weight.device, weight.dtype) else ReferenceBackend()

@@ -1,0 +1,178 @@
+"""What a search keeps of a model between steps, for the kernels."""
+
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from heed.backends.base import FIRST_CAPACITY
+from heed.backends.cpu import decoding_ops, forward
+from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, Int8Logits
+from heed.backends.cpu.weights import Fp32Linear, Int8Linear, PackedWeight
+from heed.model.transformer import DecoderLayer, Transformer
+
+# The most bytes of all caches together: of addresses, since memory that is never written is never taken.
+MAX_CACHES = 2**33
+
+
+class CpuSearchState:
+    """A search's state on the kernels.
+
+    Each sentence has `beam_size` slots; a slot's row writes its keys and values there, position by position. A row's
+    past lies in the slots of its ancestors, which `_ancestors` names by position, so that reordering a beam moves no
+    keys. The source's keys and values stay where the admission put them.
+
+    Sentences come and go at any step, and in fp32 and int8 a hypothesis has the same bits whatever is searched
+    alongside it.
+    """
+
+    takes_active_rows = True
+
+    def __init__(self, model: Transformer, *, n_sentences: int, beam_size: int):
+        self._model, self._beam, self._arch = model, beam_size, model.arch
+        self._widths = (model.arch.key_width, model.arch.value_width)
+        self._kv_width = model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
+        self._most = n_sentences
+        self._begin()
+        self._sentences = torch.empty(0, dtype=torch.int64)  # of each live sentence its place among n_sentences
+        self._slots = torch.empty(0, dtype=torch.int64)  # of each row
+        self._lengths = torch.empty(0, dtype=torch.int64)  # of each row
+        self._longest = 0
+        self._memories = torch.empty(model.arch.n_layers, 0, dtype=torch.int64)  # addresses (layer, live sentence)
+        self._src_lengths = torch.empty(0, dtype=torch.int64)
+        self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
+        self._fused_layers = _fused_layers(model)
+
+    def _begin(self) -> None:
+        """Plans room for as many sentences as there may be, of few positions; the first admission takes it."""
+        self._n_places = self._places(FIRST_CAPACITY)
+        self._caches: list[Tensor] = []
+        self._ancestors = torch.zeros(self._n_places * self._beam, FIRST_CAPACITY, dtype=torch.int32)
+        self._free = list(range(self._n_places))[::-1]
+
+    def _places(self, capacity: int) -> int:
+        """For how many sentences of so many positions the caches have room."""
+        weight = self._model.src_embedding.weight
+        bytes_a_place = self._beam * capacity * self._arch.n_layers * self._kv_width * weight.element_size()
+        return max(1, min(self._most, MAX_CACHES // bytes_a_place))
+
+    def _empty_cache(self, capacity: int) -> Tensor:
+        n_slots = self._n_places * self._beam
+        return self._model.src_embedding.weight.new_empty(n_slots, capacity, self._kv_width)
+
+    @property
+    def n_free(self) -> int:
+        return len(self._free)
+
+    def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        if not self._caches:
+            self._caches = [self._empty_cache(FIRST_CAPACITY) for _ in self._model.decoder]
+        memory, packed = forward.encode(self._model, src, src_mask)
+        kept = [forward.linear(layer.cross_attention.kv, memory) for layer in self._layers()]
+        offsets = packed.offsets[: len(src)] * self._kv_width * memory.element_size()
+        addresses = torch.stack([kv.data_ptr() + offsets for kv in kept])
+        places = [self._free.pop() for _ in src]
+        for place in places:
+            self._kept[place] = kept
+        self._sentences = torch.cat([self._sentences, torch.tensor(places)])
+        self._memories = torch.cat([self._memories, addresses], dim=1).contiguous()
+        self._src_lengths = torch.cat([self._src_lengths, src_mask.sum(1)])
+        self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
+        self._slots = self._rows_of(self._sentences)
+
+    def logits(self, tokens: Tensor, active: Tensor | None = None, *, deferred: bool = False) -> Tensor | Int8Logits:
+        if active is None:
+            active = torch.arange(len(tokens))
+        if self._longest == self._ancestors.shape[1]:
+            self._grow()
+        x = self._step(tokens, active)
+        self._lengths += 1
+        self._longest += 1
+        output = self._model.output
+        if deferred and isinstance(output, Int8Linear):
+            return Int8Logits(x, output.packed)
+        return forward.linear(output, x)
+
+    def _step(self, tokens: Tensor, active: Tensor) -> Tensor:
+        beams = Beams(
+            *(self._ancestors, active, self._slots, self._lengths, self._src_lengths),
+            *(self._beam, self._arch.n_heads, self._widths),
+        )
+        if self._fused_layers is not None:
+            positions = self._model.position_table("tgt", self._longest + 1)
+            embedding = self._model.tgt_embedding.weight
+            return self._fused_layers.step(tokens, embedding, positions, self._caches, self._memories, beams)
+        x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
+        for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
+            x = forward.decoder_layer(
+                layer,
+                x,
+                partial(decoding_ops.attend_to_past, cache=cache, beams=beams),
+                partial(decoding_ops.attend_to_source, memories=memories, beams=beams),
+            )
+        return x
+
+    def select(self, rows: Tensor, sentences: Tensor) -> None:
+        parents = self._slots[rows]
+        if len(sentences) < len(self._sentences):
+            stays = torch.zeros(len(self._sentences), dtype=torch.bool)
+            stays[sentences] = True
+            for place in self._sentences[~stays].tolist():
+                self._free.append(place)
+                del self._kept[place]
+            self._free.sort(reverse=True)  # the first places first, whose memory is already taken
+            self._sentences, self._src_lengths = self._sentences[sentences], self._src_lengths[sentences]
+            self._memories = self._memories[:, sentences].contiguous()
+            self._lengths = self._lengths[rows]  # all rows of a sentence are as long
+            self._longest = int(self._lengths.max()) if len(sentences) else 0
+            self._slots = self._rows_of(self._sentences)
+        n = self._longest
+        self._ancestors[self._slots, :n] = self._ancestors[parents, :n]
+        if len(sentences) == 0 and self._n_places < self._most:
+            self._caches.clear()  # whoever has seen the list would keep them
+            self._begin()
+
+    def _layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self._model.decoder))
+
+    def _rows_of(self, sentences: Tensor) -> Tensor:
+        return (sentences[:, None] * self._beam + torch.arange(self._beam)).flatten()
+
+    def _grow(self) -> None:
+        """Twice the positions, if need be for fewer sentences. What lives moves to the first places.
+
+        Nothing else is copied: a copy would take the memory of slots that were never written.
+        """
+        n_live, n, old_slots = len(self._sentences), self._longest, self._slots
+        capacity = 2 * self._ancestors.shape[1]
+        self._n_places = max(n_live, self._places(capacity))
+        self._kept = {place: self._kept[old] for place, old in enumerate(self._sentences.tolist())}
+        self._sentences = torch.arange(n_live)
+        self._free = list(range(n_live, self._n_places))[::-1]
+        self._slots = self._rows_of(self._sentences)
+        moved = (self._slots - old_slots).to(torch.int32)[:, None]  # an ancestor is a slot of the same sentence
+        ancestors = torch.zeros(self._n_places * self._beam, capacity, dtype=torch.int32)
+        ancestors[self._slots, :n] = self._ancestors[old_slots, :n] + moved
+        self._ancestors = ancestors
+        old_caches, self._caches = self._caches, []
+        while old_caches:  # one is freed before the next is copied
+            cache, larger = old_caches.pop(0), self._empty_cache(capacity)
+            for slot, old in zip(self._slots.tolist(), old_slots.tolist(), strict=True):
+                larger[slot, :n] = cache[old, :n]
+            self._caches.append(larger)
+
+
+def _fused_layers(model: Transformer) -> DecoderLayers | None:
+    """The decoder's layers for one kernel call per step, if the kernels can compute all their products."""
+    layers: list[tuple[list[PackedWeight], list[Tensor]]] = []
+    for layer in cast(list[DecoderLayer], list(model.decoder)):
+        own, source, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
+        weights: list[PackedWeight] = []
+        for product in (own.qkv, own.out, source.q, source.out, feed_forward.inner, feed_forward.outer):
+            if not isinstance(product, (Fp32Linear, Int8Linear)):
+                return None
+            weights.append(product.packed)
+        norms = (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)
+        layers.append((weights, [part for norm in norms for part in (norm.weight, norm.bias)]))
+    return DecoderLayers(layers, epsilon=norms[0].eps)

@@ -1,0 +1,156 @@
+"""Weights prepacked for the few rows of a search, and their products by the kernels of csrc/products.h."""
+
+import ctypes
+from contextlib import suppress
+from copy import deepcopy
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heed.backends.base import NO_INT8
+from heed.backends.cpu import structures
+from heed.backends.cpu.build import addresses, has_int8, kernel
+from heed.errors import HeedError
+from heed.model.transformer import Transformer
+from heed.runtime.device import DecodingPrecision
+
+PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
+
+
+class PackedWeight:
+    """A weight and bias as the products read them."""
+
+    def __init__(self, d_in: int, d_out: int, panels: Tensor, bias: Tensor | None, *quantized: Tensor):
+        self.d_in, self.d_out = d_in, d_out
+        bias = torch.zeros(d_out) if bias is None else bias.float()
+        self._tensors = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
+        offsets, steps = quantized or (None, None)
+        self.structure = structures.Weight(
+            panels.data_ptr(), _address(offsets), _address(steps), self._tensors[-1].data_ptr(), d_in, d_out
+        )
+
+    def __deepcopy__(self, memo: object) -> "PackedWeight":
+        return self  # it never changes
+
+
+class Fp32Weight(PackedWeight):
+    """In float."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        d_out, d_in = weight.shape
+        n_whole = d_out // PANEL
+        panels = torch.zeros(-(-d_out // PANEL), d_in, PANEL)
+        panels[:n_whole] = weight[: n_whole * PANEL].view(n_whole, PANEL, d_in).transpose(1, 2)
+        if d_out % PANEL:
+            panels[-1, :, : d_out % PANEL] = weight[n_whole * PANEL :].T
+        super().__init__(d_in, d_out, panels, bias)
+
+
+class Int8Weight(PackedWeight):
+    """In whole multiples of an output's step, which is its largest number / 127."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        d_out, d_in = weight.shape
+        weight = weight.float()
+        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
+        whole = (weight / steps[:, None]).round_().nan_to_num_()  # of what is not finite the step is not either
+        filled = F.pad(whole.to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
+        panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
+        offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
+        super().__init__(d_in, d_out, panels, bias, offsets, F.pad(steps, (0, -d_out % PANEL)))
+
+
+def fp32_product(
+    x: Float[Tensor, "*row d_in"], weight: Fp32Weight, *, relu: bool = False
+) -> Float[Tensor, "*row d_out"]:
+    """x · Wᵀ + bias: a row's result has the same bits whatever rows lie beside it."""
+    return _product("panel_product", x, weight, relu)
+
+
+def int8_product(
+    x: Float[Tensor, "*row d_in"], weight: Int8Weight, *, relu: bool = False
+) -> Float[Tensor, "*row d_out"]:
+    """x · Wᵀ + bias, x in 8 bits by rows; the sums are whole numbers, so they are exact."""
+    return _product("int8_product", x, weight, relu)
+
+
+def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], weight.d_out)
+    (at,) = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
+    kernel(name, x)(at, ctypes.addressof(weight.structure), y.data_ptr(), x.numel() // weight.d_in, relu)
+    return y
+
+
+class Fp32Linear(nn.Module):
+    """An nn.Linear in fp32 by the kernels."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.packed = Fp32Weight(linear.weight.detach(), linear.bias)
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        return fp32_product(x, self.packed)
+
+
+class Bf16Linear(nn.Module):
+    """An nn.Linear in bf16 by oneDNN, which puts the weight into its own order once instead of in every product."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
+        self.bias = None if linear.bias is None else linear.bias.detach().bfloat16()
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return y
+
+
+class Int8Linear(nn.Module):
+    """An nn.Linear in 8-bit integers by the kernels."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.packed = Int8Weight(linear.weight.detach(), linear.bias)
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        return int8_product(x, self.packed)
+
+
+def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+    """A model to translate with, its weights in the order in which the products read them.
+
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where the processor cannot do that.
+    Without `copy` the model itself is changed, and a weight is freed as soon as it is packed: memory never holds all of
+    them twice.
+    """
+    if precision == "int8" and not has_int8():
+        raise HeedError(NO_INT8)
+    model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "int8": Int8Linear}
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        kinds["bf16"] = Bf16Linear
+    if precision in kinds:
+        # The map to logits, the largest, comes last, when the others have shrunk.
+        for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, kinds[precision](child))
+            _give_back_freed_memory()
+    return model.to(dtype)
+
+
+def _give_back_freed_memory() -> None:
+    """Returns freed memory to the system, where the C library is glibc.
+
+    Packing frees and takes blocks of like sizes, but few fit into the gaps that others leave.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()

@@ -1,0 +1,106 @@
+"""The plain network, on any device: what every other backend must agree with."""
+
+from copy import deepcopy
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.backends.base import NO_INT8, Logits
+from heed.data.batching import Batch
+from heed.errors import HeedError
+from heed.model.transformer import DecoderState, Transformer
+from heed.runtime.device import DecodingPrecision
+
+
+class ReferenceBackend:
+    """Runs the model's own `forward`, padding included."""
+
+    def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
+        state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
+        return model.decode_features(batch.tgt_in, state).flatten(0, 1).index_select(0, batch.tgt_places)
+
+    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> Tensor:
+        return out.add_(torch.mm(a, b)) if add else torch.mm(a, b, out=out)
+
+    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        nll = -log_prob.gather(1, targets[:, None])[:, 0]
+        loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
+        grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
+        grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
+        logits.copy_(grad)
+        return loss, nll
+
+    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+        if precision == "int8":
+            raise HeedError(NO_INT8)
+        model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
+        return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
+
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> "ReferenceSearchState":
+        return ReferenceSearchState(model, n_sentences=n_sentences)
+
+    def best_continuations(
+        self,
+        logits: Logits,
+        active: Tensor | None,
+        log_probs: Tensor,
+        required: Tensor,
+        never: Tensor,
+        may_end: Tensor,
+        *,
+        eos: int,
+        k: int,
+    ) -> tuple[Tensor, Tensor]:
+        assert isinstance(logits, Tensor)
+        n_sentences, beam_size = log_probs.shape
+        device, vocab_size = logits.device, logits.shape[1]
+        next_log_probs = torch.log_softmax(logits.float(), dim=-1).masked_fill(never.to(device), -torch.inf)
+        # On the CPU, where these come from: asking a GPU would wait for it.
+        if not bool(may_end.all()):
+            too_early = (~may_end).repeat_interleave(beam_size).to(device)
+            next_log_probs[:, eos] = next_log_probs[:, eos].masked_fill(too_early, -torch.inf)
+        if bool((required >= 0).any()):
+            only = required.to(device).view(-1, 1)
+            others = torch.arange(vocab_size, device=device) != only
+            next_log_probs = next_log_probs.masked_fill((only >= 0) & others, -torch.inf)
+        if active is not None:
+            of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
+            next_log_probs = of_all.index_copy_(0, active.to(device), next_log_probs)
+        totals = log_probs.to(device).view(-1, 1) + next_log_probs
+        values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
+        return values.cpu(), indices.cpu()
+
+
+class ReferenceSearchState:
+    """A search's state on `Transformer.decode`: a group of sentences is searched to its end before the next."""
+
+    takes_active_rows = False
+
+    def __init__(self, model: Transformer, *, n_sentences: int):
+        self._model, self._n_sentences = model, n_sentences
+        self._device = model.src_embedding.weight.device
+        self._state: DecoderState | None = None
+
+    @property
+    def n_free(self) -> int:
+        return self._n_sentences if self._state is None else 0
+
+    def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        src, src_mask = src.to(self._device), src_mask.to(self._device)
+        self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
+
+    def logits(
+        self, tokens: Int[Tensor, " row"], active: Tensor | None = None, *, deferred: bool = False
+    ) -> Float[Tensor, "row vocab"]:
+        assert self._state is not None
+        return self._model.decode(tokens.to(self._device)[:, None], self._state)[:, 0]
+
+    def select(self, rows: Tensor, sentences: Tensor) -> None:
+        assert self._state is not None
+        if len(sentences) == 0:
+            self._state = None
+            return
+        all_stay = len(sentences) == len(self._state.src_mask)
+        self._state.select(rows.to(self._device), None if all_stay else sentences.to(self._device))

@@ -1,0 +1,37 @@
+"""Every head's attention weights for one pair of sentences. Neither training nor search keeps them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.model.attention import AttentionMask, Dropout, attention, attention_probabilities
+from heed.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """softmax(Q Kᵀ / √d_k) of each layer and head (equation 1); every row sums to 1."""
+
+    encoder: Float[Tensor, "layer head src src"]
+    decoder: Float[Tensor, "layer head tgt tgt"]
+    cross: Float[Tensor, "layer head tgt src"]
+
+
+@torch.inference_mode()
+def attention_weights(model: Transformer, src: Int[Tensor, " src"], tgt_in: Int[Tensor, " tgt"]) -> AttentionWeights:
+    """Of one source (with eos) and one target (with bos), as the model's own forward pass makes them."""
+    recorded: list[Tensor] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
+        recorded.append(attention_probabilities(q.float(), k.float(), mask)[0])
+        return attention(q, k, v, mask, dropout=dropout)
+
+    src_mask = torch.ones(1, len(src), dtype=torch.bool, device=src.device)
+    memory = model.encode(src[None], src_mask, attend=attend)
+    encoder = torch.stack(recorded)
+    recorded.clear()
+    model.decode_features(tgt_in[None], model.start(memory, src_mask), attend=attend)
+    # A decoder layer attends to the target first, then to the source.
+    return AttentionWeights(encoder, torch.stack(recorded[0::2]), torch.stack(recorded[1::2]))
