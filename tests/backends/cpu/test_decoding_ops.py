@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.cpu import decoding_ops
+from heed.backends.cpu import decoding_ops, weights
 from heed.backends.cpu.build import FLAGS, SOURCES, has_int8, library
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
@@ -28,12 +28,12 @@ def test_the_kernels_compile_for_processors_that_have_less_and_more(processor):
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, b = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
-    packed = decoding_ops.Fp32Weight(weight, b if bias else None)
-    y = decoding_ops.fp32_product(x, packed)
+    packed = weights.Fp32Weight(weight, b if bias else None)
+    y = weights.fp32_product(x, packed)
     torch.testing.assert_close(y, torch.nn.functional.linear(x, weight, b if bias else None), atol=1e-4, rtol=1e-4)
-    assert torch.equal(decoding_ops.fp32_product(x, packed, relu=True), torch.relu(y))
+    assert torch.equal(weights.fp32_product(x, packed, relu=True), torch.relu(y))
     for i in range(n):
-        assert torch.equal(decoding_ops.fp32_product(x[i : i + 1], packed)[0], y[i])
+        assert torch.equal(weights.fp32_product(x[i : i + 1], packed)[0], y[i])
 
 
 @needs_int8
@@ -44,7 +44,7 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, bias = torch.randn(n, d_in).to(dtype), torch.randn(d_out, d_in), torch.randn(d_out)
     x[0] = 0  # a row without any number has no step
-    packed = decoding_ops.Int8Weight(weight, bias)
+    packed = weights.Int8Weight(weight, bias)
     most = x.float().abs().amax(1, keepdim=True)
     rounded = torch.where(most > 0, (x.float() * (127 / most)).round(), 0).double() * (most / 127)
     steps = weight.abs().amax(1, keepdim=True) / 127
@@ -52,13 +52,13 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     # A number half-way between two steps may be rounded to either.
     slack = float((most / 127).max() * weight.abs().max()) * 1.01 + 1e-4
     expected = torch.relu(expected) if relu else expected
-    whole = decoding_ops.int8_product(x.float(), packed, relu=relu)
+    whole = weights.int8_product(x.float(), packed, relu=relu)
     torch.testing.assert_close(whole.double(), expected, atol=slack, rtol=0)
     assert float((whole - expected).abs().median()) < 1e-4
-    y = decoding_ops.int8_product(x, packed, relu=relu)
+    y = weights.int8_product(x, packed, relu=relu)
     torch.testing.assert_close(y, whole.to(dtype))
     for i in range(n):
-        assert torch.equal(decoding_ops.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
+        assert torch.equal(weights.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
 
 
 @needs_int8
@@ -67,7 +67,7 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
 def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sentences, beam, vocab_size, seed):
     torch.manual_seed(seed)
     x = torch.randn(n_sentences * beam, 20)
-    weight = decoding_ops.Int8Weight(torch.randn(vocab_size, 20), None)
+    weight = weights.Int8Weight(torch.randn(vocab_size, 20), None)
     log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
     required = torch.where(torch.rand(n_sentences, beam) < 0.1, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
     never = torch.zeros(vocab_size, dtype=torch.bool)
@@ -76,7 +76,7 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sente
     x = x[active]
     arguments = (active, log_probs, required, never, torch.rand(n_sentences) < 0.5)
     lazy = decoding_ops.best_continuations(decoding_ops.Int8Logits(x, weight), *arguments, eos=2, k=2 * beam)
-    logits = decoding_ops.int8_product(x, weight)
+    logits = weights.int8_product(x, weight)
     whole = decoding_ops.best_continuations(logits, *arguments, eos=2, k=2 * beam)
     assert torch.equal(lazy[1], whole[1])
     torch.testing.assert_close(lazy[0], whole[0], atol=1e-5, rtol=1e-5)  # sums of exponentials in another order
