@@ -1,0 +1,109 @@
+"""What the tests of the GPU's code share: the device, Heed without its CPU kernels, and how to take training steps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.data.batching import Batch, TokenBatches
+from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.kernels import library
+from heed.model.transformer import Architecture, Transformer
+from heed.runtime import Machine
+from heed.training.trainer import TrainingSettings, Update, Weights, fitting, make_optimizer, update
+from tests.conftest import SPECIAL
+from tests.gpu.emulation import EmulatedCuda, emulated_cuda
+
+CPU = torch.device("cpu")
+VOCAB_SIZE = 50
+SETTINGS = TrainingSettings(batch_src_tokens=600, batch_tgt_tokens=600, micro_batch_tokens=300)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_kernels() -> Iterator[None]:
+    """The CPU's numbers are PyTorch's own here: the kernels add in another order and draw other dropout."""
+
+    def forget() -> None:
+        library._found.cache_clear()
+        library.has_tiles.cache_clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEED_KERNELS", "0")
+        forget()
+        yield
+    forget()
+
+
+@pytest.fixture
+def cuda() -> Iterator[EmulatedCuda]:
+    with emulated_cuda() as device:
+        yield device
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> ParallelCorpus:
+    """Random pairs of 2 to 9 ids a side."""
+    generator = torch.Generator().manual_seed(0)
+
+    def ids() -> list[int]:
+        length = int(torch.randint(2, 10, (), generator=generator))
+        return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()
+
+    folder = tmp_path_factory.mktemp("gpu") / "corpus"
+    return write_corpus(folder, [(ids(), ids()) for _ in range(400)], vocab_size=VOCAB_SIZE)
+
+
+def architecture(**changes: object) -> Architecture:
+    values = {"n_layers": 2, "d_model": 32, "d_ff": 64, "n_heads": 4, "dropout": 0.0} | changes
+    return Architecture.model_validate(values)
+
+
+@dataclass
+class Training:
+    """A model in training, step by step."""
+
+    weights: Weights
+    optimizer: torch.optim.Adam
+    batches: TokenBatches
+    settings: TrainingSettings
+    machine: Machine
+
+    @classmethod
+    def begin(
+        cls, corpus: ParallelCorpus, arch: Architecture, device: torch.device, dtype: torch.dtype = torch.float32,
+        settings: TrainingSettings = SETTINGS,
+    ) -> "Training":  # fmt: skip
+        """From the same first weights on every device."""
+        torch.manual_seed(1)
+        machine = Machine(device, dtype, "test")
+        weights = Weights(Transformer(arch, VOCAB_SIZE), machine)
+        batches = TokenBatches(
+            corpus,
+            SPECIAL,
+            max_src_tokens=settings.batch_src_tokens,
+            max_tgt_tokens=settings.batch_tgt_tokens,
+            micro_tokens=settings.micro_batch_tokens or settings.batch_tgt_tokens,
+            seed=settings.seed,
+        )
+        return cls(weights, make_optimizer(weights.masters, settings), batches, settings, machine)
+
+    def fit(self) -> None:
+        """Makes the micro-batches as small as the device's memory asks for."""
+        self.batches = fitting(self.weights, self.optimizer, self.batches, self.machine)
+
+    def batch(self, number: int) -> list[Batch]:
+        """The micro-batches of a step, on the CPU."""
+        return [self.batches.collate(rows) for rows in self.batches.plan(0)[number]]
+
+    def step(self, batches: list[Batch]) -> Update:
+        return update(self.weights, self.optimizer, batches, self.settings, self.machine, rate=1e-3)
+
+    def losses(self, n_steps: int) -> list[float]:
+        """Of the first steps: each the sum over the target tokens."""
+        return [float(self.step(self.batch(number)).loss) for number in range(n_steps)]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The weights as they are now, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.weights.masters.named_parameters()}

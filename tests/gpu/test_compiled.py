@@ -1,0 +1,49 @@
+"""torch.compile takes the network as it runs on a GPU: one graph, whatever the lengths of a batch."""
+
+import subprocess
+import sys
+
+import pytest
+
+# On the meta device, whose tensors take the branches of a GPU's; the tests' checks of shapes, which are no part of the
+# package, would break the graph, so this is a process of its own.
+PROGRAM = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+from heed.model.transformer import Architecture, Transformer
+
+def batch(n_sentences, n_src, n_tgt):
+    ones = lambda *shape, dtype=torch.int64: torch.ones(shape, dtype=dtype, device="meta")
+    src_mask, tgt_mask = (ones(n_sentences, n, dtype=torch.bool) for n in (n_src, n_tgt))
+    places = ones(n_sentences * n_tgt - 1)
+    return ones(n_sentences, n_src), src_mask, ones(n_sentences, n_tgt), tgt_mask, places
+
+options = eval(sys.argv[1])
+with torch.device("meta"):
+    arch = Architecture(n_layers=1, d_model=32, d_ff=64, n_heads=4, dropout=0.1, attention_dropout=0.1, **options)
+    model = Transformer(arch, 101).train()
+model.sinusoid_rows(256)
+features = torch.compile(model.features, backend="eager", dynamic=True, fullgraph=True)
+for shape in ((4, 9, 11), (5, 8, 13)):
+    features(*batch(*shape)).sum().backward()
+n_graphs = counters["stats"]["unique_graphs"]
+for shape in ((6, 20, 12), (3, 30, 31), (9, 100, 70)):
+    features(*batch(*shape)).sum().backward()
+print(n_graphs, counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="model/transformer.py, SelfAttention.attend: q.shape[2] == k.shape[2] makes is_causal a symbol",
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"positions": "learned", "share": "none", "d_k": 5, "d_v": 7}], ids=["sinusoid", "learned"]
+)
+def test_further_shapes_of_a_batch_compile_no_further_graph(options):
+    command = [sys.executable, "-c", PROGRAM, repr(options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    after_two_shapes, after_five = map(int, done.stdout.split())
+    assert 1 <= after_two_shapes <= 2 and after_five == after_two_shapes

@@ -1,0 +1,118 @@
+"""The emulated device itself: it refuses what a GPU refuses, sees every wait, and computes what torch computes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heed.runtime import choose_machine
+from tests.gpu.emulation import CUDA, emulated_cuda
+
+WAITING = {
+    "a number is read": lambda x: x.sum().item(),
+    "a condition": lambda x: bool((x > 1).any()),
+    "a list": lambda x: x.tolist(),
+    "a blocking copy to the CPU": lambda x: x.cpu(),
+    "a copy into CPU memory": lambda x: torch.empty(3, 4).copy_(x),
+    "a copy into pageable CPU memory": lambda x: torch.empty(3, 4).copy_(x, non_blocking=True),
+    "a pageable copy to the device": lambda x: torch.ones(3, 4).to(CUDA, non_blocking=True),
+    "a blocking copy of pinned memory": lambda x: torch.ones(3, 4).pin_memory().to(CUDA),
+    "a tensor from numbers": lambda x: torch.tensor([1.0, 2.0], device=CUDA),
+    "reading by a mask": lambda x: x[x > 1],
+    "indices in CPU memory": lambda x: x[torch.tensor([0, 1])],
+    "indices in a list": lambda x: x[[0, 1]],
+    "where a mask is true": lambda x: (x > 1).nonzero(),
+    "the whole device": lambda x: torch.cuda.synchronize(),
+}
+NOT_WAITING = {
+    "a product": lambda x: x @ x.T,
+    "a pinned copy": lambda x: torch.ones(3, 4).pin_memory().to(CUDA, non_blocking=True),
+    "an unread copy to the CPU": lambda x: x.to("cpu", non_blocking=True),
+    "indices on the device": lambda x: x[torch.arange(2, device=CUDA)],
+    "a slice": lambda x: x[1:, 2].fill_(3),
+    "a choice by a mask": lambda x: x.where(x > 1, 0),
+}
+
+
+@pytest.mark.parametrize("work", WAITING.values(), ids=WAITING)
+def test_a_wait_is_counted_where_it_happens(work):
+    with emulated_cuda(watched=Path(__file__)) as cuda:
+        x = torch.arange(12.0, device=CUDA).view(3, 4)
+        cuda.forget()
+        work(x)
+        assert len(cuda.waits) == 1 and cuda.places() == {(".", "<lambda>")}
+
+
+@pytest.mark.parametrize("work", NOT_WAITING.values(), ids=NOT_WAITING)
+def test_what_runs_by_itself_is_no_wait(work):
+    with emulated_cuda(watched=Path(__file__)) as cuda:
+        x = torch.arange(12.0, device=CUDA).view(3, 4)
+        cuda.forget()
+        work(x)
+        assert not cuda.waits and cuda.operations.total() >= 1
+
+
+def test_tensors_on_different_devices_and_numpy_are_refused():
+    with emulated_cuda():
+        x = torch.ones(3, 4, device=CUDA)
+        with pytest.raises(RuntimeError, match="all tensors to be on the same device"):
+            x + torch.ones(3, 4)
+        with pytest.raises(TypeError, match="can't convert cuda"):
+            x.numpy()
+        assert torch.equal((x + torch.tensor(2.0)).cpu(), torch.full((3, 4), 3.0))  # as on a GPU
+    with pytest.raises(RuntimeError, match="after the device was closed"):
+        x + x
+
+
+def test_a_copy_holds_garbage_until_its_event():
+    with emulated_cuda():
+        x = torch.ones(2, device=CUDA)
+        first = x.to("cpu", non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        x.fill_(2)
+        second, flag = x.to("cpu", non_blocking=True), (x > 1).to("cpu", non_blocking=True)
+        assert first.isnan().all()
+        event.synchronize()
+        assert first.tolist() == [1, 1]
+        assert second.isnan().all() and flag.tolist() == [False, False]
+        torch.cuda.synchronize()
+        assert second.tolist() == [2, 2] and flag.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["plain", "bias", "mask", "causal"])
+def test_attention_and_its_gradients_are_torchs(kind):
+    def results(device: torch.device) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        q, k, v = (torch.randn(2, 3, 5, width, generator=generator) for width in (4, 4, 6))
+        given = torch.randn(2, 1, 1, 5, generator=generator)
+        mask = {"bias": given, "mask": given > 0}.get(kind)
+        inputs = [x.to(device).requires_grad_() for x in (q, k, v)]
+        out = F.scaled_dot_product_attention(
+            *inputs, attn_mask=None if mask is None else mask.to(device), is_causal=kind == "causal"
+        )
+        out.square().sum().backward()
+        return [out.detach().cpu(), *(x.grad.cpu() for x in inputs)]
+
+    expected = results(torch.device("cpu"))
+    with emulated_cuda() as cuda:
+        found = results(CUDA)
+        assert cuda.operations["scaled_dot_product_attention"] == 1 and cuda.operations["bmm"] == 0
+    for tensor, other in zip(found, expected, strict=True):
+        assert torch.allclose(tensor, other, atol=1e-5)
+
+
+def test_a_result_larger_than_the_memory_left_is_refused():
+    with emulated_cuda() as cuda:
+        cuda.largest_allocation = 100
+        x = torch.ones(5, 5, device=CUDA)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.cat([x, x])
+
+
+def test_it_is_the_device_that_heed_chooses(monkeypatch):
+    monkeypatch.delenv("HEED_DEVICE", raising=False)
+    with emulated_cuda():
+        assert str(choose_machine()) == "cuda, bf16 (compute capability 8 or newer)"

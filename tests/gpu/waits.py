@@ -1,0 +1,45 @@
+"""Where Heed may wait for a GPU, by (file, function) of the package, and why. A wait anywhere else is a fault.
+
+No training step waits, but for the result of the step before. The rest waits once a run, report, checkpoint or batch of
+validation; a search waits in each of its steps, since it chooses on the CPU.
+"""
+
+Places = dict[tuple[str, str], str]
+
+ONCE: Places = {
+    ("model/transformer.py", "Transformer.sinusoid_rows"): "the table of sinusoids, when a longer sequence comes",
+}
+TRAINING: Places = {
+    ("training/trainer.py", "Weights.__init__"): "a run's first weights",
+    ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
+    ("training/trainer.py", "_fits"): "whether the largest micro-batches fit into memory, before the first step",
+    ("training/trainer.py", "Update.arrived"): "the step before: finite or not, when the next one has been sent",
+    ("training/trainer.py", "_Loop._report"): "the losses of an entry of the log",
+    ("training/trainer.py", "_Loop._checkpoint"): "whether the weights that would be saved are finite",
+    ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
+    ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
+    ("model_folder.py", "shared_weights"): "the weights of a checkpoint",
+    ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
+}
+LOADING: Places = {
+    ("decoding/translator.py", "Translator.load"): "weights, from the CPU's memory where they were checked",
+    ("parsing/parser.py", "Parser.load"): "the same",
+}
+SEARCH: Places = {
+    ("decoding/search.py", "_Live.__init__"): "the ids that are never chosen, once a search",
+    ("model/inference.py", "PlainState.admit"): "new sources",
+    ("model/inference.py", "PlainState.logits"): "each row's last id, which the CPU chose",
+    ("model/inference.py", "PlainState.select"): "which rows go on, which the CPU chose",
+    ("decoding/search.py", "_Live._best"): "the hypotheses' log-probabilities, and their best continuations",
+    ("decoding/search.py", "_Live._best_allowed"): "the same of a constrained search",
+    ("decoding/search.py", "_Live._sampled"): "the ids that were drawn",
+    ("decoding/search.py", "_Live._draws"): "random numbers, drawn on the CPU so that every device draws the same",
+    ("decoding/search.py", "_Live._allowed"): "the rows that may not end yet, and what prefixes ask for",
+}
+SCORING: Places = {
+    ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
+    ("decoding/translator.py", "Translator.log_probs"): "the scores of a batch",
+}
+ATTENTION: Places = {
+    ("decoding/translator.py", "Translator.attention"): "the ids of one pair",
+}
