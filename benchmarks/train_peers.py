@@ -61,7 +61,7 @@ def switch_off(what: str) -> None:
     from heed.backends.cpu import build, training_ops
     from heed.model import transformer
     from heed.runtime import memory
-    from heed.training import objective, trainer
+    from heed.training import objective, step
 
     def padded_features(
         self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor, tgt_places: Tensor
@@ -87,14 +87,14 @@ def switch_off(what: str) -> None:
         case "row_multiple":
             training_ops.ROW_MULTIPLE = 1
         case "main_grad":
-            whole = trainer.MasterWeights.__init__
+            whole = step.MasterWeights.__init__
 
             def without(self: Any, *arguments: Any) -> None:
                 whole(self, *arguments)
                 for parameter in self.model.parameters():
                     del parameter.main_grad
 
-            trainer.MasterWeights.__init__ = without
+            step.MasterWeights.__init__ = without
         case "kept_memory":
             memory.keep_freed_memory = lambda: None
 
@@ -108,7 +108,8 @@ def heed_steps(
     from heed.runtime.device import choose_machine
     from heed.runtime.memory import keep_freed_memory
     from heed.training.distributed import Workers
-    from heed.training.trainer import MasterWeights, TrainingSettings, make_optimizer, train_step
+    from heed.training.settings import TrainingSettings
+    from heed.training.step import MasterWeights, make_optimizer, train_step
 
     keep_freed_memory()
     machine = choose_machine("fp32" if dtype == "fp32" else "bf16", device="cpu")

@@ -32,7 +32,7 @@ from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
-from heed.training.trainer import micro_batch_loss
+from heed.training.step import micro_batch_loss
 
 N_TARGETS = 5
 fuzzed = settings(

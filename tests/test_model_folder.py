@@ -316,3 +316,41 @@ def test_the_command_reports_a_hostile_folder_in_one_line(folder, heed):
     done = heed("translate", folder, stdin="a b c\n")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "card.decoding" in done.stderr
+
+
+def test_a_model_folder_loads_as_it_was_saved_and_names_what_is_wrong(tmp_path, number_tokenizer, small_arch):
+    model = Transformer(small_arch, len(number_tokenizer))
+    folder = tmp_path / "model"
+    save_model(folder, model, number_tokenizer, ModelCard("en", "de", scores={"test": "BLEU 1"}))
+    loaded = load_model(folder)
+    assert all(torch.equal(t, shared_weights(model)[n]) for n, t in shared_weights(loaded.model).items())
+    assert loaded.card.scores == {"test": "BLEU 1"}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "manifest.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-100])
+    with pytest.raises(HeedError, match="model.safetensors: damaged"):
+        load_model(folder)
+    weights.write_bytes(content)
+    config = json.loads((folder / "config.json").read_text())
+    config["architecture"]["d_model"] = 64
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HeedError, match="config.json: damaged: not what manifest.json says"):
+        load_model(folder)
+    seal(folder)
+    with pytest.raises(HeedError, match=r"weight .* has shape .*; config.json asks for"):
+        load_model(folder)
+    for shapes in ({"d_model": 2**16, "n_heads": 1}, {"n_layers": 1000}):  # more than the file holds
+        config["architecture"] |= shapes
+        (folder / "config.json").write_text(json.dumps(config))
+        seal(folder)
+        with pytest.raises(HeedError, match="weight"):
+            load_model(folder)
+    with pytest.raises(HeedError, match="no such folder"):
+        load_model(tmp_path / "nowhere")

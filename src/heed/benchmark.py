@@ -27,8 +27,10 @@ from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
 from heed.runtime.memory import keep_freed_memory, memory_of
 from heed.training.distributed import Workers
+from heed.training.memory import largest_fitting_batches
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
-from heed.training.trainer import MasterWeights, TrainingSettings, largest_fitting_batches, make_optimizer, train_step
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, make_optimizer, train_step
 
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
@@ -104,7 +106,9 @@ def training_speed(
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
-        batches = largest_fitting_batches(weights, optimizer, batches, machine, Workers())
+        batches = largest_fitting_batches(
+            weights, optimizer, batches, machine, Workers(), label_smoothing=settings.label_smoothing
+        )
         steps = _Steps(batches, weights, optimizer, settings, machine)
         if machine.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(machine.device)

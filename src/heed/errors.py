@@ -1,5 +1,12 @@
 """What may go wrong that a user can mend, and how a run is stopped."""
 
+import re
+
+_OUT_OF_MEMORY = re.compile(
+    "can't allocate memory|out of memory|not enough memory|STATUS_ALLOC_FAILED",  # PyTorch's, CUDA's, cuBLAS's words
+    re.IGNORECASE,
+)
+
 
 class HeedError(Exception):
     """What a user can mend: the message says what was found, where, and what to do. Printed as one line."""
@@ -11,3 +18,10 @@ class Stopped(Exception):
     def __init__(self, signal: int):
         super().__init__(signal)
         self.signal = signal
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's, or a device's, for which PyTorch raises RuntimeError and its subclasses."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )

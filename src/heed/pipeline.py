@@ -232,7 +232,7 @@ def train_files(
     # During training greedy search will do: it ranks checkpoints alike at a fraction of the time.
     greedy = recipe.decoding.model_copy(update={"beam_size": 1})
 
-    @workers.others_wait()
+    @workers.all_threads()
     def validate(current: Transformer) -> dict[str, float]:
         nats = cross_entropy(current, _all_batches(dev, machine))
         precision = machine.precision
@@ -253,7 +253,7 @@ def train_files(
         return []
     epochs = progress.epoch + progress.batch / max(1, len(batches.plan(progress.epoch)))
     card.trained_on["epochs"] = round(epochs, 2)
-    with workers.others_wait():
+    with workers.all_threads():
         return _average_and_evaluate(recipe, files, run, card, report)
 
 

@@ -15,7 +15,7 @@ from heed.evaluation.bleu import Tokenization
 from heed.model.transformer import Architecture
 from heed.parsing.treebank import ParsingSettings
 from heed.text.tokenizer import TokenizerSettings
-from heed.training.trainer import TrainingSettings
+from heed.training.settings import TrainingSettings
 
 
 class EvaluationSettings(Settings):

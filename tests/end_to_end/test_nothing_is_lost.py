@@ -86,7 +86,7 @@ def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, 
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == status, told
-    assert "all of it saved; the same command goes on." in told and "Traceback" not in told
+    assert "its state is saved. The same command resumes." in told and "Traceback" not in told
     done = heed("train", "small.toml", cwd=begun)
     assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
     assert model_bytes(begun) == model_bytes(straight)
@@ -239,9 +239,7 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
         _, told = process.communicate(timeout=60)
         assert process.returncode == status and "Traceback" not in told, told
         if hit == "the other":
-            assert told.splitlines()[-1] == (
-                "heed: a worker was ended by signal 9; the same command goes on from the last checkpoint."
-            )
+            assert told.splitlines()[-1] == "heed: a worker was ended by signal 9; the same command resumes."
         for _ in range(200):
             if not is_running(other):
                 break

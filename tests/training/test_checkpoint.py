@@ -1,9 +1,117 @@
-"""Checkpoints by their names."""
+"""Checkpoints by their names, damaged ones, older ones, and their average."""
 
-from heed.training.checkpoint import checkpoint_steps
+import json
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.errors import HeedError
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard, save_model, shared_weights
+from heed.training.checkpoint import (
+    STATE_FILES,
+    Checkpoints,
+    TrainState,
+    averaged_weights,
+    checkpoint_steps,
+    read_progress,
+)
 
 
 def test_only_a_plain_number_names_a_checkpoint(tmp_path):
     for name in ("10", "9", "0", "²", "٣", "007", "1_0", "1" * 19, "1" * 200, "-1", " 1", "stopped", ".5.part"):
         (tmp_path / name).mkdir()
     assert checkpoint_steps(tmp_path) == [0, 9, 10]
+
+
+def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tokenizer, small_arch):
+    torch.manual_seed(3)
+    models = [Transformer(small_arch, len(number_tokenizer)) for _ in range(2)]
+    for name, model in (("a", models[0]), ("b", models[0]), ("c", models[0]), ("d", models[1])):
+        save_model(tmp_path / name, model, number_tokenizer, ModelCard("en", "de"))
+    same = averaged_weights([tmp_path / name for name in "abc"])
+    for name, tensor in shared_weights(models[0]).items():
+        assert torch.equal(same[name], tensor)
+    mixed = averaged_weights([tmp_path / name for name in "ad"])
+    for name, tensor in mixed.items():
+        expected = (shared_weights(models[0])[name] + shared_weights(models[1])[name]) / 2
+        assert torch.allclose(tensor, expected, atol=1e-7)
+
+
+@given(
+    name=st.sampled_from([*STATE_FILES, "manifest.json"]),
+    how=st.sampled_from(["cut", "flip", "empty", "remove", "swap"]),
+    place=st.floats(0, 1, exclude_max=True),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, number_tokenizer, name, how, place):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
+    checkpoints = Checkpoints(folder, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+    states = {}
+    for step in (1, 2):
+        torch.manual_seed(step)
+        model = Transformer(arch, len(number_tokenizer))
+        optimizer = torch.optim.Adam(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        checkpoints.save(model, optimizer, TrainState(step=step))
+        states[step] = [[parameter.detach(), *optimizer.state[parameter].values()] for parameter in model.parameters()]
+    path, content = folder / "2" / name, bytearray((folder / "2" / name).read_bytes())
+    at = int(place * len(content))
+    if how == "remove":
+        path.unlink()
+    elif how == "swap":
+        path.write_bytes((folder / "1" / name).read_bytes())
+    else:
+        content[at] ^= 1
+        path.write_bytes({"cut": content[:at], "flip": content, "empty": b""}[how])
+    model = Transformer(arch, len(number_tokenizer))
+    optimizer = torch.optim.Adam(model.parameters())
+    state = checkpoints.restore(model, optimizer)
+    assert state.step in (1, 2)
+    for parameter, tensors in zip(model.parameters(), states[state.step], strict=True):
+        for found, expected in zip([parameter.detach(), *optimizer.state[parameter].values()], tensors, strict=True):
+            assert torch.equal(found, expected)
+    shutil.rmtree(folder)
+
+
+# As Heed wrote it while it called rollbacks detours.
+OLD_STATE = """{
+ "step": 1500,
+ "epoch": 15,
+ "batch": 30,
+ "n_src_tokens": 5940247,
+ "n_tgt_tokens": 2915306,
+ "src_src": 59998929,
+ "tgt_tgt": 14204192,
+ "tgt_src": 28751589,
+ "seconds": 245.7299921109934,
+ "wanted_micro_tokens": 4096,
+ "micro_tokens": 4096,
+ "saved": 1500,
+ "checkpoint_step": 1500,
+ "detours": 3,
+ "window_loss": 0.0,
+ "window_nll": 0.0,
+ "window_tokens": 0,
+ "window_steps": 0,
+ "window_seconds": 0.0,
+ "best_loss": 0.10838573475668879,
+ "validations_since_best": 1,
+ "finished": "max_steps=1,500"
+}"""
+
+
+def test_a_state_that_calls_rollbacks_detours_is_read(tmp_path):
+    (tmp_path / "trainer.json").write_text(OLD_STATE)
+    values = json.loads(OLD_STATE)
+    values["rollbacks"] = values.pop("detours")
+    assert vars(read_progress(tmp_path)) == values and values["rollbacks"] == 3
+    (tmp_path / "trainer.json").write_text(OLD_STATE.replace("detours", "ways"))
+    with pytest.raises(HeedError, match="not a checkpoint of this Heed"):
+        read_progress(tmp_path)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from heed.model.transformer import Architecture
 from heed.training.distributed import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def joined(n: int) -> Iterator[list[Workers]]:
     memory = os.memfd_create("test")
     first = SharedMemory(0, n, [ours for ours, _ in pairs], memory)
     others = [SharedMemory(rank, n, [theirs], memory) for rank, (_, theirs) in enumerate(pairs, start=1)]
-    yield [Workers(rank, n, link=link) for rank, link in enumerate([first, *others])]
+    yield [Workers(rank, n, communicator=communicator) for rank, communicator in enumerate([first, *others])]
     os.close(memory)
     for both in pairs:
         for end in both:
@@ -68,7 +69,7 @@ def test_all_workers_have_the_sum_in_the_order_of_ranks_and_the_first_ones_value
 
 def test_a_worker_whose_connection_breaks_is_noticed():
     with joined(2) as (first, other):
-        other.link._channels[0].close()
+        other.communicator._channels[0].close()
         with pytest.raises(OtherWorkerEnded, match="another worker has ended"):
             first.all_reduce_(torch.zeros(3))
 
@@ -85,7 +86,9 @@ def test_a_python_without_memfd_create_shares_memory_all_the_same(monkeypatch):
 
 def test_nothing_in_heed_unpickles():
     """Collectives of objects unpickle what the other processes send; pickle, shelve and torch.load what a file says."""
-    for path in (PROJECT / "src").rglob("*.py"):
+    paths = list((PROJECT / "src").rglob("*.py"))
+    assert paths
+    for path in paths:
         text = path.read_text(encoding="utf-8")
         for name in ("gather_object", "object_list", "import pickle", "shelve", "torch.load(", "allow_pickle=True"):
             assert name not in text, f"{path}: {name}"
@@ -116,3 +119,12 @@ def test_the_same_seed_gives_the_same_first_weights_in_every_process():
     }
     assert len(said) == 1 and len(set(said.pop().splitlines())) == 12
     assert {"share", "positions", "d_k", "d_v"} <= set(Architecture.model_fields)  # those that decide about weights
+
+
+@given(n_workers=st.integers(1, 5), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=7), merged=st.booleans())
+def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    micro_batches = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    shards = [Workers(rank, n_workers).shard(micro_batches, merged=merged) for rank in range(n_workers)]
+    assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(sum(sizes)))
+    assert all(len(shard) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for shard in shards)

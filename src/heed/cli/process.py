@@ -1,7 +1,6 @@
 """The command as a process: its streams, its signals, and in one line why it ends."""
 
 import os
-import re
 import signal
 import sys
 import traceback
@@ -11,7 +10,7 @@ from typing import Any
 import typer
 
 from heed.cli.terminal import drop, say
-from heed.errors import HeedError, Stopped
+from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.text.printable import printable
 
 
@@ -99,9 +98,6 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     return 0
 
 
-OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
-
-
 def _report(error: BaseException) -> int:
     """Says in one line why Heed ends; returns the exit status."""
     first_line = str(error).partition("\n")[0]
@@ -111,7 +107,7 @@ def _report(error: BaseException) -> int:
         return 128 + error.signal
     if isinstance(error, HeedError):
         say(f"heed: {error}")
-    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error))):
+    elif is_out_of_memory(error):
         say(f"heed: not enough memory ({first_line or 'MemoryError'}); take a smaller batch, beam or model.")
     elif isinstance(error, RecursionError):
         say(f"heed: the input is nested too deeply ({first_line}).")

@@ -19,7 +19,7 @@ from heed.recipe import Recipe, read_preset
 from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
 from heed.text.printable import printable
 from heed.training.checkpoint import checkpoint_steps
-from heed.training.trainer import TrainingSettings
+from heed.training.settings import TrainingSettings
 
 VOCAB_SIZE = 37_000  # about; section 5.1
 # Every row but big counts what the paper says with this shared vocabulary; big does with 35,800.

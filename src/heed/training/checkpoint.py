@@ -24,12 +24,12 @@ STATE_FILES = (*MODEL_FILES, "trainer.safetensors", "trainer.json")
 
 @dataclass
 class TrainState:
-    """Where a run stands: all that it needs, beside weights and moments, to go on as if never stopped.
+    """Where a run stands: all that it needs, besides weights and moments, to resume as if it had never been stopped.
 
-    Dropout and the order of the batches need no state: seed, step, epoch and `detours` decide them.
+    Dropout and the order of the batches need no state: seed, step, epoch and `rollbacks` decide them.
     """
 
-    step: int = 0  # optimizer updates made, those included that were left out for want of a finite gradient
+    step: int = 0  # optimizer steps, including those skipped because loss or gradient was not finite
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
     n_src_tokens: int = 0
@@ -38,11 +38,11 @@ class TrainState:
     tgt_tgt: int = 0
     tgt_src: int = 0
     seconds: float = 0.0  # of training, validation left out
-    wanted_micro_tokens: int = 0  # tokens a side that one pass was to hold, and those that memory did hold
-    micro_tokens: int = 0
-    saved: float = 0.0  # when the last checkpoint was due, in the unit of checkpoint_every
+    wanted_micro_tokens: int = 0  # tokens a side of one pass, as the settings ask
+    micro_tokens: int = 0  # and as memory allows
+    saved: float = 0.0  # when the last checkpoint was saved, in the unit of checkpoint_every
     checkpoint_step: int = -1  # of the last checkpoint
-    detours: int = 0  # times that training went back to a checkpoint to take another way
+    rollbacks: int = 0  # decides the dropout seed; grows whenever training goes back to a checkpoint
     window_loss: float = 0.0  # sums since the log's last entry
     window_nll: float = 0.0
     window_tokens: int = 0
@@ -54,7 +54,7 @@ class TrainState:
 
     @property
     def work(self) -> Workload:
-        """What the run went through."""
+        """Tokens and pairs of tokens that the run has processed."""
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
 
     def add(self, work: Workload) -> None:
@@ -87,7 +87,7 @@ class Checkpoints:
         return checkpoint_steps(self.folder)
 
     def save(
-        self, model: Transformer, optimizer: torch.optim.Optimizer, progress: TrainState, *, stopped: bool = False
+        self, model: Transformer, optimizer: torch.optim.Optimizer, state: TrainState, *, stopped: bool = False
     ) -> None:
         """Writes the checkpoint of this step, then deletes those beyond the last n; the first worker does, for all.
 
@@ -95,10 +95,10 @@ class Checkpoints:
         """
         if not self._workers.first:
             return
-        with whole_folder(self.folder / (STOPPED if stopped else str(progress.step))) as temporary:
+        with whole_folder(self.folder / (STOPPED if stopped else str(state.step))) as temporary:
             write_model(temporary, model, self._tokenizer, self._card)
             write_weights(temporary / "trainer.safetensors", _moments(model, optimizer))
-            write_json(temporary / "trainer.json", asdict(progress))
+            write_json(temporary / "trainer.json", asdict(state))
             seal(temporary)
         if not stopped:
             shutil.rmtree(self.folder / STOPPED, ignore_errors=True)
@@ -106,7 +106,7 @@ class Checkpoints:
                 shutil.rmtree(self.folder / str(step), ignore_errors=True)
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
-        """Fills model and optimizer from the newest good state and returns its progress; a new one if there is none.
+        """Fills model and optimizer from the newest good state and returns it; a new state if there is none.
 
         A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
         """
@@ -125,35 +125,41 @@ class Checkpoints:
                 (self.folder / name).rename(aside)
                 self._report(f"{error} Put aside as {aside.name}; going back to the state before.")
         if names:
-            raise HeedError(f"{self.folder}: no good checkpoint is left; take a copy, or another --run to begin anew.")
+            raise HeedError(
+                f"{self.folder}: no undamaged checkpoint is left; restore the folder from a backup, or train again "
+                "with another --run."
+            )
         return None
 
 
 def read_progress(folder: Path) -> TrainState:
-    """Where the run stood at a checkpoint. HeedError if it is none of this Heed."""
+    """The state in a checkpoint's folder. HeedError if it is none of this Heed."""
+    values = read_json(folder / "trainer.json")
+    if "detours" in values:  # as older checkpoints call it
+        values["rollbacks"] = values.pop("detours")
     try:
-        return TrainState(**read_json(folder / "trainer.json"))
+        return TrainState(**values)
     except TypeError as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
 
 
 def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
-    progress = read_progress(folder)
+    train_state = read_progress(folder)
     try:
-        state = {
+        states = {
             parameter: {kind: moments[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
             for name, parameter in model.named_parameters()
         }
     except KeyError as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
-    for parameter, moment in state.items():
-        if any(moment[kind].shape != parameter.shape for kind in ("exp_avg", "exp_avg_sq")):
+    for parameter, state in states.items():
+        if any(state[kind].shape != parameter.shape for kind in ("exp_avg", "exp_avg_sq")):
             raise HeedError(f"{folder / 'trainer.safetensors'}: moments of another shape than the weights.")
     load_weights(model, weights, where=folder / "model.safetensors")
-    for parameter, moment in state.items():
-        optimizer.state[parameter] = {kind: tensor.to(parameter.device) for kind, tensor in moment.items()}
-    return progress
+    for parameter, state in states.items():
+        optimizer.state[parameter] = {kind: tensor.to(parameter.device) for kind, tensor in state.items()}
+    return train_state
 
 
 def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

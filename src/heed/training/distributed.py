@@ -1,7 +1,7 @@
 """The processes that train one model together: those that torchrun starts, and those that Heed starts on a CPU.
 
-Nothing that one worker sends another is ever unpickled. Workers that Heed starts talk over what they inherit: a pair of
-sockets and anonymous memory, which have no name or port by which another user could reach them. torchrun's talk over
+Nothing that one worker sends another is ever unpickled. Workers that Heed starts communicate over inherited socket
+pairs and anonymous memory, which have no name or port by which another user could reach them. Those of torchrun use
 torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
 """
 
@@ -28,28 +28,28 @@ from torch import Tensor, distributed
 from heed.errors import HeedError, Stopped
 from heed.runtime.signals import overdue_signal
 
-# A worker that `spawn_workers` started finds here its rank, how many there are, its threads, its socket, the memory.
-HELPER = "HEED_HELPER"
+# Environment variable of a spawned worker: rank, number of workers, threads, descriptors of its socket and the memory.
+SPAWNED = "HEED_SPAWNED_WORKER"
 ANOTHER_ENDED = "another worker has ended"
-# A worker waits this long for the others under torchrun: the first one may prepare for hours, and when one fails
+# How long a worker waits for the others under torchrun: the first one may prepare data for hours, and when one fails
 # torchrun ends all.
-PATIENCE = timedelta(days=1)
+PROCESS_GROUP_TIMEOUT = timedelta(days=1)
 MAX_MESSAGE_BYTES = 2**24
-TICK_SECONDS = 0.5  # between two looks for signals while a worker waits
-GRACE_SECONDS = 8.0  # that a worker which was asked to stop waits for another to end its step
+POLL_SECONDS = 0.5  # between two checks for signals while a worker waits
+GRACE_SECONDS = 8.0  # that a worker waits, once asked to stop, for another to finish its step
 T = TypeVar("T")
 
 
 class OtherWorkerEnded(HeedError):
-    """A worker cannot go on, since another one is gone."""
+    """A worker cannot continue, since another one has ended."""
 
 
-class NoAnswer(Stopped):
-    """A signal asked to stop while another worker hangs: nothing since the last checkpoint can be saved."""
+class UnresponsiveWorker(Stopped):
+    """A signal asked to stop while another worker hangs: nothing since the last checkpoint is saved."""
 
 
-class Link(Protocol):
-    """How a worker reaches the others. All of them make the same calls, in the same order, with the same shapes."""
+class Communicator(Protocol):
+    """A worker's collectives. All workers make the same calls, in the same order, with the same shapes."""
 
     device: torch.device  # where tensors must be
 
@@ -70,67 +70,67 @@ class Workers:
     rank: int = 0
     n: int = 1
     threads_of_all: int | None = None  # where they share one CPU's threads
-    link: Link | None = field(default=None, repr=False)
+    communicator: Communicator | None = field(default=None, repr=False)
 
     @property
     def first(self) -> bool:
-        """Whether this one writes and reports for all."""
+        """Whether this worker writes and reports for all."""
         return self.rank == 0
 
     def shard(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
         """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
 
-        merged: its parts of n micro-batches make one, of about as many tokens as one of them.
+        merged: its parts of n micro-batches form one, of about as many tokens as one of them.
         """
-        mine = [rows[self.rank :: self.n] for rows in micro_batches]
+        parts = [rows[self.rank :: self.n] for rows in micro_batches]
         if merged:
-            mine = [np.concatenate(mine[i : i + self.n]) for i in range(0, len(mine), self.n)]
-        return [rows for rows in mine if len(rows)]
+            parts = [np.concatenate(parts[i : i + self.n]) for i in range(0, len(parts), self.n)]
+        return [rows for rows in parts if len(rows)]
 
     def all_reduce_(self, x: Tensor) -> None:
         """Replaces every worker's numbers by the sum of all workers'. OtherWorkerEnded if one of them has."""
-        if self.link is not None:
-            with _others_at_work():
-                self.link.all_reduce_(x)
+        if self.communicator is not None:
+            with _broken_connection_is_an_ended_worker():
+                self.communicator.all_reduce_(x)
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says so."""
-        if self.link is None:
+        """Whether the flag of any worker is set."""
+        if self.communicator is None:
             return flag
-        flags = torch.full((1,), float(flag), device=self.link.device)
+        flags = torch.full((1,), float(flag), device=self.communicator.device)
         self.all_reduce_(flags)
         return bool(flags > 0)
 
     def broadcast(self, value: T) -> T:
-        """The first worker's value, anything that JSON can write, which all wait for."""
-        if self.link is None:
+        """The first worker's value, anything that JSON can write; the others wait for it."""
+        if self.communicator is None:
             return value
-        with _others_at_work():
-            message = self.link.broadcast_bytes(json.dumps(value).encode() if self.first else b"")
+        with _broken_connection_is_an_ended_worker():
+            message = self.communicator.broadcast_bytes(json.dumps(value).encode() if self.first else b"")
         received: T = value if self.first else json.loads(message)
         return received
 
     @torch.no_grad()
     def broadcast_parameters(self, model: torch.nn.Module) -> None:
         """Gives every worker's model the first one's weights."""
-        if self.link is not None:
-            with _others_at_work():
+        if self.communicator is not None:
+            with _broken_connection_is_an_ended_worker():
                 for parameter in model.parameters():
-                    self.link.broadcast_(parameter.data)
+                    self.communicator.broadcast_(parameter.data)
 
     @contextmanager
-    def others_wait(self) -> Iterator[None]:
-        """What the first one does alone meanwhile, it does on the threads of all."""
-        mine = torch.get_num_threads()
-        torch.set_num_threads(self.threads_of_all or mine)
+    def all_threads(self) -> Iterator[None]:
+        """Gives this worker the threads of all while it computes alone and the others wait."""
+        own = torch.get_num_threads()
+        torch.set_num_threads(self.threads_of_all or own)
         try:
             yield
         finally:
-            torch.set_num_threads(mine)
+            torch.set_num_threads(own)
 
 
 @contextmanager
-def _others_at_work() -> Iterator[None]:
+def _broken_connection_is_an_ended_worker() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -139,7 +139,7 @@ def _others_at_work() -> Iterator[None]:
 
 
 class ProcessGroup:
-    """Over torch.distributed: gloo on CPUs, NCCL on GPUs. Only tensors: its collectives of objects unpickle."""
+    """Collectives of torch.distributed: gloo on CPUs, NCCL on GPUs. Only of tensors: those of objects unpickle."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -164,80 +164,80 @@ class ProcessGroup:
 
 
 class SharedMemory:
-    """Over anonymous memory, and sockets by which the workers wait for each other.
+    """Collectives over anonymous memory, with sockets as barriers.
 
-    channels: of the first worker one to each other, in the order of their ranks; of another one that to the first. The
-    memory holds a stretch of floats for each worker and one more for results.
+    channels: the first worker's to each other one, in the order of their ranks; another worker's to the first. The
+    memory holds a slot of floats for each worker and one more for results.
     """
 
     device = torch.device("cpu")
 
     def __init__(self, rank: int, n: int, channels: Sequence[socket.socket], memory: int):
         self._rank, self._n, self._channels, self._memory = rank, n, channels, memory
-        self._stretches = torch.empty(n + 1, 0)
+        self._slots = torch.empty(n + 1, 0)
         for channel in channels:
-            channel.settimeout(TICK_SECONDS)
+            channel.settimeout(POLL_SECONDS)
 
     def all_reduce_(self, x: Tensor) -> None:
-        stretches = self._stretches_for(x)
-        stretches[self._rank].copy_(x.flatten())
-        self._wait_for_all()
-        # Each adds up a part of the numbers.
+        slots = self._slots_for(x)
+        slots[self._rank].copy_(x.flatten())
+        self._barrier()
+        # Each worker sums a part of the numbers.
         part = slice(*(x.numel() * rank // self._n for rank in (self._rank, self._rank + 1)))
-        total = stretches[-1][part]
-        torch.add(stretches[0][part], stretches[1][part], out=total)
-        for other in stretches[2:-1]:
+        total = slots[-1][part]
+        torch.add(slots[0][part], slots[1][part], out=total)
+        for other in slots[2:-1]:
             total += other[part]
-        self._wait_for_all()  # nobody writes results again before all have met once more
-        x.copy_(stretches[-1].view_as(x))
+        self._barrier()  # until all parts are summed; nobody writes to results before the next barrier
+        x.copy_(slots[-1].view_as(x))
 
     def broadcast_(self, x: Tensor) -> None:
-        sent = self._stretches_for(x)[0]
+        sent = self._slots_for(x)[0]
         if self._rank == 0:
             sent.copy_(x.flatten())
-        self._wait_for_all()
+        self._barrier()
         x.copy_(sent.view_as(x))
-        self._wait_for_all()  # until all have read it
+        self._barrier()  # until all have read it
 
     def broadcast_bytes(self, message: bytes) -> bytes:
         if self._rank == 0:
             for channel in self._channels:
                 channel.sendall(struct.pack("<I", len(message)) + message)
             return message
-        (size,) = struct.unpack("<I", self._received(self._channels[0], 4))
+        (size,) = struct.unpack("<I", self._receive(self._channels[0], 4))
         if size > MAX_MESSAGE_BYTES:
             raise OSError(f"a message of {size:,} bytes")
-        return self._received(self._channels[0], size)
+        return self._receive(self._channels[0], size)
 
-    def _stretches_for(self, x: Tensor) -> Tensor:
-        """(n + 1, numbers of x): every worker's stretch and that of results; the memory grows if need be."""
+    def _slots_for(self, x: Tensor) -> Tensor:
+        """(n + 1, numbers of x): every worker's slot and that of results; the memory grows if need be."""
         assert x.dtype == torch.float32
-        if x.numel() > self._stretches.shape[1]:
-            self._wait_for_all()  # until all have read what lies there
+        if x.numel() > self._slots.shape[1]:
+            self._barrier()  # until all have read what is there
             n_bytes = 4 * (self._n + 1) * x.numel()
             os.ftruncate(self._memory, n_bytes)
-            self._stretches = torch.frombuffer(mmap.mmap(self._memory, n_bytes), dtype=torch.float32)
-            self._stretches = self._stretches.view(self._n + 1, -1)
-        return self._stretches[:, : x.numel()]
+            self._slots = torch.frombuffer(mmap.mmap(self._memory, n_bytes), dtype=torch.float32)
+            self._slots = self._slots.view(self._n + 1, -1)
+        return self._slots[:, : x.numel()]
 
-    def _wait_for_all(self) -> None:
+    def _barrier(self) -> None:
         if self._rank == 0:
             for channel in self._channels:
-                self._received(channel, 1)
+                self._receive(channel, 1)
             for channel in self._channels:
                 channel.sendall(b"\0")
         else:
             self._channels[0].sendall(b"\0")
-            self._received(self._channels[0], 1)
+            self._receive(self._channels[0], 1)
 
-    def _received(self, channel: socket.socket, n_bytes: int) -> bytes:
+    def _receive(self, channel: socket.socket, n_bytes: int) -> bytes:
         received = b""
         while len(received) < n_bytes:
             try:
                 part = channel.recv(n_bytes - len(received))
             except TimeoutError:
                 if number := overdue_signal(GRACE_SECONDS):
-                    raise NoAnswer(number) from None
+                    raise UnresponsiveWorker(number) from None
                 continue
             if not part:
                 raise ConnectionResetError("its connection is closed")
@@ -246,35 +246,35 @@ class SharedMemory:
 
 
 def join_workers(device: torch.device) -> Workers:
-    """The processes that torchrun or `spawn_workers` has started, joined."""
-    if HELPER in os.environ:
-        rank, n, threads, channel, memory = map(int, os.environ[HELPER].split())
+    """The workers that torchrun or `spawn_workers` has started, this process among them."""
+    if SPAWNED in os.environ:
+        rank, n, threads, channel, memory = map(int, os.environ[SPAWNED].split())
         torch.set_num_threads(threads)
         for inherited in (channel, memory):
             os.set_inheritable(inherited, False)
-        return Workers(rank, n, link=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
+        return Workers(rank, n, communicator=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
     n = int(os.environ.get("WORLD_SIZE", "1"))
     if n == 1:
         return Workers()
     if not distributed.is_initialized():
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    return Workers(int(os.environ["RANK"]), n, link=ProcessGroup(device))
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
+    return Workers(int(os.environ["RANK"]), n, communicator=ProcessGroup(device))
 
 
 def may_spawn() -> bool:
-    """Whether `spawn_workers` may start others: nobody said how many workers there are, or which cores threads take."""
-    said = (HELPER, "WORLD_SIZE", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
-    return sys.platform == "linux" and not distributed.is_initialized() and not any(map(os.environ.get, said))
+    """Whether `spawn_workers` may start others: the environment sets neither a number of workers nor threads' cores."""
+    settled = (SPAWNED, "WORLD_SIZE", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
+    return sys.platform == "linux" and not distributed.is_initialized() and not any(map(os.environ.get, settled))
 
 
 @contextmanager
 def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
-    """This process and n - 1 others, `heed` with these arguments, joined on a CPU whose threads they share.
+    """Starts n - 1 workers, `heed` with these arguments, that share a CPU's threads with this process.
 
-    They end with the block, whatever happens in it; HeedError if one has ended before. Where the system gives no memory
-    to share this process stays alone, and says so.
+    They end with the block, whatever happens in it; HeedError if one ends earlier. If the system has no memory to
+    share, this process works alone and reports it.
     """
     all_threads = torch.get_num_threads()
     memory = _anonymous_memory(report) if n > 1 else None
@@ -284,29 +284,29 @@ def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], N
     # -P and PYTHONPATH: modules from where this process has them, not from the folder that it happens to be in.
     command = [sys.executable, "-P", "-m", "heed", *arguments]
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    nothing = subprocess.DEVNULL
     with ExitStack() as at_the_end:
         at_the_end.callback(os.close, memory)
-        helpers, channels = [], []
+        quiet = subprocess.DEVNULL
+        spawned, channels = [], []
         for rank in range(1, n):
             messages = at_the_end.enter_context(TemporaryFile())
             ours, theirs = socket.socketpair()
             channels.append(at_the_end.enter_context(ours))
             with theirs:
                 inherited = (theirs.fileno(), memory)
-                env = os.environ | modules | {HELPER: f"{rank} {n} {all_threads // n} {inherited[0]} {memory}"}
-                helper = subprocess.Popen(
-                    command, env=env, stdin=nothing, stdout=nothing, stderr=messages, pass_fds=inherited
+                env = os.environ | modules | {SPAWNED: f"{rank} {n} {all_threads // n} {inherited[0]} {memory}"}
+                worker = subprocess.Popen(
+                    command, env=env, stdin=quiet, stdout=quiet, stderr=messages, pass_fds=inherited
                 )
-            at_the_end.callback(helper.wait)
-            at_the_end.callback(helper.kill)
-            helpers.append((helper, messages))
+            at_the_end.callback(worker.wait)
+            at_the_end.callback(worker.kill)
+            spawned.append((worker, messages))
         at_the_end.callback(torch.set_num_threads, all_threads)
         torch.set_num_threads(all_threads // n)
         try:
-            yield Workers(0, n, threads_of_all=all_threads, link=SharedMemory(0, n, channels, memory))
+            yield Workers(0, n, threads_of_all=all_threads, communicator=SharedMemory(0, n, channels, memory))
         except OtherWorkerEnded:
-            raise HeedError(_why_one_ended(helpers)) from None
+            raise HeedError(_why_one_ended(spawned)) from None
 
 
 def _anonymous_memory(report: Callable[[str], None]) -> int | None:
@@ -319,19 +319,19 @@ def _anonymous_memory(report: Callable[[str], None]) -> int | None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(descriptor)
     except (OSError, AttributeError) as error:
-        report(f"Workers cannot share memory ({error}); this process trains alone.")
+        report(f"Workers cannot share memory ({error}); training with one process.")
         return None
 
 
-def _why_one_ended(helpers: Sequence[tuple[subprocess.Popen, IO[bytes]]]) -> str:
-    """The last words of the first helper that did not end because of another one."""
-    for helper, messages in helpers:
+def _why_one_ended(spawned: Sequence[tuple[subprocess.Popen, IO[bytes]]]) -> str:
+    """The last message of the first worker that did not end because of another one."""
+    for worker, messages in spawned:
         with suppress(subprocess.TimeoutExpired):
-            status = helper.wait(timeout=5)
+            status = worker.wait(timeout=5)
             messages.seek(0)
             lines = messages.read().decode("utf-8", "replace").strip().splitlines()
             if status < 0:
-                return f"a worker was ended by signal {-status}; the same command goes on from the last checkpoint."
+                return f"a worker was ended by signal {-status}; the same command resumes."
             if status > 0 and lines and ANOTHER_ENDED not in lines[-1]:
                 return f"a worker has ended: {lines[-1].removeprefix('heed: ')}"
-    return "the connection to a worker broke; the same command goes on from the last checkpoint."
+    return "the connection to a worker broke; the same command resumes."

@@ -1,0 +1,72 @@
+"""How to train: the settings of a recipe's table `training`."""
+
+from typing import Literal, Self, cast, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from heed.config import Settings
+from heed.runtime.device import Precision
+
+MAX_COUNT = 10**9  # larger steps, tokens and epochs are mistakes
+IntervalUnit = Literal["steps", "epochs", "minutes"]
+
+
+class TrainingSettings(Settings):
+    """How to train; the defaults are the paper's base model, with the tokens a step of its eight GPUs together."""
+
+    seed: int = Field(1, ge=0, le=2**31, description="of weights, batches and dropout")
+    batch_src_tokens: int = Field(25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding")
+    batch_tgt_tokens: int = Field(25_000, ge=1, le=MAX_COUNT, description="most target tokens a step, with padding")
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_COUNT,
+        description="most tokens of a forward pass; default: what the device holds",
+    )
+    learning_rate_factor: float = Field(1.0, gt=0, description="multiplies equation 3")
+    warmup_steps: int = Field(4000, ge=1, le=MAX_COUNT, description="equation 3")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="section 5.3")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="section 5.3")
+    adam_epsilon: float = Field(1e-9, gt=0, description="section 5.3")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls as torch.nn.CrossEntropyLoss defines it")
+    clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient; the paper does not clip")
+    max_steps: int = Field(100_000, ge=1, le=MAX_COUNT, description="most optimizer steps")
+    max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT, description="most passes over the corpus")
+    max_minutes: float | None = Field(None, gt=0, description="most minutes of training, validation not counted")
+    checkpoint_every: str = Field("10 minutes", max_length=40, description="a number of steps, epochs or minutes")
+    keep_checkpoints: int = Field(5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
+    average_last: int = Field(5, ge=1, le=MAX_COUNT, description="checkpoints in the final average (section 6.1)")
+    patience: int | None = Field(
+        None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
+    )
+    precision: Precision = Field("auto", description="auto: bf16 where the hardware is fast at it, else fp32")
+    report_every: int = Field(100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _number_and_unit(cls, text: str) -> str:
+        number, _, unit = text.strip().partition(" ")
+        unit = unit.strip() if unit.strip().endswith("s") else unit.strip() + "s"
+        try:
+            amount = float(number) if unit == "minutes" else int(number)
+        except ValueError:
+            amount = 0
+        units = get_args(IntervalUnit)
+        if unit not in units or not 0 < amount <= MAX_COUNT:
+            raise ValueError(f'checkpoint_every = "{text}": write a number and {", ".join(units)}, as "10 minutes"')
+        return f"{number} {unit}"
+
+    @model_validator(mode="after")
+    def _average_what_is_kept(self) -> Self:
+        if self.average_last > self.keep_checkpoints:
+            raise ValueError(
+                f"average_last={self.average_last} needs keep_checkpoints={self.average_last} or more, "
+                f"found {self.keep_checkpoints}"
+            )
+        return self
+
+    @property
+    def checkpoint_interval(self) -> tuple[float, IntervalUnit]:
+        """`checkpoint_every` as a number and its unit."""
+        number, unit = self.checkpoint_every.split(" ")
+        return float(number), cast(IntervalUnit, unit)

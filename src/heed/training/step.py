@@ -1,0 +1,207 @@
+"""One optimizer step: micro-batches summed into one gradient, over all workers, then Adam."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from heed.backends.base import backend_for
+from heed.data.batching import Batch
+from heed.errors import is_out_of_memory
+from heed.model.transformer import Transformer
+from heed.runtime.device import Machine
+from heed.training.distributed import Workers
+from heed.training.objective import projected_loss
+from heed.training.settings import TrainingSettings
+
+
+class StepSums:
+    """What the workers add up in a step, in one piece of memory, so that one all-reduce serves it all.
+
+    The gradients of all weights lie one after another; four scalars follow them. All are views of `buffer`, in fp32.
+    """
+
+    N_SCALARS = 4
+
+    def __init__(self, n_weights: int, device: torch.device):
+        self.buffer = torch.zeros(n_weights + self.N_SCALARS, device=device)
+        self.gradients = self.buffer[:n_weights]
+        self.scalars = self.buffer[n_weights:]
+        self.loss, self.nll, self.n_stopping, self.seconds = self.scalars
+        # loss, nll: label-smoothed loss and negative log-likelihood, summed over the target tokens; n_stopping: workers
+        # that were asked to stop; seconds: of training before this step, by the first worker's clock
+
+
+class MasterWeights:
+    """The weights in fp32, which the optimizer updates, and their copy in the machine's precision, which computes.
+
+    In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
+    does. Gradients are summed in fp32 over all micro-batches, in `sums`. Each weight of the copy has its master's
+    gradient as `main_grad`, to which the loss adds the gradient of the output matrix directly.
+    """
+
+    def __init__(self, model: Transformer, machine: Machine):
+        self.masters = model.to(machine.device)
+        self.model = model if machine.dtype == torch.float32 else copy.deepcopy(model).to(machine.dtype)
+        self._pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
+        sizes = [master.numel() for master, _ in self._pairs]
+        self.sums = StepSums(sum(sizes), machine.device)
+        for (master, parameter), gradient in zip(self._pairs, self.sums.gradients.split(sizes), strict=True):
+            master.grad = gradient.view_as(master)
+            parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
+
+    @torch.no_grad()
+    def collect_gradients(self) -> None:
+        """Adds the copy's gradients to the masters'."""
+        if self.model is self.masters:
+            return
+        for master, parameter in self._pairs:
+            if parameter.grad is not None and master.grad is not None:
+                master.grad.add_(parameter.grad)
+                parameter.grad = None
+
+    def zero_sums(self) -> None:
+        """Forgets the gradients and all else that was summed."""
+        self.sums.buffer.zero_()
+        if self.model is not self.masters:
+            for parameter in self.model.parameters():
+                parameter.grad = None
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Renews the copy from the masters."""
+        if self.model is not self.masters:
+            for master, parameter in self._pairs:
+                parameter.copy_(master)
+
+    def are_finite(self) -> bool:
+        """Whether the masters hold neither NaN nor ∞."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.masters.parameters())
+
+
+def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Adam:
+    """Adam as in section 5.3; `train_step` sets its learning rate."""
+    return torch.optim.Adam(
+        model.parameters(),
+        lr=0.0,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        fused=True,
+    )
+
+
+def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
+    backend = backend_for(model)
+    features = backend.target_features(model, batch)
+    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
+    return projected_loss(backend, features, model.output.weight, targets, label_smoothing=label_smoothing)
+
+
+class StepOutcome(NamedTuple):
+    """What the loop must know of a step; all workers get the same."""
+
+    finite: bool  # whether loss and gradient are; otherwise the step is skipped
+    stopping: bool  # whether a worker was asked to stop
+    seconds: float  # of training before the step
+
+
+class StepResult:
+    """Loss and negative log-likelihood of a step, each summed over the target tokens of all workers.
+
+    Both are 0 if the step is not finite; the weights then stayed as they were.
+    """
+
+    def __init__(self, sums: StepSums, finite: Tensor):
+        loss, nll, n_stopping, seconds = sums.scalars.clone()  # the buffer is zeroed for the next step
+        self.loss, self.nll = loss.where(finite, 0), nll.where(finite, 0)
+        self._outcome = torch.stack([finite.to(seconds.dtype), n_stopping, seconds])
+        self._copied: torch.cuda.Event | None = None
+        if loss.is_cuda:  # copied now: reading it later would wait for everything queued in between
+            self._outcome = self._outcome.to("cpu", non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(loss.device))
+
+    def wait(self) -> StepOutcome:
+        """The outcome, once the device has computed the step."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        finite, n_stopping, seconds = self._outcome.tolist()
+        return StepOutcome(bool(finite), n_stopping > 0, seconds)
+
+
+class OutOfMemory(Exception):
+    """Memory ran out in a forward or backward pass; the weights have not changed and no gradient is left."""
+
+
+def train_step(
+    weights: MasterWeights,
+    optimizer: torch.optim.Adam,
+    batches: list[Batch],
+    settings: TrainingSettings,
+    machine: Machine,
+    workers: Workers,
+    *,
+    rate: float,
+    n_tgt_tokens: int | None = None,
+    stop: bool = False,
+    seconds: float = 0.0,
+) -> StepResult:
+    """Updates the weights by the gradient of the mean token loss over all micro-batches.
+
+    batches: this worker's micro-batches. n_tgt_tokens: target tokens of all workers, if there are several. Nothing in
+    here waits for a GPU's numbers. OutOfMemory, or OtherWorkerEnded, before the weights change.
+    """
+    sums = weights.sums
+    accumulate_gradients(
+        weights,
+        batches,
+        machine,
+        n_tgt_tokens=n_tgt_tokens or sum(batch.n_tgt_tokens for batch in batches),
+        label_smoothing=settings.label_smoothing,
+    )
+    sums.n_stopping.fill_(stop)
+    sums.seconds.fill_(seconds if workers.first else 0)
+    workers.all_reduce_(sums.buffer)
+    norm = torch.linalg.vector_norm(sums.gradients)
+    finite = torch.isfinite(norm) & torch.isfinite(sums.loss)
+    result = StepResult(sums, finite)
+    if settings.clip_norm is not None:
+        sums.gradients.mul_((settings.clip_norm / (norm + 1e-6)).clamp(max=1))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused Adam then leaves the weights alone
+    optimizer.step()
+    sums.buffer.zero_()
+    weights.publish()
+    return result
+
+
+def accumulate_gradients(
+    weights: MasterWeights, batches: list[Batch], machine: Machine, *, n_tgt_tokens: int, label_smoothing: float
+) -> None:
+    """Adds losses and gradients of the micro-batches, the gradients divided by n_tgt_tokens, to `weights.sums`.
+
+    OutOfMemory with the sums at zero.
+    """
+    weights.model.train()
+    exhausted = None
+    try:
+        for batch in batches:
+            _accumulate(weights, batch.to(machine.device), n_tgt_tokens, label_smoothing)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        exhausted = str(error).partition("\n")[0] or "MemoryError"
+    if exhausted is not None:  # raised here, since the first error's traceback keeps the tensors of the pass alive
+        weights.zero_sums()
+        raise OutOfMemory(exhausted)
+
+
+def _accumulate(weights: MasterWeights, batch: Batch, n_tgt_tokens: int, label_smoothing: float) -> None:
+    loss, nll = micro_batch_loss(weights.model, batch, label_smoothing=label_smoothing)
+    (loss / n_tgt_tokens).backward()
+    weights.collect_gradients()
+    weights.sums.loss.add_(loss.detach())
+    weights.sums.nll.add_(nll)

@@ -1,0 +1,99 @@
+"""A small training run on a corpus of copies, which tests of the trainer share."""
+
+import torch
+from tests.conftest import SPECIAL
+
+from heed.data.batching import TokenBatches
+from heed.data.corpus import write_corpus
+from heed.model.transformer import Architecture, Transformer
+from heed.model_folder import ModelCard
+from heed.runtime.device import Machine
+from heed.training.checkpoint import Checkpoints
+from heed.training.distributed import Workers
+from heed.training.settings import TrainingSettings
+from heed.training.trainer import train
+
+FP32 = Machine(torch.device("cpu"), torch.float32, "test")
+BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
+
+
+def copy_corpus(folder, vocab_size, n_pairs=600):
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        torch.randint(3, 20, (int(torch.randint(2, 8, (1,), generator=generator)),), generator=generator).tolist()
+        for _ in range(n_pairs)
+    ]
+    return write_corpus(folder, [(row, row) for row in rows], vocab_size=vocab_size)
+
+
+def run_training(
+    tmp_path,
+    tokenizer,
+    name,
+    *,
+    machine=FP32,
+    workers=None,
+    arch=None,
+    stop_after=None,
+    report=lambda line: None,
+    on_validation=lambda: None,
+    falling=True,
+    **changes,
+):
+    """Trains on copying; after `stop_after` validations an exception cuts it off, as a killed process would be.
+
+    falling: whether the dev loss falls from validation to validation.
+    """
+    torch.manual_seed(1)
+    model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
+    workers = workers or Workers()
+    corpus = copy_corpus(tmp_path / name / f"corpus{workers.rank}", len(tokenizer))
+    values = {
+        "batch_src_tokens": 600,
+        "batch_tgt_tokens": 600,
+        "warmup_steps": 60,
+        "max_steps": 30,
+        "checkpoint_every": "10 steps",
+        "keep_checkpoints": 2,
+        "average_last": 2,
+        "report_every": 5,
+    }
+    settings = TrainingSettings(**(values | changes))
+    batches = TokenBatches(
+        corpus,
+        SPECIAL,
+        max_src_tokens=600,
+        max_tgt_tokens=600,
+        micro_tokens=settings.micro_batch_tokens or 600,
+        seed=settings.seed,
+    )
+    checkpoints = Checkpoints(
+        tmp_path / name / "checkpoints",
+        keep=settings.keep_checkpoints,
+        tokenizer=tokenizer,
+        card=ModelCard("en", "de"),
+        report=report,
+        workers=workers,
+    )
+    calls = 0
+
+    def validate(model):
+        nonlocal calls
+        calls += 1
+        if stop_after is not None and calls > stop_after:
+            raise KeyboardInterrupt
+        on_validation()
+        return {"loss": 1.0 / calls if falling else 1.0}
+
+    state = train(
+        model,
+        batches,
+        settings,
+        machine,
+        workers,
+        run=tmp_path / name,
+        checkpoints=checkpoints,
+        validate=validate,
+        report=report,
+    )
+    return model, state

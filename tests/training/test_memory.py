@@ -1,0 +1,83 @@
+"""Micro-batches are halved until memory holds them."""
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+from tests.training.runs import FP32, copy_corpus, run_training
+
+from heed.data.batching import TokenBatches
+from heed.errors import HeedError, is_out_of_memory
+from heed.model.transformer import Architecture, Transformer
+from heed.training import memory
+from heed.training.distributed import Workers
+from heed.training.memory import fits_in_memory, largest_fitting_batches
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, make_optimizer
+
+
+def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_tokenizer):
+    real, said = memory.micro_batch_loss, []
+
+    def limited(*arguments, **options):
+        if arguments[-1].tgt_in.numel() > 200:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return real(*arguments, **options)
+
+    def none(*_, **__):
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "micro_batch_loss", limited)
+        _, state = run_training(tmp_path, number_tokenizer, "limited", report=said.append)
+        assert state.step == 30 and state.micro_tokens == 150
+        assert "A pass over 600 tokens does not fit into memory; training with 150 tokens a pass." in said
+        with pytest.raises(HeedError, match="not even one pair of"):
+            patch.setattr(memory, "micro_batch_loss", none)
+            run_training(tmp_path, number_tokenizer, "none")
+
+
+@pytest.fixture
+def parts(tmp_path):
+    torch.manual_seed(1)
+    weights = MasterWeights(Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 50), FP32)
+    corpus = copy_corpus(tmp_path / "corpus", 50, n_pairs=40)
+    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=600, max_tgt_tokens=600, micro_tokens=600, seed=1)
+    return weights, make_optimizer(weights.masters, TrainingSettings()), batches
+
+
+def test_the_trial_uses_the_runs_label_smoothing_and_leaves_neither_gradients_nor_moments(parts, monkeypatch):
+    weights, optimizer, batches = parts
+    real, used = memory.micro_batch_loss, set()
+
+    def recorded(*arguments, label_smoothing):
+        used.add(label_smoothing)
+        loss, nll = real(*arguments, label_smoothing=label_smoothing)
+        assert not weights.sums.buffer.isnan().any()
+        return loss, nll
+
+    monkeypatch.setattr(memory, "micro_batch_loss", recorded)
+    before = [parameter.detach().clone() for parameter in weights.masters.parameters()]
+    assert largest_fitting_batches(weights, optimizer, batches, FP32, Workers(), label_smoothing=0.3) is batches
+    assert used == {0.3}
+    assert not optimizer.state and not weights.sums.buffer.any()
+    assert all(map(torch.equal, before, weights.masters.parameters()))
+
+
+def test_an_error_that_is_none_of_memory_is_not_taken_for_one(parts, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(memory, "micro_batch_loss", broken)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fits_in_memory(*parts, FP32, Workers(), label_smoothing=0.1)
+
+
+def test_errors_of_memory_are_told_from_others():
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**62, dtype=torch.int8)
+    assert is_out_of_memory(raised.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(OSError(12, "Cannot allocate memory"))

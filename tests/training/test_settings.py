@@ -1,0 +1,35 @@
+"""Settings of training that cannot be meant are refused."""
+
+import pytest
+
+from heed.config import validated
+from heed.errors import HeedError
+from heed.training.settings import TrainingSettings
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "interval"),
+    [
+        ("10 minutes", "10 minutes", (10.0, "minutes")),
+        ("0.5 minutes", "0.5 minutes", (0.5, "minutes")),
+        (" 1 epoch ", "1 epochs", (1.0, "epochs")),
+        ("500  step", "500 steps", (500.0, "steps")),
+    ],
+)
+def test_an_interval_between_checkpoints_is_a_number_and_a_unit(text, written, interval):
+    settings = TrainingSettings(checkpoint_every=text)
+    assert settings.checkpoint_every == written and settings.checkpoint_interval == interval
+    assert TrainingSettings(checkpoint_every=written) == settings
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "minutes", "0 steps", "-1 steps", "1.5 steps", "2000000000 steps", "1 hour"]
+)
+def test_another_interval_is_refused(text):
+    with pytest.raises(HeedError, match="write a number and steps, epochs, minutes"):
+        validated(TrainingSettings, {"checkpoint_every": text}, where="recipe.toml: training")
+
+
+def test_an_average_needs_as_many_checkpoints_as_it_takes():
+    with pytest.raises(HeedError, match="average_last=5 needs keep_checkpoints=5"):
+        validated(TrainingSettings, {"average_last": 5, "keep_checkpoints": 2}, where="recipe.toml: training")

@@ -1,0 +1,166 @@
+"""One step: micro-batches sum to the batch's gradient, Adam is the paper's, nothing waits for a GPU."""
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+from tests.training.runs import BF16, FP32, copy_corpus
+
+from heed.data.batching import TokenBatches
+from heed.model.transformer import Architecture, Transformer
+from heed.runtime.device import Machine
+from heed.training import step
+from heed.training.distributed import Workers
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, micro_batch_loss, train_step
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tokenizer):
+    torch.manual_seed(2)
+    model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0.0), 50)
+    corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
+    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    ((whole,),) = batches.plan(0)
+    gradients = []
+    for parts in ([whole], [whole[:5], whole[5:17], whole[17:]]):
+        weights = MasterWeights(model, FP32)
+        collated = [batches.collate(rows) for rows in parts]
+        n_tokens = sum(batch.n_tgt_tokens for batch in collated)
+        for batch in collated:
+            loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
+            (loss / n_tokens).backward()
+            weights.collect_gradients()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.zero_grad()
+    for one, summed in zip(*gradients, strict=True):
+        assert torch.allclose(one, summed, atol=1e-6)
+
+
+def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
+    """Meta tensors have no values: whatever would read one back, as a GPU's would be, raises."""
+    corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
+    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    ((rows,),) = batches.plan(0)
+    machine = Machine(torch.device("meta"), torch.bfloat16, "test")
+    weights = MasterWeights(
+        Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, attention_dropout=0.1), 50), machine
+    )
+
+    class Plain(torch.optim.Adam):  # the fused one does not know of meta, and this one not of found_inf
+        def step(self):
+            self.found_inf = None
+            super().step()
+
+    optimizer = Plain(weights.masters.parameters())
+    settings = TrainingSettings()
+    train_step(weights, optimizer, [batches.collate(rows)], settings, machine, Workers(), rate=1e-3)
+
+
+def test_adam_is_the_one_of_section_5(number_tokenizer):
+    # One parameter, two steps, by hand: Kingma & Ba's algorithm 1 with β 0.9 and 0.98.
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 1.0)
+    optimizer = make_optimizer(model, TrainingSettings())
+    value, first, second = 1.0, 0.0, 0.0
+    for n, gradient in enumerate((0.5, -0.25), start=1):
+        model.weight.grad = torch.tensor([[gradient]])
+        optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.step()
+        first, second = 0.9 * first + 0.1 * gradient, 0.98 * second + 0.02 * gradient**2
+        value -= 0.1 * (first / (1 - 0.9**n)) / ((second / (1 - 0.98**n)) ** 0.5 + 1e-9)
+        assert model.weight.item() == pytest.approx(value, rel=1e-5)
+
+
+def one_batch(folder):
+    batches = TokenBatches(
+        copy_corpus(folder, 50, n_pairs=40),
+        SPECIAL,
+        max_src_tokens=10**6,
+        max_tgt_tokens=10**6,
+        micro_tokens=10**6,
+        seed=1,
+    )
+    ((rows,),) = batches.plan(0)
+    return [batches.collate(rows[:10]), batches.collate(rows[10:])]
+
+
+def weights_of(machine, **changes):
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, **{"dropout": 0.0} | changes)
+    return MasterWeights(Transformer(arch, 50), machine)
+
+
+def test_the_views_of_what_is_summed_cover_its_memory_once(tmp_path):
+    weights = weights_of(FP32)
+    sums = weights.sums
+    for i, view in enumerate((sums.gradients, sums.loss, sums.nll, sums.n_stopping, sums.seconds), start=1):
+        assert not view.any()
+        view.fill_(i)
+    n_weights = sum(parameter.numel() for parameter in weights.masters.parameters())
+    assert sums.buffer.tolist() == [1] * n_weights + [2, 3, 4, 5]
+    assert all(bool((parameter.grad == 1).all()) for parameter in weights.masters.parameters())
+
+
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+def test_a_step_returns_its_sums_and_leaves_none(tmp_path, machine):
+    weights, batches = weights_of(machine), one_batch(tmp_path / "c")
+    with torch.no_grad():
+        losses = [micro_batch_loss(weights.model, batch, label_smoothing=0.1) for batch in batches]
+    optimizer = make_optimizer(weights.masters, TrainingSettings())
+    options = {"rate": 1e-3, "stop": True, "seconds": 7.0}
+    result = train_step(weights, optimizer, batches, TrainingSettings(), machine, Workers(), **options)
+    assert result.loss == sum(loss for loss, _ in losses) and result.nll == sum(nll for _, nll in losses)
+    assert result.wait() == (True, True, 7.0)
+    assert not weights.sums.buffer.any()
+
+
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), ValueError("other")])
+def test_a_step_that_memory_does_not_hold_changes_nothing(tmp_path, machine, error, monkeypatch):
+    weights, batches = weights_of(machine), one_batch(tmp_path / "c")
+    optimizer = make_optimizer(weights.masters, TrainingSettings())
+
+    def move():
+        return train_step(weights, optimizer, batches, TrainingSettings(), machine, Workers(), rate=1e-3)
+
+    move()
+    before = [tensor.clone() for p in weights.masters.parameters() for tensor in (p, *optimizer.state[p].values())]
+    real, calls = step.micro_batch_loss, 0
+
+    def limited(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError if str(error) == "other" else OutOfMemory):
+        patch.setattr(step, "micro_batch_loss", limited)
+        move()
+    after = [tensor for p in weights.masters.parameters() for tensor in (p, *optimizer.state[p].values())]
+    assert all(map(torch.equal, before, after))
+    if str(error) != "other":
+        assert not weights.sums.buffer.any()
+        assert weights.model is weights.masters or all(p.grad is None for p in weights.model.parameters())
+
+
+def test_clipping_divides_the_gradient_by_its_norm_over_the_limit(tmp_path):
+    """By one step of plain gradient descent, which moves the weights by exactly the gradient."""
+
+    class Descent(torch.optim.SGD):  # which knows nothing of found_inf
+        def step(self):
+            self.found_inf = None
+            super().step()
+
+    batches, moved = one_batch(tmp_path / "c"), []
+    for clip_norm in (None, 0.25):
+        weights = weights_of(FP32)
+        before = torch.cat([parameter.detach().flatten().clone() for parameter in weights.masters.parameters()])
+        descent = Descent(weights.masters.parameters(), lr=1.0)
+        settings = TrainingSettings(clip_norm=clip_norm)
+        train_step(weights, descent, batches, settings, FP32, Workers(), rate=1.0)
+        after = torch.cat([parameter.detach().flatten() for parameter in weights.masters.parameters()])
+        moved.append(before - after)
+    norm = torch.linalg.vector_norm(moved[0])
+    assert norm > 0.25
+    # differences of weights near 1 are rounded to 2**-24 or so each
+    assert torch.allclose(moved[1], moved[0] * 0.25 / norm, atol=1e-6)
