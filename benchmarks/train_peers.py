@@ -333,7 +333,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     from heed.data.prepare import prepare
     from heed.recipe import read_recipe
 
-    recipe = read_recipe(Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml", [])
+    recipe = read_recipe("multi30k-en-de")
     files = pipeline.corpus_files(recipe, work, directory=work / "corpora", mirror=mirror, report=print)
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     special = SpecialIds(PAD, BOS, EOS)

@@ -28,7 +28,7 @@ from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees, training_trees, treebank_folder, trees_of, write_lines
 from heed.parsing.trees import Tree
-from heed.recipe import Recipe, read_preset, read_recipe
+from heed.recipe import Recipe, read_preset, read_recipe, recipe_names
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
 from heed.runtime.memory import keep_freed_memory
@@ -476,12 +476,12 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
             path = path / "model"
         elif steps:
             path = path / "checkpoints" / str(steps[-1])
-    if path.is_dir() or path.suffix != ".toml":
+    if path.is_dir() or not (path.suffix == ".toml" or str(path) in recipe_names()):
         arch, vocab_size, card = read_config(path)
         rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
         facts: dict[str, Any] = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
     else:
-        recipe = read_recipe(path)
+        recipe = read_recipe(str(path))
         arch, vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
         facts = {"recipe": str(path)}

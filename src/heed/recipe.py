@@ -1,13 +1,15 @@
 """Recipe = the settings of a run: a preset, a TOML file, dotted overrides."""
 
+import difflib
 from collections.abc import Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import Settings, merged, parse_override, read_toml, shown, validated
+from heed.config import Settings, cut, merged, parse_override, read_toml, shown, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.search import DecodingSettings
 from heed.errors import HeedError
@@ -49,8 +51,17 @@ class Recipe(Settings):
 
 def preset_names() -> list[str]:
     """Names of the presets that come with Heed."""
-    folder = resources.files("heed") / "presets"
-    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    return _names("presets")
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with Heed."""
+    return _names("recipes")
+
+
+def _names(folder: str) -> list[str]:
+    files = (resources.files("heed") / folder).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def read_preset(name: str, *, where: str) -> dict[str, Any]:
@@ -61,11 +72,49 @@ def read_preset(name: str, *, where: str) -> dict[str, Any]:
         return read_toml(path)
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a TOML file: its preset, changed by the file, changed by overrides (`training.max_steps=500`).
+def recipe_text(name: str) -> str:
+    """The TOML of a recipe that comes with Heed. HeedError suggests the nearest name."""
+    return _recipe_file(name).read_text(encoding="utf-8")
+
+
+def recipe_title(name: str) -> str:
+    """What a recipe that comes with Heed is, in a line: the first of its comments."""
+    return recipe_text(name).partition("\n")[0].removeprefix("# ")
+
+
+def _recipe_file(name: str) -> Traversable:
+    known = recipe_names()
+    if name in known:
+        return resources.files("heed") / "recipes" / f"{name}.toml"
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+    file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
+    raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
+
+
+def is_run_folder(recipe: str | Path) -> bool:
+    """Whether `read_recipe` reads this folder's config.toml: a run folder goes before a recipe of the same name."""
+    folder = Path(recipe)
+    return (folder / "config.toml").is_file() if recipe in recipe_names() else folder.is_dir()
+
+
+def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The settings of a run: a recipe on top of its preset, changed by `overrides` ("training.max_steps=500").
+
+    recipe: the name of one that comes with Heed, the path of a TOML file, or a run folder, whose config.toml is read. A
+        text is a path if it has a separator or the suffix .toml: "./mine" is a file, "mine" a name.
 
     The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
     """
+    if is_run_folder(recipe):
+        return _read_recipe(Path(recipe) / "config.toml", overrides)
+    if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
+        return _read_recipe(Path(recipe), overrides)
+    with resources.as_file(_recipe_file(recipe)) as path:
+        return _read_recipe(path, overrides)
+
+
+def _read_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     values = read_toml(path)
     preset = values.pop("preset", "base")
     if not isinstance(preset, str):
