@@ -30,7 +30,7 @@ from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model
-from heed.runtime.memory import keep_freed_memory
+from heed.runtime.process import keep_freed_memory, tune_process
 
 SPECIAL = SpecialIds(PAD, BOS, EOS)
 HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
@@ -211,6 +211,7 @@ def main() -> None:
         draw = torch.Generator().manual_seed(1)
         sources = torch.randint(3, 37_000, (arguments.sentences, 24), generator=draw).tolist()
         job |= {"forced": 25, "sources": sources}
+    tune_process()  # the contestants inherit how threads wait
     results = race(arguments.only, job, windows=arguments.windows)
     rows: dict[str, dict[str, Any]] = {}
     for name, result in results.items():

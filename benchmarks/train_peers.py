@@ -60,7 +60,7 @@ def switch_off(what: str) -> None:
 
     from heed.backends.cpu import build, training_ops
     from heed.model import transformer
-    from heed.runtime import memory
+    from heed.runtime import process
     from heed.training import objective, trainer
 
     def padded_features(
@@ -96,7 +96,7 @@ def switch_off(what: str) -> None:
 
             trainer.MasterWeights.__init__ = without
         case "kept_memory":
-            memory.keep_freed_memory = lambda: None
+            process.keep_freed_memory = lambda: None
 
 
 def heed_steps(
@@ -106,7 +106,7 @@ def heed_steps(
     from heed.data.batching import Batch, mask_places
     from heed.model.transformer import Architecture, Transformer
     from heed.runtime.device import choose_machine
-    from heed.runtime.memory import keep_freed_memory
+    from heed.runtime.process import keep_freed_memory
     from heed.training.distributed import Workers
     from heed.training.trainer import MasterWeights, TrainingSettings, make_optimizer, train_step
 
@@ -424,6 +424,9 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.work / "batches.npz"
     n_tokens = write_batches(source, work=arguments.work, mirror=arguments.mirror, n_batches=arguments.n_batches)
+    from heed.runtime.process import tune_process
+
+    tune_process()  # the contestants inherit how threads wait
     results = race(names, arguments, source, n_tokens)
     if arguments.json:
         print(json.dumps(results, indent=1))

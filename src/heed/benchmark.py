@@ -25,7 +25,7 @@ from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
-from heed.runtime.memory import keep_freed_memory, memory_of
+from heed.runtime.memory import memory_of
 from heed.training.distributed import Workers
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.trainer import MasterWeights, TrainingSettings, largest_fitting_batches, make_optimizer, train_step
@@ -89,7 +89,6 @@ def training_speed(
     The ceiling is the rate of the model's own matrix products, forward and both backward ones, run by themselves in the
     same shapes and precision.
     """
-    keep_freed_memory()
     machine = choose_machine(settings.precision, device=device)
     tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
     torch.manual_seed(settings.seed)
@@ -320,7 +319,6 @@ def decoding_speed(
     tables = read_preset(preset, where="--preset")
     arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
     vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
-    keep_freed_memory()
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
     model = prepack(Transformer(arch, vocab_size).to(machine.device), precision)

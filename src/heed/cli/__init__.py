@@ -30,6 +30,7 @@ from heed.cli.terminal import (
     standard_input,
 )
 from heed.errors import HeedError
+from heed.runtime.process import release_library_pages, tune_process
 from heed.text.printable import printable
 
 app = typer.Typer(
@@ -46,9 +47,9 @@ app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 app.add_typer(paper_app, name="paper")
-app.command(epilog="Example: heed parse runs/parsing-gum/model < sentences.txt > trees.txt")(parse)
 app.add_typer(recipe_app, name="recipe")
 app.callback()(options)
+app.command(epilog="Example: heed parse runs/parsing-gum/model < sentences.txt > trees.txt")(parse)
 app.command(epilog="Example: heed evalb gold.trees parsed.trees")(evalb)
 
 Form = Annotated[
@@ -517,6 +518,7 @@ def _counted(lines: Iterable[str]) -> Iterator[str]:
 def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> Any:
     from heed.decoding.translator import Translator
 
+    release_library_pages()
     return Translator.load(*models, device=device, precision=decoding_precision(precision), report=say, **settings)
 
 
@@ -528,4 +530,5 @@ def _progress(name: str, done: int, total: int | None) -> None:
 
 def main() -> None:
     """The command `heed`."""
+    tune_process()
     run_and_exit(app)

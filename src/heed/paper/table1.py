@@ -18,7 +18,6 @@ from heed.model.attention import Dropout, restricted_attention
 from heed.model.transformer import Architecture, Transformer
 from heed.paper.page import Page, command, prose, table
 from heed.runtime.device import n_threads, processor
-from heed.runtime.memory import keep_freed_memory
 
 Activations = Float[Tensor, "batch position d_model"]
 
@@ -168,7 +167,6 @@ def measured(
     lengths: Sequence[int] = LENGTHS, widths: Sequence[int] = WIDTHS, *, budget: float = 1.0
 ) -> dict[str, dict[str, Any]]:
     """By layer: seconds and bytes by n and by d, and the exponents fitted to the largest half of each."""
-    keep_freed_memory()  # else the system hands out, and wipes, large blocks anew in every pass
     results: dict[str, dict[str, Any]] = {}
     for name, make in LAYERS.items():
         result: dict[str, Any] = {}

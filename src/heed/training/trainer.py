@@ -19,6 +19,7 @@ from heed.model.transformer import Transformer
 from heed.runtime.device import Machine, Precision
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
 from heed.runtime.signals import StopSignals, stop_signals
+from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import NoAnswer, Workers
 from heed.training.logbook import Logbook, duration
@@ -285,6 +286,7 @@ def train(
     checkpoints: Checkpoints,
     validate: Callable[[Transformer], dict[str, float]],
     report: Callable[[str], None],
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
@@ -328,6 +330,7 @@ def train(
             report=report,
             writing=workers.first,
             keep_faults=detours > 0,
+            callbacks=callbacks,
         )
         loop = _Loop(weights, optimizer, batches, settings, machine, workers, checkpoints, validate, logbook, progress)
         try:
