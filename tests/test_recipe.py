@@ -8,16 +8,8 @@ import pytest
 
 from heed.config import Settings, merged, parse_override, toml_text, validated
 from heed.errors import HeedError
-from heed.recipe import (
-    Recipe,
-    is_run_folder,
-    preset_names,
-    read_preset,
-    read_recipe,
-    recipe_names,
-    recipe_text,
-    recipe_title,
-)
+from heed.recipe import Recipe, is_run_folder, preset_names, read_preset, read_recipe
+from heed.recipes import recipe_names, recipe_text, recipe_title
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -28,7 +28,8 @@ from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees, training_trees, treebank_folder, trees_of, write_lines
 from heed.parsing.trees import Tree
-from heed.recipe import Recipe, read_preset, read_recipe, recipe_names
+from heed.recipe import Recipe, read_preset, read_recipe
+from heed.recipes import recipe_names
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
 from heed.text.numbers import english, german, number_splits

@@ -1,21 +1,20 @@
 """Recipe = the settings of a run: a preset, a TOML file, dotted overrides."""
 
-import difflib
 from collections.abc import Sequence
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import Settings, cut, merged, parse_override, read_toml, shown, validated
+from heed.config import Settings, merged, parse_override, read_toml, shown, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.search import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
 from heed.model.transformer import Architecture
 from heed.parsing.treebank import ParsingSettings
+from heed.recipes import recipe_file, recipe_names
 from heed.text.tokenizer import TokenizerSettings
 from heed.training.trainer import TrainingSettings
 
@@ -51,17 +50,8 @@ class Recipe(Settings):
 
 def preset_names() -> list[str]:
     """Names of the presets that come with Heed."""
-    return _names("presets")
-
-
-def recipe_names() -> list[str]:
-    """Names of the recipes that come with Heed."""
-    return _names("recipes")
-
-
-def _names(folder: str) -> list[str]:
-    files = (resources.files("heed") / folder).iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    folder = resources.files("heed") / "presets"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
 
 
 def read_preset(name: str, *, where: str) -> dict[str, Any]:
@@ -70,26 +60,6 @@ def read_preset(name: str, *, where: str) -> dict[str, Any]:
         raise HeedError(f"{where}: unknown preset {shown(name)}; known: {', '.join(preset_names())}.")
     with resources.as_file(resources.files("heed") / "presets" / f"{name}.toml") as path:
         return read_toml(path)
-
-
-def recipe_text(name: str) -> str:
-    """The TOML of a recipe that comes with Heed. HeedError suggests the nearest name."""
-    return _recipe_file(name).read_text(encoding="utf-8")
-
-
-def recipe_title(name: str) -> str:
-    """What a recipe that comes with Heed is, in a line: the first of its comments."""
-    return recipe_text(name).partition("\n")[0].removeprefix("# ")
-
-
-def _recipe_file(name: str) -> Traversable:
-    known = recipe_names()
-    if name in known:
-        return resources.files("heed") / "recipes" / f"{name}.toml"
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
-    file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
-    raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
 
 
 def is_run_folder(recipe: str | Path) -> bool:
@@ -110,7 +80,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         return _read_recipe(Path(recipe) / "config.toml", overrides)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)
-    with resources.as_file(_recipe_file(recipe)) as path:
+    with resources.as_file(recipe_file(recipe)) as path:
         return _read_recipe(path, overrides)
 
 

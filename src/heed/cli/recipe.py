@@ -12,7 +12,7 @@ recipe_app = typer.Typer(help="Recipes that come with Heed.", no_args_is_help=Tr
 @recipe_app.command("list", epilog="Example: heed recipe list")
 def recipe_list(as_json: JSON = False) -> None:
     """List the names that heed train knows."""
-    from heed.recipe import recipe_names, recipe_title
+    from heed.recipes import recipe_names, recipe_title
 
     titles = {name: recipe_title(name) for name in recipe_names()}
     if as_json:
@@ -26,7 +26,7 @@ def recipe_list(as_json: JSON = False) -> None:
 @recipe_app.command("show", epilog="Example: heed recipe show multi30k-en-de > my.toml")
 def recipe_show(name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.")]) -> None:
     """Print a recipe, to begin one of your own with."""
-    from heed.recipe import recipe_text
+    from heed.recipes import recipe_text
 
     print(recipe_text(name), end="")
 
