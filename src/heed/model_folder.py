@@ -52,10 +52,10 @@ class _Card(Settings):
 
     src: str
     tgt: str
-    decoding: dict[str, Any] = Field({})
-    trained_on: dict[str, Any] = Field({})
-    scores: dict[str, str] = Field({})
-    parsing: dict[str, Any] = Field({})
+    decoding: dict[str, Any] = Field(default={})
+    trained_on: dict[str, Any] = Field(default={})
+    scores: dict[str, str] = Field(default={})
+    parsing: dict[str, Any] = Field(default={})
 
 
 class _Config(Settings):

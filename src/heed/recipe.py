@@ -22,7 +22,9 @@ from heed.training.trainer import TrainingSettings
 class EvaluationSettings(Settings):
     """How translations are scored."""
 
-    tokenize: Tokenization = Field("13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora')
+    tokenize: Tokenization = Field(
+        default="13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora'
+    )
 
 
 class Recipe(Settings):

@@ -29,10 +29,10 @@ class LinearisationSettings(Settings):
     """How a tree becomes a sequence of symbols."""
 
     leaves: Leaves = Field(
-        "tags",
+        default="tags",
         description="a word's symbol: its part of speech; single: XX for every word; words: itself, then its tag",
     )
-    functions: bool = Field(False, description="keep function tags and indices: NP-SBJ-1, not NP")
+    functions: bool = Field(default=False, description="keep function tags and indices: NP-SBJ-1, not NP")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,30 +37,38 @@ DETOUR, WORKER = 7919, 104_729
 class TrainingSettings(Settings):
     """How to train; defaults are the paper's base model on eight GPUs' worth of tokens a step."""
 
-    seed: int = Field(1, ge=0, le=2**31, description="of weights, batches and dropout")
-    batch_src_tokens: int = Field(25_000, ge=1, le=MOST, description="source tokens a step at most, padding counted")
-    batch_tgt_tokens: int = Field(25_000, ge=1, le=MOST, description="target tokens a step at most, padding counted")
+    seed: int = Field(default=1, ge=0, le=2**31, description="of weights, batches and dropout")
+    batch_src_tokens: int = Field(
+        default=25_000, ge=1, le=MOST, description="source tokens a step at most, padding counted"
+    )
+    batch_tgt_tokens: int = Field(
+        default=25_000, ge=1, le=MOST, description="target tokens a step at most, padding counted"
+    )
     micro_batch_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="tokens a pass; default: what the machine holds"
+        default=None, ge=1, le=MOST, description="tokens a pass; default: what the machine holds"
     )
-    learning_rate_factor: float = Field(1.0, gt=0, description="times equation 3")
-    warmup_steps: int = Field(4000, ge=1, le=MOST, description="equation 3")
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="section 5.3")
-    adam_beta2: float = Field(0.98, ge=0, lt=1, description="section 5.3")
-    adam_epsilon: float = Field(1e-9, gt=0, description="section 5.3")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls; torch's definition")
-    clip_norm: float | None = Field(None, gt=0, description="gradient's norm at most; the paper does not clip")
-    max_steps: int = Field(100_000, ge=1, le=MOST, description="updates of the weights")
-    max_epochs: int | None = Field(None, ge=1, le=MOST, description="passes over the corpus at most")
-    max_minutes: float | None = Field(None, gt=0, description="minutes of training at most, validation left out")
-    checkpoint_every: str = Field("10 minutes", max_length=40, description="a number of steps, epochs or minutes")
-    keep_checkpoints: int = Field(5, ge=1, le=MOST, description="the last so many stay on disk")
-    average_last: int = Field(5, ge=1, le=MOST, description="checkpoints in the final average (section 6.1)")
+    learning_rate_factor: float = Field(default=1.0, gt=0, description="times equation 3")
+    warmup_steps: int = Field(default=4000, ge=1, le=MOST, description="equation 3")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="section 5.3")
+    adam_beta2: float = Field(default=0.98, ge=0, lt=1, description="section 5.3")
+    adam_epsilon: float = Field(default=1e-9, gt=0, description="section 5.3")
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="ε_ls; torch's definition")
+    clip_norm: float | None = Field(default=None, gt=0, description="gradient's norm at most; the paper does not clip")
+    max_steps: int = Field(default=100_000, ge=1, le=MOST, description="updates of the weights")
+    max_epochs: int | None = Field(default=None, ge=1, le=MOST, description="passes over the corpus at most")
+    max_minutes: float | None = Field(
+        default=None, gt=0, description="minutes of training at most, validation left out"
+    )
+    checkpoint_every: str = Field(
+        default="10 minutes", max_length=40, description="a number of steps, epochs or minutes"
+    )
+    keep_checkpoints: int = Field(default=5, ge=1, le=MOST, description="the last so many stay on disk")
+    average_last: int = Field(default=5, ge=1, le=MOST, description="checkpoints in the final average (section 6.1)")
     patience: int | None = Field(
-        None, ge=1, le=MOST, description="stop after so many validations without a lower dev loss"
+        default=None, ge=1, le=MOST, description="stop after so many validations without a lower dev loss"
     )
-    precision: Precision = Field("auto", description="auto: bf16 where the hardware is fast at it, else fp32")
-    report_every: int = Field(100, ge=1, le=MOST, description="steps between entries of the log")
+    precision: Precision = Field(default="auto", description="auto: bf16 where the hardware is fast at it, else fp32")
+    report_every: int = Field(default=100, ge=1, le=MOST, description="steps between entries of the log")
 
     @field_validator("checkpoint_every")
     @classmethod
