@@ -61,6 +61,16 @@ def data_folder() -> Path:
     return folder
 
 
+# What uses them runs whole commands or trains: `make check` leaves such tests to `make test`.
+SLOW_FIXTURES = {"heed", "parser_run"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "end_to_end" in item.path.parts or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 Heed = Callable[..., subprocess.CompletedProcess]
 
 

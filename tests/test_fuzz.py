@@ -34,6 +34,8 @@ from heed.runtime.files import seal
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 from heed.training.trainer import micro_batch_loss
 
+pytestmark = pytest.mark.slow
+
 N_TARGETS = 5
 fuzzed = settings(
     max_examples=int(os.environ.get("HEED_FUZZ", "300")) // N_TARGETS, deadline=None, database=None, print_blob=True

@@ -43,6 +43,7 @@ def two_folders(tmp_path_factory, number_tokenizer):
     return folders
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(FILES),
     how=st.sampled_from(["cut", "flip", "empty", "remove", "swap", "noise", "folder"]),

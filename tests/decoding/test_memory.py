@@ -19,6 +19,8 @@ from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="memory is measured in kilobytes on Linux alone"

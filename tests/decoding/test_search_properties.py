@@ -15,6 +15,8 @@ from heed.decoding.search import DecodingSettings, SamplingSettings, Source, bea
 from heed.model.inference import PlainState, prepack
 from heed.model.transformer import Architecture, Transformer
 
+pytestmark = pytest.mark.slow
+
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 VOCAB_SIZE = 40
