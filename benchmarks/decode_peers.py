@@ -124,7 +124,7 @@ def hf_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engine
     return run
 
 
-ENGINES = {"heed": heed_engine, "ct2": ct2_engine, "hf": hf_engine}
+ENGINES: dict[str, Callable[..., Engine]] = {"heed": heed_engine, "ct2": ct2_engine, "hf": hf_engine}
 
 
 def worker(name: str, job: dict[str, Any]) -> None:

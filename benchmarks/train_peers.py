@@ -58,7 +58,8 @@ def switch_off(what: str) -> None:
     """Puts PyTorch's own operations in the place of one of Heed's means."""
     import torch.nn.functional as F
 
-    from heed.backends.cpu import build, training_ops
+    from heed.backends.cpu import build
+    from heed.backends.cpu import training_ops as ops
     from heed.model import transformer
     from heed.runtime import process
     from heed.training import objective, trainer
@@ -71,6 +72,7 @@ def switch_off(what: str) -> None:
     def plain_norm(self: Any, x: Tensor, branch: Tensor) -> Tensor:
         return nn.LayerNorm.forward(self, x + self.dropout(branch))
 
+    training_ops: Any = ops  # its own names are not all that it has
     match what:
         case "kernels":
             build.library = training_ops.library = lambda: None
@@ -119,7 +121,8 @@ def heed_steps(
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
             tgt_mask = tgt_out != PAD
-            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows=np.arange(len(src)))
+            rows = np.arange(len(src), dtype=np.uint32)
+            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
             train_step(weights, optimizer, [batch], settings, machine, Workers(), rate=LEARNING_RATE)
             yield
 
@@ -135,6 +138,7 @@ class TorchModel(nn.Module):
             d, shape["n_heads"], shape["n_layers"], shape["n_layers"], shape["d_ff"], shape["dropout"], batch_first=True
         )
         self.dropout = nn.Dropout(shape["dropout"])
+        self.positions: Tensor
         angles = torch.arange(512)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
 
