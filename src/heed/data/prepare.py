@@ -37,6 +37,8 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
+NumberedPairs = list[tuple[int, tuple[str, str]]]
+Encoded = Future[list[list[int]]]  # lines of one side
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
@@ -232,13 +234,15 @@ def _encoded(
                 drop(line, reason)
 
 
-def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
+def _encoded_chunks(
+    pairs: tuple[FilePair, ...], tokenizer: Tokenizer
+) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
 
     The tokenizer works on the next lines, on all cores, while the last ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
-    ahead: deque[tuple[list, Future, Future]] = deque()
+    ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:
         while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
             if chunk:

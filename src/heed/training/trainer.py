@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from heed.config import Settings
-from heed.data.batching import Batch, TokenBatches
+from heed.data.batching import Batch, Rows, TokenBatches
 from heed.errors import HeedError, Stopped
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine, Precision
@@ -382,7 +382,7 @@ class _Loop:
         self.window_loss = torch.tensor(progress.window_loss, device=machine.device)
         self.window_nll = torch.tensor(progress.window_nll, device=machine.device)
         # The step before, whose finiteness is looked at when the next one is on its way: a GPU is never waited for.
-        self.last: tuple[int, StepResult, list, int] | None = None
+        self.last: tuple[int, StepResult, list[Rows], int] | None = None
         self.stopping = False
         self.elapsed = progress.seconds  # on which all workers agree
         progress.saved = min(progress.saved, self._clock())  # it was counted in another unit if that was changed
@@ -411,7 +411,7 @@ class _Loop:
             self._checkpoint()
         self.logbook.report(f"Training ended at step {self.progress.step:,}: {reason}.")
 
-    def _step(self, micro_batches: list, *, stop: bool) -> None:
+    def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
         settings, progress, machine, workers = self.settings, self.progress, self.machine, self.workers
         started = time.perf_counter()
