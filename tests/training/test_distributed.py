@@ -107,6 +107,7 @@ for share in ("all", "tgt", "none"):
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_first_weights_in_every_process():
     said = {
         subprocess.run(

@@ -113,6 +113,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_p
     assert len(losses[0]) == 6
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_to_copy(tmp_path, number_tokenizer):
     model, _ = run_training(
         tmp_path,

@@ -161,6 +161,7 @@ def test_a_picture_of_any_source_is_well_formed(tmp_path):
     write_picture(tmp_path / "a.png", traced(text).encoder, layer=1, heads=[0])  # 10^6 letters: no picture so wide
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
     found = trace(translator, f"{SENTENCE} </script>")
