@@ -1,20 +1,27 @@
-# make demo: set up, train on self-made number words, translate. make test: set up, check everything.
+# make demo: set up, train on self-made number words, translate.
+# make check: lint, types, imports, fast tests; in a minute or so. make test: all tests, and a wheel installed elsewhere.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test clean
+.PHONY: demo lint check test clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
 	@echo
-	@echo 'echo "nine hundred eighty-seven thousand six hundred fifty-four" | heed translate runs/demo/model'
+	@echo '. .venv/bin/activate; echo "nine hundred eighty-seven thousand six hundred fifty-four" | heed translate runs/demo/model'
 	@echo "nine hundred eighty-seven thousand six hundred fifty-four" | $(BIN)/heed translate runs/demo/model
 
-test: .venv/ready-dev
+lint: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Tests run side by side, each on one thread.
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from

@@ -17,7 +17,7 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
     from transformers import MarianConfig, MarianMTModel
 
     arch = model.arch
-    config = MarianConfig(
+    settings: dict[str, Any] = dict(
         vocab_size=model.vocab_size,
         d_model=arch.d_model,
         encoder_layers=arch.n_layers,
@@ -38,7 +38,7 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
         forced_eos_token_id=None,
         bad_words_ids=None,
     )
-    reference = MarianMTModel(config).eval()
+    reference = MarianMTModel(MarianConfig(**settings)).eval()
 
     def copy_linear(target: Any, weight: Tensor, bias: Tensor | None = None) -> None:
         target.weight.copy_(weight)

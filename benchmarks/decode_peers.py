@@ -28,9 +28,10 @@ from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
 from heed.backends.base import backend_for
 from heed.data.batching import SpecialIds
 from heed.decoding.search import DecodingSettings, Source, search
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import load_model
-from heed.runtime.memory import keep_freed_memory
+from heed.runtime.process import keep_freed_memory, tune_process
 
 SPECIAL = SpecialIds(PAD, BOS, EOS)
 HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
@@ -124,7 +125,7 @@ def hf_engine(model: Transformer, job: dict[str, Any], precision: str) -> Engine
     return run
 
 
-ENGINES = {"heed": heed_engine, "ct2": ct2_engine, "hf": hf_engine}
+ENGINES: dict[str, Callable[..., Engine]] = {"heed": heed_engine, "ct2": ct2_engine, "hf": hf_engine}
 
 
 def worker(name: str, job: dict[str, Any]) -> None:
@@ -211,6 +212,7 @@ def main() -> None:
         draw = torch.Generator().manual_seed(1)
         sources = torch.randint(3, 37_000, (arguments.sentences, 24), generator=draw).tolist()
         job |= {"forced": 25, "sources": sources}
+    tune_process()  # the contestants inherit how threads wait
     results = race(arguments.only, job, windows=arguments.windows)
     rows: dict[str, dict[str, Any]] = {}
     for name, result in results.items():

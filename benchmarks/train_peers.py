@@ -21,8 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ SHAPES = {
 PEERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
 CONTESTANTS = ["heed-bf16", "heed-fp32", *PEERS]
 # What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/performance.md).
-WITHOUT = ["kernels", "tiles", "attention", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
+WITHOUT = ["kernels", "tiles", "forward", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
 PAD, BOS, EOS = 0, 1, 2
 VOCAB_SIZE = 10_000
 LEARNING_RATE = 1e-4
@@ -55,37 +56,36 @@ def make_batches(source: Path) -> list[tuple[Tensor, Tensor]]:
 
 
 def switch_off(what: str) -> None:
-    """Puts PyTorch's own operations in the place of one of Heed's means."""
+    """Puts PyTorch's own operations in the place of one part of the CPU backend."""
     import torch.nn.functional as F
 
-    from heed.backends.cpu import build, training_ops
-    from heed.model import transformer
-    from heed.runtime import memory
-    from heed.training import objective, step
+    from heed.backends.cpu import forward
+    from heed.backends.reference import ReferenceBackend
 
-    def padded_features(
-        self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor, tgt_places: Tensor
-    ) -> Tensor:
-        return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
-
-    def plain_norm(self: Any, x: Tensor, branch: Tensor) -> Tensor:
-        return nn.LayerNorm.forward(self, x + self.dropout(branch))
-
+    # Typed as Any: these modules are changed.
+    cpu, packed, training_ops, process, objective, step = (
+        cast(Any, import_module(f"heed.{name}"))
+        for name in (
+            *("backends.cpu", "backends.cpu.packed", "backends.cpu.training_ops"),
+            *("runtime.process", "training.objective", "training.step"),
+        )
+    )
+    reference, fast = ReferenceBackend(), cast(Any, forward)
     match what:
         case "kernels":
-            build.library = training_ops.library = lambda: None
+            cpu.supports = lambda device, dtype: False
         case "tiles":
             training_ops.has_tiles = lambda: False
-        case "attention":  # and the embedding's kernel, and padding comes back
-            transformer.Transformer.features = padded_features
+        case "forward":  # the plain network: padding and separate operations, but the kernels' loss
+            cpu.CpuBackend.target_features = lambda self, *arguments: reference.target_features(*arguments)
         case "add_norm":
-            transformer.AddNorm.forward = plain_norm
+            fast.add_norm = lambda module, x, sublayer: module(x, sublayer)
         case "bias_relu":
-            transformer.FeedForward.forward = lambda self, x: self.outer(F.relu(self.inner(x)))
+            fast.feed_forward = lambda module, x: forward.linear(module.outer, F.relu(forward.linear(module.inner, x)))
         case "loss":
-            training_ops.smoothed_loss_ = objective._smoothed_loss_
+            cpu.CpuBackend.smoothed_loss_ = ReferenceBackend.smoothed_loss_
         case "row_multiple":
-            training_ops.ROW_MULTIPLE = 1
+            packed.ROW_MULTIPLE = objective.ROW_MULTIPLE = 1
         case "main_grad":
             whole = step.MasterWeights.__init__
 
@@ -96,7 +96,7 @@ def switch_off(what: str) -> None:
 
             step.MasterWeights.__init__ = without
         case "kept_memory":
-            memory.keep_freed_memory = lambda: None
+            process.keep_freed_memory = lambda: None
 
 
 def heed_steps(
@@ -104,9 +104,10 @@ def heed_steps(
 ) -> Iterator[None]:
     switch_off(without)
     from heed.data.batching import Batch, mask_places
-    from heed.model.transformer import Architecture, Transformer
+    from heed.model.architecture import Architecture
+    from heed.model.transformer import Transformer
     from heed.runtime.device import choose_machine
-    from heed.runtime.memory import keep_freed_memory
+    from heed.runtime.process import keep_freed_memory
     from heed.training.distributed import Workers
     from heed.training.settings import TrainingSettings
     from heed.training.step import MasterWeights, make_optimizer, train_step
@@ -120,7 +121,8 @@ def heed_steps(
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
             tgt_mask = tgt_out != PAD
-            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows=np.arange(len(src)))
+            rows = np.arange(len(src), dtype=np.uint32)
+            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
             train_step(weights, optimizer, [batch], settings, machine, Workers(), rate=LEARNING_RATE)
             yield
 
@@ -136,6 +138,7 @@ class TorchModel(nn.Module):
             d, shape["n_heads"], shape["n_layers"], shape["n_layers"], shape["d_ff"], shape["dropout"], batch_first=True
         )
         self.dropout = nn.Dropout(shape["dropout"])
+        self.positions: Tensor
         angles = torch.arange(512)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
 
@@ -334,7 +337,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     from heed.data.prepare import prepare
     from heed.recipe import read_recipe
 
-    recipe = read_recipe(Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml", [])
+    recipe = read_recipe("multi30k-en-de")
     files = pipeline.corpus_files(recipe, work, directory=work / "corpora", mirror=mirror, report=print)
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     special = SpecialIds(PAD, BOS, EOS)
@@ -425,6 +428,9 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.work / "batches.npz"
     n_tokens = write_batches(source, work=arguments.work, mirror=arguments.mirror, n_batches=arguments.n_batches)
+    from heed.runtime.process import tune_process
+
+    tune_process()  # the contestants inherit how threads wait
     results = race(names, arguments, source, n_tokens)
     if arguments.json:
         print(json.dumps(results, indent=1))

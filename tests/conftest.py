@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from heed.data.batching import Batch, SpecialIds, mask_places
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
@@ -60,6 +61,16 @@ def data_folder() -> Path:
     if not (folder / "multi30k").is_dir():
         pytest.skip("no data folder beside the project")
     return folder
+
+
+# What uses them runs whole commands or trains: `make check` leaves such tests to `make test`.
+SLOW_FIXTURES = {"heed", "parser_run"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "end_to_end" in item.path.parts or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 Heed = Callable[..., subprocess.CompletedProcess]

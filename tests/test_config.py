@@ -1,16 +1,21 @@
 """Settings from strangers: bounded, finite, and refused in one line that says where."""
 
+import copy
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import NoneType
 from typing import get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
 
-from heed.config import MAX_TOML_BYTES, Settings, parse_override, read_toml, validated
+from heed.config import MAX_TOML_BYTES, Settings, merged, parse_override, read_toml, toml_text, validated
 from heed.decoding.search import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
-from heed.model.transformer import Architecture
+from heed.model.architecture import Architecture
 from heed.recipe import Recipe, read_recipe
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
@@ -136,3 +141,71 @@ def test_every_whole_number_of_a_recipe_or_a_model_has_an_upper_bound():
             if int in (field.annotation, *get_args(field.annotation)):
                 bounds = [bound for limit in field.metadata if (bound := getattr(limit, "le", None)) is not None]
                 assert bounds and bounds[0] < 2**63, f"{kind.__name__}.{name}"
+
+
+class Inner(Settings):
+    size: int = Field(default=1, ge=1, le=9)
+
+
+class Outer(Settings):
+    name: str = "plain"
+    rate: float | None = None
+    inner: Inner = Inner()
+
+
+def test_settings_are_frozen_and_never_converted():
+    outer = validated(Outer, {"inner": {"size": 3}}, where="here")
+    with pytest.raises(ValidationError, match="frozen"):
+        outer.name = "another"
+    assert refusal(validated, Outer, {"name": 3}, where="here") == (
+        "here: setting name: input should be a valid string, found 3."
+    )
+    assert "setting inner.size" in refusal(validated, Outer, {"inner": {"size": "3"}}, where="here")
+    assert "setting inner.size" in refusal(validated, Outer, {"inner": {"size": 2.0}}, where="here")
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name_or_its_siblings():
+    message = refusal(validated, Outer, {"inner": {"sise": 3}}, where="here")
+    assert message == "here: unknown setting inner.sise; did you mean inner.size?"
+    message = refusal(validated, Outer, {"zzzz": 3}, where="here")
+    assert message == "here: unknown setting zzzz; known: name, rate, inner."
+
+
+names = st.text("abcdef", min_size=1, max_size=3)
+values = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text("aZ \"\\\n\t#=.'é😀", max_size=8)
+)
+tables = st.recursive(
+    st.dictionaries(names, values | st.lists(values, max_size=3), max_size=4),
+    lambda inner: st.dictionaries(names, values | inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(tables)
+def test_toml_text_reads_back_as_what_was_written(table):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "settings.toml"
+        path.write_text(toml_text(table), encoding="utf-8", newline="")
+        assert read_toml(path) == table
+
+
+@settings(max_examples=50, deadline=None)
+@given(tables, tables)
+def test_of_two_tables_the_changes_win_and_the_rest_stays(base, changes):
+    def check(base: object, changes: object, result: object) -> None:
+        if not (isinstance(base, dict) and isinstance(changes, dict)):
+            assert result == changes
+            return
+        assert isinstance(result, dict) and result.keys() == base.keys() | changes.keys()
+        for key, value in result.items():
+            if key in base and key in changes:
+                check(base[key], changes[key], value)
+            else:
+                assert value == (changes if key in changes else base)[key]
+
+    before = copy.deepcopy((base, changes))
+    check(base, changes, merged(base, changes))
+    assert (base, changes) == before
+    assert merged(base, {}) == base and merged({}, changes) == changes

@@ -1,25 +1,72 @@
 """The shape of the house: public names, what imports torch, that commands in the README exist."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import heed
 from heed.backends.cpu.build import state
+from heed.recipes import recipe_names
 
 PROJECT = Path(__file__).resolve().parents[1]
 
 
 def test_public_names_load_and_importing_heed_imports_no_torch():
     assert all(getattr(heed, name) is not None for name in heed.__all__)
+    assert set(heed.__all__) <= set(dir(heed))
+    with pytest.raises(AttributeError, match="no attribute 'transformer'"):
+        _ = heed.transformer
     code = "import sys, heed; print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+def test_type_checkers_see_every_public_name_where_it_is_loaded_from():
+    source = ast.parse((PROJECT / "src" / "heed" / "__init__.py").read_text(encoding="utf-8"))
+    typed = {}
+    for statement in ast.walk(source):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("heed."):
+            for name in statement.names:
+                assert name.asname == name.name  # what makes it public for a checker
+                typed[name.name] = statement.module
+    assert typed == heed._HOMES
+
+
+def test_defaults_of_settings_are_named_so_that_type_checkers_see_them():
+    """Without pydantic's plugin a checker takes `Field(1)` for a setting that has no default (PEP 681)."""
+    for path in (PROJECT / "src").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Field":
+                assert not call.args, f"{path}, line {call.lineno}: write Field(default=…)"
+
+
+def test_the_version_is_that_of_the_package_and_the_command_prints_it(heed):
+    import heed as library
+
+    with (PROJECT / "pyproject.toml").open("rb") as file:
+        declared = tomllib.load(file)["project"]["version"]
+    assert library.__version__ == declared
+    assert heed("--version").stdout == f"heed {declared}\n"
+    # Code that was never installed has no metadata.
+    code = (
+        "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import heed; print(heed.__version__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    shown = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env=environment | {"PYTHONPATH": str(PROJECT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.strip() == "0+unknown"
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("c++"), reason="needs Linux and a C++ compiler")
@@ -28,11 +75,16 @@ def test_the_kernels_are_there_wherever_they_can_be():
     assert os.environ.get("HEED_KERNELS") == "0" or state() == "Heed's kernels", state()
 
 
-def test_every_command_and_recipe_in_the_readme_exists(heed):
+def test_every_command_and_recipe_in_the_readme_and_the_docs_exists(heed):
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    verbs = set(re.findall(r"heed (demo|data \w+|[a-z]+) (?:runs|recipes|multi|NAME|<)", text)) | {"demo", "data list"}
-    assert len(verbs) > 6
+    commands = re.findall(
+        r"(?m)^(?:\S.* \| )?heed (.+?)(?: +#.*)?$", "\n".join(re.findall(r"(?s)```sh\n(.*?)```", text))
+    )
+    groups = {"data", "bench", "paper", "recipe"}
+    verbs = {" ".join(command.split()[: 2 if command.split()[0] in groups else 1]) for command in commands}
+    assert len(verbs) > 12
     for verb in verbs:
         assert heed(*verb.split(), "--help").returncode == 0, verb
-    for recipe in re.findall(r"recipes/[\w-]+\.toml", text):
-        assert (PROJECT / recipe).is_file()
+    for page in (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")):
+        for recipe in re.findall(r"heed train ([a-z][\w-]+)(?=[ `\n])", page.read_text(encoding="utf-8")):
+            assert recipe in recipe_names(), f"{page}: {recipe}"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.cost import weight_shapes
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Transformer
 from heed.model_folder import (
     ModelCard,
     _contents,
@@ -43,6 +44,7 @@ def two_folders(tmp_path_factory, number_tokenizer):
     return folders
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(FILES),
     how=st.sampled_from(["cut", "flip", "empty", "remove", "swap", "noise", "folder"]),

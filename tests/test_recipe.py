@@ -8,14 +8,15 @@ import pytest
 
 from heed.config import Settings, merged, parse_override, toml_text, validated
 from heed.errors import HeedError
-from heed.recipe import Recipe, preset_names, read_preset, read_recipe
+from heed.recipe import Recipe, is_run_folder, preset_names, read_preset, read_recipe
+from heed.recipes import recipe_names, recipe_text, recipe_title
 
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("path", sorted((PROJECT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_that_comes_with_heed_is_valid(path):
-    recipe = read_recipe(path)
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_that_comes_with_heed_is_valid(name):
+    recipe = read_recipe(name)
     assert recipe.data.corpus or recipe.parsing
 
 
@@ -23,7 +24,7 @@ def test_every_recipe_that_comes_with_heed_is_valid(path):
 @pytest.mark.parametrize("size", ["base", "big"])
 def test_the_recipes_for_wmt14_have_the_settings_of_the_paper(language, size):
     """Sections 5.1 to 5.4 and 6.1."""
-    recipe = read_recipe(PROJECT / "recipes" / f"wmt14-en-{language}-{size}.toml")
+    recipe = read_recipe(f"wmt14-en-{language}-{size}")
     data, model, training, decoding = recipe.data, recipe.model, recipe.training, recipe.decoding
     assert (data.corpus, data.src, data.tgt, recipe.evaluation.tokenize) == (
         f"wmt14-en-{language}",
@@ -73,10 +74,9 @@ def test_file_overrides_preset_and_set_overrides_both(tmp_path):
 
 
 def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
-    multi30k = PROJECT / "recipes" / "multi30k-en-de.toml"
     own = [*(f'data.{name}=["a.{name}", "b"]' for name in ("train", "dev")), 'data.tests={"t"=["x", "y"]}']
     (tmp_path / "own.toml").write_text('preset = "tiny"\n[data]\nsrc = "a"\ntgt = "b"\n')
-    for recipe in (read_recipe(multi30k), read_recipe(tmp_path / "own.toml", own)):
+    for recipe in (read_recipe("multi30k-en-de"), read_recipe(tmp_path / "own.toml", own)):
         (tmp_path / "config.toml").write_text(toml_text(recipe.model_dump()))
         assert read_recipe(tmp_path / "config.toml") == recipe
     assert recipe.data.train == [str(Path.cwd() / "a.train"), str(Path.cwd() / "b")]
@@ -103,3 +103,51 @@ def test_overrides_are_toml_or_plain_words():
     assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
     with pytest.raises(HeedError, match="NAME=VALUE"):
         parse_override("a.b")
+
+
+def test_a_recipe_is_found_by_name_by_path_and_in_a_run_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = read_recipe("multi30k-en-de")
+    Path("mine.toml").write_text(recipe_text("multi30k-en-de"))
+    assert read_recipe("mine.toml") == read_recipe(Path("mine.toml")) == read_recipe("./mine.toml") == named
+    Path("runs/first").mkdir(parents=True)
+    Path("runs/first/config.toml").write_text(toml_text(named.model_dump()))
+    assert read_recipe("runs/first") == read_recipe(Path("runs") / "first") == named
+    assert is_run_folder("runs/first") and not is_run_folder("mine.toml") and not is_run_folder("multi30k-en-de")
+
+
+def test_a_bare_word_is_a_name_unless_it_is_a_run_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = toml_text(read_recipe("multi30k-en-fr").model_dump())
+    # A file without a suffix, and a folder of something else, do not hide a recipe; a path reads the file.
+    Path("multi30k-en-de").write_text(other)
+    assert read_recipe("multi30k-en-de").data.tgt == "de"
+    assert read_recipe("./multi30k-en-de").data.tgt == read_recipe(Path("multi30k-en-de")).data.tgt == "fr"
+    Path("multi30k-en-de").unlink()
+    Path("multi30k-en-de").mkdir()
+    assert read_recipe("multi30k-en-de").data.tgt == "de" and not is_run_folder("multi30k-en-de")
+    # A run folder that stands where we are is what is meant by its name: it is resumed with its own settings.
+    Path("multi30k-en-de/config.toml").write_text(other)
+    assert read_recipe("multi30k-en-de").data.tgt == "fr" and is_run_folder("multi30k-en-de")
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for wrong in (read_recipe, recipe_text):
+        with pytest.raises(
+            HeedError, match=r"^no recipe 'mutli30k-en-de' comes with Heed; did you mean multi30k-en-de\?"
+        ):
+            wrong("mutli30k-en-de")
+        with pytest.raises(HeedError, match=r"no recipe 'zzz' comes with Heed; known: multi30k-en-de, .*-big\.$"):
+            wrong("zzz")
+    Path("zzz").write_text(recipe_text("multi30k-en-de"))
+    with pytest.raises(HeedError, match=r"To read the file 'zzz', write \./zzz\.$"):
+        read_recipe("zzz")
+    with pytest.raises(HeedError, match=r"mine\.toml: "):
+        read_recipe("mine.toml")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_begins_with_a_line_that_says_what_it_is(name):
+    assert recipe_text(name).startswith(f"# {recipe_title(name)}\n")
+    assert recipe_title(name).endswith(".") and len(recipe_title(name)) <= 120

@@ -1,47 +1,106 @@
 """The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.
 
-Public names are loaded on first use, so that `import heed` does not import torch.
+    heed.train("multi30k-en-de", "runs/first")
+    heed.load("runs/first/model").translate(["a dog runs ."])[0].text
+
+Public names are loaded on first use: `import heed` imports no torch and changes nothing in the process (`tune_process`
+does, for a program that wants the speed of Heed's commands).
 """
 
-import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from heed.decoding.translator import Translator
+if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
+    from heed.api import TrainedRun as TrainedRun
+    from heed.api import load as load
+    from heed.api import train as train
+    from heed.data.batching import SpecialIds as SpecialIds
+    from heed.decoding.search import DecodingSettings as DecodingSettings
+    from heed.decoding.search import Hypothesis as Hypothesis
+    from heed.decoding.search import SamplingSettings as SamplingSettings
+    from heed.decoding.search import beam_search as beam_search
+    from heed.decoding.translator import Translation as Translation
+    from heed.decoding.translator import Translator as Translator
+    from heed.errors import HeedError as HeedError
+    from heed.errors import Stopped as Stopped
+    from heed.evaluation.bleu import Score as Score
+    from heed.evaluation.bleu import bleu as bleu
+    from heed.evaluation.bleu import chrf as chrf
+    from heed.model.architecture import Architecture as Architecture
+    from heed.model.attention_weights import AttentionWeights as AttentionWeights
+    from heed.model.transformer import Transformer as Transformer
+    from heed.parsing.parser import Parse as Parse
+    from heed.parsing.parser import Parser as Parser
+    from heed.pipeline import Evaluation as Evaluation
+    from heed.recipe import Recipe as Recipe
+    from heed.recipe import read_recipe as read_recipe
+    from heed.runtime.process import tune_process as tune_process
+    from heed.text.tokenizer import Tokenizer as Tokenizer
+    from heed.text.tokenizer import TokenizerSettings as TokenizerSettings
+    from heed.text.tokenizer import train_tokenizer as train_tokenizer
+    from heed.training.callbacks import StepRecord as StepRecord
+    from heed.training.callbacks import ValidationRecord as ValidationRecord
+    from heed.training.settings import TrainingSettings as TrainingSettings
 
-# A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. Where other programs
-# want the same cores that takes the time away from the very threads it waits for (docs/performance.md). GCC's OpenMP
-# reads this when torch loads it.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    __version__: str
 
 _HOMES = {
-    "Architecture": "heed.model.transformer",
+    "Architecture": "heed.model.architecture",
+    "AttentionWeights": "heed.model.attention_weights",
     "DecodingSettings": "heed.decoding.search",
+    "Evaluation": "heed.pipeline",
     "HeedError": "heed.errors",
+    "Hypothesis": "heed.decoding.search",
+    "Parse": "heed.parsing.parser",
+    "Parser": "heed.parsing.parser",
     "Recipe": "heed.recipe",
+    "SamplingSettings": "heed.decoding.search",
     "Score": "heed.evaluation.bleu",
+    "SpecialIds": "heed.data.batching",
+    "StepRecord": "heed.training.callbacks",
+    "Stopped": "heed.errors",
     "Tokenizer": "heed.text.tokenizer",
+    "TokenizerSettings": "heed.text.tokenizer",
+    "TrainedRun": "heed.api",
+    "TrainingSettings": "heed.training.settings",
     "Transformer": "heed.model.transformer",
     "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",
+    "ValidationRecord": "heed.training.callbacks",
     "beam_search": "heed.decoding.search",
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
+    "load": "heed.api",
+    "read_recipe": "heed.recipe",
+    "train": "heed.api",
+    "train_tokenizer": "heed.text.tokenizer",
+    "tune_process": "heed.runtime.process",
 }
-__all__ = ["load", *sorted(_HOMES)]
+__all__ = [*sorted(_HOMES), "__version__"]
 
 
-def load(folder: Path | str) -> "Translator":
-    """The translator of a model folder: `heed.load("runs/demo/model").translate(["forty-two"])[0].text`."""
-    from heed.decoding.translator import Translator
-
-    return Translator.load(folder)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'heed' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for an Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+        elif name == "__version__":
+            value = _version()
+        else:
+            raise AttributeError(f"module 'heed' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def _version() -> str:
+    """The installed version, or "0+unknown" where the code runs without being installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("heed")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -21,11 +21,12 @@ from heed.config import validated
 from heed.data.batching import SpecialIds, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
+from heed.model.architecture import Architecture
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
-from heed.runtime.memory import keep_freed_memory, memory_of
+from heed.runtime.memory import memory_of
 from heed.training.distributed import Workers
 from heed.training.memory import largest_fitting_batches
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
@@ -91,7 +92,6 @@ def training_speed(
     The ceiling is the rate of the model's own matrix products, forward and both backward ones, run by themselves in the
     same shapes and precision.
     """
-    keep_freed_memory()
     machine = choose_machine(settings.precision, device=device)
     tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
     torch.manual_seed(settings.seed)
@@ -324,7 +324,6 @@ def decoding_speed(
     tables = read_preset(preset, where="--preset")
     arch = validated(Architecture, tables.get("model", {}), where=f"preset {preset}")
     vocab_size = vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", 37_000))
-    keep_freed_memory()
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)

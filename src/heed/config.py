@@ -110,9 +110,10 @@ def parse_override(text: str) -> dict[str, Any]:
         raise HeedError(f"--set {cut(text)}: {error}.") from None
     if len(keys) > MAX_DEPTH:
         raise HeedError(f"--set {cut(text)}: no setting's name has more than {MAX_DEPTH} parts.")
-    for key in reversed(keys):
-        value = {key: value}
-    return value
+    tables = {keys[-1]: value}
+    for key in reversed(keys[:-1]):
+        tables = {key: tables}
+    return tables
 
 
 def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:

@@ -23,8 +23,9 @@ from torch.overrides import TorchFunctionMode
 
 from heed.config import Settings, cut, validated
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Transformer
 from heed.runtime.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
 from heed.text.tokenizer import Tokenizer
 
@@ -52,10 +53,10 @@ class _Card(Settings):
 
     src: str
     tgt: str
-    decoding: dict[str, Any] = Field({})
-    trained_on: dict[str, Any] = Field({})
-    scores: dict[str, str] = Field({})
-    parsing: dict[str, Any] = Field({})
+    decoding: dict[str, Any] = Field(default={})
+    trained_on: dict[str, Any] = Field(default={})
+    scores: dict[str, str] = Field(default={})
+    parsing: dict[str, Any] = Field(default={})
 
 
 class _Config(Settings):

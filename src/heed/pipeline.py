@@ -29,11 +29,12 @@ from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees, training_trees, treebank_folder, trees_of, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe, read_preset, read_recipe
+from heed.recipes import recipe_names
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import MANIFEST, check, check_replaceable, locked, remove_unfinished, whole_file
-from heed.runtime.memory import keep_freed_memory
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import Tokenizer
+from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, averaged_weights, checkpoint_steps, read_progress
 from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
 from heed.training.logbook import Logbook, duration
@@ -140,6 +141,7 @@ def train_recipe(
     mirror: str | None,
     report: Report,
     progress: DownloadProgress | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> list[Evaluation]:
     """Everything that is still missing in the run folder, in order: corpus, tokenizer, ids, training, average, scores.
 
@@ -162,7 +164,7 @@ def train_recipe(
             workers = at_the_end.enter_context(helpers)
         workers.broadcast(None)  # until the first one has fetched all
         files = corpus_files(recipe, run, directory=directory, mirror=mirror, report=_silent)
-        return train_files(recipe, files, run, machine, workers, report=report)
+        return train_files(recipe, files, run, machine, workers, report=report, callbacks=callbacks)
 
 
 def n_workers(recipe: Recipe, machine: Machine) -> int:
@@ -184,10 +186,16 @@ def _silent(line: str) -> None:
 
 
 def train_files(
-    recipe: Recipe, files: TextFiles, run: Path, machine: Machine, workers: Workers, *, report: Report
+    recipe: Recipe,
+    files: TextFiles,
+    run: Path,
+    machine: Machine,
+    workers: Workers,
+    *,
+    report: Report,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> list[Evaluation]:
     """As `train_recipe`, on these files. Workers but the first one return no scores."""
-    keep_freed_memory()
     settings = recipe.training
     together = f" by {workers.n} workers" if workers.n > 1 else ""
     on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
@@ -247,7 +255,12 @@ def train_files(
         return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score.value}
 
     progress = train(
-        model, batches, settings, machine, workers, run=run, checkpoints=checkpoints, validate=validate, report=report
+        *(model, batches, settings, machine, workers),
+        run=run,
+        checkpoints=checkpoints,
+        validate=validate,
+        report=report,
+        callbacks=callbacks,
     )
     if not workers.first:
         return []
@@ -476,12 +489,12 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
             path = path / "model"
         elif steps:
             path = path / "checkpoints" / str(steps[-1])
-    if path.is_dir() or path.suffix != ".toml":
+    if path.is_dir() or not (path.suffix == ".toml" or str(path) in recipe_names()):
         arch, vocab_size, card = read_config(path)
         rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
         facts: dict[str, Any] = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
     else:
-        recipe = read_recipe(path)
+        recipe = read_recipe(str(path))
         arch, vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
         facts = {"recipe": str(path)}

@@ -12,8 +12,9 @@ from heed.data.prepare import DataSettings
 from heed.decoding.search import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
-from heed.model.transformer import Architecture
+from heed.model.architecture import Architecture
 from heed.parsing.treebank import ParsingSettings
+from heed.recipes import recipe_file, recipe_names
 from heed.text.tokenizer import TokenizerSettings
 from heed.training.settings import TrainingSettings
 
@@ -21,7 +22,9 @@ from heed.training.settings import TrainingSettings
 class EvaluationSettings(Settings):
     """How translations are scored."""
 
-    tokenize: Tokenization = Field("13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora')
+    tokenize: Tokenization = Field(
+        default="13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora'
+    )
 
 
 class Recipe(Settings):
@@ -61,11 +64,29 @@ def read_preset(name: str, *, where: str) -> dict[str, Any]:
         return read_toml(path)
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a TOML file: its preset, changed by the file, changed by overrides (`training.max_steps=500`).
+def is_run_folder(recipe: str | Path) -> bool:
+    """Whether `read_recipe` reads this folder's config.toml: a run folder goes before a recipe of the same name."""
+    folder = Path(recipe)
+    return (folder / "config.toml").is_file() if recipe in recipe_names() else folder.is_dir()
+
+
+def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The settings of a run: a recipe on top of its preset, changed by `overrides` ("training.max_steps=500").
+
+    recipe: the name of one that comes with Heed, the path of a TOML file, or a run folder, whose config.toml is read. A
+        text is a path if it has a separator or the suffix .toml: "./mine" is a file, "mine" a name.
 
     The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
     """
+    if is_run_folder(recipe):
+        return _read_recipe(Path(recipe) / "config.toml", overrides)
+    if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
+        return _read_recipe(Path(recipe), overrides)
+    with resources.as_file(recipe_file(recipe)) as path:
+        return _read_recipe(path, overrides)
+
+
+def _read_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     values = read_toml(path)
     preset = values.pop("preset", "base")
     if not isinstance(preset, str):

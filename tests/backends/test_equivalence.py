@@ -16,15 +16,16 @@ from typing import Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from heed.kernels.library import has_int8, library
+from heed.model.inference import FIRST_CAPACITY, BeamState, packed, search_state
 from tests.conftest import SPECIAL
 from torch import Tensor
 
 from heed.data.batching import Batch, make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, Source, search
-from heed.kernels.library import has_int8, library
-from heed.model.inference import FIRST_CAPACITY, BeamState, packed, search_state
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.runtime import Machine
 from heed.training.trainer import Weights, micro_batch_loss
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.cli.terminal import print_json, say
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.printable import printable
 

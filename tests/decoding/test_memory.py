@@ -15,9 +15,12 @@ from heed.backends.cpu.weights import prepack
 from heed.decoding import search as search_module
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+
+pytestmark = pytest.mark.slow
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 linux = pytest.mark.skipif(

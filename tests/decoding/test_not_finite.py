@@ -14,7 +14,8 @@ from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 
 PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]

@@ -10,7 +10,8 @@ from tests.conftest import SPECIAL
 from heed.data.batching import make_batch, padded_sources
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, beam_search, length_penalty
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 
 
 def search(model, sources, *, n_best=1, **changes):

@@ -12,7 +12,10 @@ from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, length_penalty, search
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+
+pytestmark = pytest.mark.slow
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")

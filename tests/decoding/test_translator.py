@@ -5,7 +5,8 @@ import torch
 
 from heed.decoding.search import DecodingSettings
 from heed.decoding.translator import Translator
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.text.numbers import english
 
 

@@ -161,9 +161,8 @@ def test_without_the_kernels_training_takes_the_same_steps(heed, corpus):
 def test_the_multi30k_recipe_runs_from_a_mirror_folder_to_a_table(heed, data_folder, tmp_path):
     small = ["model.n_layers=1", "model.d_model=16", "model.d_ff=16", "training.max_steps=2", "decoding.beam_size=1",
              "decoding.max_extra_tokens=0", "tokenizer.vocab_size=2000"]  # fmt: skip
-    recipe = Path(__file__).resolve().parents[2] / "recipes" / "multi30k-en-de.toml"
     settings = [part for setting in small for part in ("--set", setting)]
-    done = heed("train", recipe, *settings, "--mirror", data_folder / "multi30k", cwd=tmp_path)
+    done = heed("train", "multi30k-en-de", *settings, "--mirror", data_folder / "multi30k", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "train: 29,000 pairs" in done.stderr
     assert "test2016 (average)" in done.stdout and "tok:none" in done.stdout

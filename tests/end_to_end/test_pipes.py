@@ -12,7 +12,8 @@ import pytest
 import torch
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.trees import LinearisationSettings
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from heed.kernels import library
 from torch import Tensor
 
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.kernels import library
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.runtime import Machine
-from heed.training.trainer import TrainingSettings, Update, Weights, fitting, make_optimizer, update
+from heed.training.settings import TrainingSettings, Update, Weights, fitting, make_optimizer, update
 from tests.conftest import SPECIAL
 from tests.gpu.emulation import EmulatedCuda, emulated_cuda
 

@@ -11,7 +11,8 @@ PROGRAM = """
 import sys
 import torch
 from torch._dynamo.utils import counters
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 
 def batch(n_sentences, n_src, n_tgt):
     ones = lambda *shape, dtype=torch.int64: torch.ones(shape, dtype=dtype, device="meta")

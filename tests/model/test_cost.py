@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from heed.model.architecture import Architecture
 from heed.model.cost import ADAM_FLOPS, Workload, forward_flops, matrix_products, n_parameters, training_flops
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Transformer
 
 VOCAB = 300
 

@@ -12,10 +12,11 @@ from tests.conftest import random_pairs
 
 from heed.config import validated
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.attention import AttentionMask, Dropout, attention, attention_probabilities
 from heed.model.attention_weights import attention_weights
 from heed.model.cost import n_parameters
-from heed.model.transformer import Architecture, Transformer, sinusoid
+from heed.model.transformer import Transformer, sinusoid
 
 
 def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.paper import table1
 from heed.paper.figures import KINDS, equal_weights, head_weights, most_different, surest_heads
@@ -110,6 +111,7 @@ def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
     assert all(what in text for what in KINDS) and f"--src {tmp_path / 'some.en'}" in text
 
 
+@pytest.mark.slow
 def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenizer):
     folder = random_model(tmp_path, number_tokenizer)
     (tmp_path / "some.en").write_text("seven hundred twenty-one thousand three hundred forty-two\n")

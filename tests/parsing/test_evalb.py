@@ -59,6 +59,7 @@ def test_crossing_is_counted_as_it_is_defined(predicted, gold):
     assert _crossing(predicted, gold) == sum(any(cross(*ours, *theirs) for theirs in gold) for ours in predicted)
 
 
+@pytest.mark.slow
 def test_a_sentence_of_sixty_thousand_constituents_takes_seconds():
     n = 60_000
     gold = parse_tree("(TOP (S " + "(NP (NN a) (NN b)) " * n + "))")
@@ -233,6 +234,7 @@ def has_a_bracket_twice(tree: Tree) -> bool:
     return len(found) != len(set(found))
 
 
+@pytest.mark.slow
 def test_agrees_with_pyevalb_on_a_thousand_damaged_trees():
     rng, params, scorer = random.Random(5), Params(), Scorer()
     compared, sums = [], [0, 0, 0, 0, 0]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from heed.decoding.search import DecodingSettings, _limit
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import constituents, files_of, substituted
 from heed.parsing.trees import LinearisationSettings, Tree, linearised, parse_tree, read_trees, restored

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
 from heed.text.tokenizer import BOS, EOS, MAX_FILE_BYTES, PAD, SYMBOL, Tokenizer, TokenizerSettings, train_tokenizer

@@ -5,7 +5,8 @@ from tests.conftest import SPECIAL
 
 from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.runtime.device import Machine
 from heed.training.checkpoint import Checkpoints

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model, shared_weights
 from heed.training.checkpoint import (
     STATE_FILES,

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.model.transformer import Architecture
+from heed.model.architecture import Architecture
 from heed.training.distributed import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,8 @@ def test_nothing_in_heed_unpickles():
 
 INITIAL_WEIGHTS = """
 import hashlib, sys, torch
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 ballast = [object() for _ in range(int(sys.argv[1]))]  # other addresses
 for share in ("all", "tgt", "none"):
     for positions in ("sinusoid", "learned"):
@@ -110,6 +111,7 @@ for share in ("all", "tgt", "none"):
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_first_weights_in_every_process():
     said = {
         subprocess.run(

@@ -7,7 +7,8 @@ from tests.training.runs import FP32, copy_corpus, run_training
 
 from heed.data.batching import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.training import memory
 from heed.training.distributed import Workers
 from heed.training.memory import fits_in_memory, largest_fitting_batches

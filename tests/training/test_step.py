@@ -6,7 +6,8 @@ from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus
 
 from heed.data.batching import TokenBatches
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training import step
 from heed.training.distributed import Workers

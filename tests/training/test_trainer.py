@@ -19,7 +19,7 @@ from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.decoding.search import DecodingSettings, beam_search
 from heed.errors import HeedError, Stopped
-from heed.model.transformer import Architecture
+from heed.model.architecture import Architecture
 from heed.model_folder import read_weights, shared_weights
 from heed.runtime.files import seal
 from heed.training import step, trainer
@@ -69,6 +69,7 @@ def test_a_checkpoint_that_calls_rollbacks_detours_resumes_to_the_same_bits(tmp_
     assert_same_run(tmp_path / "old", tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_to_copy(tmp_path, number_tokenizer):
     model, _ = run_training(
         tmp_path,

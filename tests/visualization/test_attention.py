@@ -16,7 +16,8 @@ import torch
 from heed.decoding.search import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.model.transformer import Architecture, Transformer
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.visualization.render import write_page, write_picture
@@ -161,6 +162,7 @@ def test_a_picture_of_any_source_is_well_formed(tmp_path):
     write_picture(tmp_path / "a.png", traced(text).encoder, layer=1, heads=[0])  # 10^6 letters: no picture so wide
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
     found = trace(translator, f"{SENTENCE} </script>")

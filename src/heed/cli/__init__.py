@@ -12,6 +12,7 @@ import typer
 from heed.cli.paper import paper_app
 from heed.cli.parsing import evalb, parse
 from heed.cli.process import run_and_exit
+from heed.cli.recipe import options, recipe_app
 from heed.cli.terminal import (
     JSON,
     Alpha,
@@ -29,6 +30,7 @@ from heed.cli.terminal import (
     standard_input,
 )
 from heed.errors import HeedError
+from heed.runtime.process import release_library_pages, tune_process
 from heed.text.printable import printable
 
 app = typer.Typer(
@@ -45,6 +47,8 @@ app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 app.add_typer(paper_app, name="paper")
+app.add_typer(recipe_app, name="recipe")
+app.callback()(options)
 app.command(epilog="Example: heed parse runs/parsing-gum/model < sentences.txt > trees.txt")(parse)
 app.command(epilog="Example: heed evalb gold.trees parsed.trees")(evalb)
 
@@ -118,9 +122,12 @@ def data_get(
         print(f"{printable(str(pair[0]))}\t{printable(str(pair[1]))}")
 
 
-@app.command(epilog="Example: heed train recipes/multi30k-en-de.toml --set training.max_steps=2000")
+@app.command(epilog="Example: heed train multi30k-en-de --set training.max_steps=2000")
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, or a run folder, whose recipe is taken up again.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="The name of a recipe (heed recipe list), a TOML file, or a run folder, which is resumed."),
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
     ] = None,
@@ -138,15 +145,14 @@ def train(
 ) -> None:
     """Do whatever is still missing: corpus, tokenizer, ids, training, averaging, scores. Called again, it resumes."""
     from heed import pipeline
-    from heed.recipe import read_recipe
+    from heed.recipe import is_run_folder, read_recipe
 
-    path = recipe / "config.toml" if recipe.is_dir() else recipe
-    run = run or (recipe if recipe.is_dir() else Path("runs") / recipe.stem)
+    run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
     if dry_run:
-        _dry_run(read_recipe(path, settings or []), directory, mirror, as_json)
+        _dry_run(read_recipe(recipe, settings or []), directory, mirror, as_json)
         return
     results = pipeline.train_recipe(
-        read_recipe(path, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
+        read_recipe(recipe, settings or []), run, directory=directory, mirror=mirror, report=say, progress=_progress
     )
     if not results:  # a worker, and not the first
         return
@@ -512,6 +518,7 @@ def _counted(lines: Iterable[str]) -> Iterator[str]:
 def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> Any:
     from heed.decoding.translator import Translator
 
+    release_library_pages()
     return Translator.load(*models, device=device, precision=decoding_precision(precision), report=say, **settings)
 
 
@@ -523,4 +530,5 @@ def _progress(name: str, done: int, total: int | None) -> None:
 
 def main() -> None:
     """The command `heed`."""
+    tune_process()
     run_and_exit(app)

@@ -52,7 +52,7 @@ def paper_table2(
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
-    recipe: Annotated[Path, typer.Option(help="The laptop's base.")] = Path("recipes/table3-multi30k.toml"),
+    recipe: Annotated[str, typer.Option(help="The laptop's base: name or TOML file.")] = "table3-multi30k",
     rows: Annotated[
         str, typer.Option(help="Of --run: presets or A to E, separated by commas; base comes with them. Default: all.")
     ] = "",
@@ -99,10 +99,8 @@ def paper_table4(
         Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
     ] = None,
     recipe: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of --run. Default: recipes/parsing-wsj.toml with --treebank, else recipes/parsing-gum.toml."
-        ),
+        str | None,
+        typer.Option(help="Of --run, name or TOML file. Default: parsing-wsj with --treebank, else parsing-gum."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where the runs lie: parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),
@@ -120,11 +118,12 @@ def paper_table4(
         from heed.pipeline import train_recipe
         from heed.recipe import read_recipe
 
-        path = recipe or Path("recipes") / ("parsing-wsj.toml" if treebank else "parsing-gum.toml")
-        if path.stem not in table4.RECIPES:
-            raise HeedError(f"--recipe {path}: expected one of {', '.join(table4.RECIPES)}, each .toml.")
+        recipe = recipe or ("parsing-wsj" if treebank else "parsing-gum")
+        name = Path(recipe).stem
+        if name not in table4.RECIPES:
+            raise HeedError(f"--recipe {recipe}: expected {', '.join(table4.RECIPES)}, or a TOML file so called.")
         changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
-        train_recipe(read_recipe(path, changes), folder / path.stem, directory=directory, mirror=mirror, report=say)
+        train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))
     else:

@@ -21,6 +21,7 @@ from heed.cli.terminal import (
     standard_input,
 )
 from heed.errors import HeedError
+from heed.runtime.process import release_library_pages
 
 SHOWN_ERRORS = 10
 
@@ -51,6 +52,7 @@ def parse(
     from heed.parsing.trees import split_words
 
     lines = standard_input()
+    release_library_pages()
     parser = Parser.load(
         model,
         device=device,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from heed.model.cost import Workload
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
-EndToEnd = tuple[NDArray, NDArray[np.int64]]  # ids of sentences that lie one behind the other, and their lengths
+EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of sentences that lie one behind the other, and their lengths
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _real(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.arange(lengths.max(initial=0) + 1) <= lengths[:, None]
 
 
-def _with_eos(ids: NDArray, lengths: NDArray[np.int64], mask: NDArray[np.bool_], special: SpecialIds) -> Tensor:
+def _with_eos(ids: NDArray[Any], lengths: NDArray[np.int64], mask: NDArray[np.bool_], special: SpecialIds) -> Tensor:
     rows = np.full(mask.shape, special.pad, dtype=np.int64)
     rows[:, :-1][mask[:, 1:]] = ids
     rows[np.arange(len(lengths)), lengths] = special.eos

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ class ParallelCorpus:
         src, tgt = (self._ids[s][self._offsets[s][row] : self._offsets[s][row + 1]] for s in SIDES)
         return src, tgt
 
-    def end_to_end(self, side: str, rows: NDArray) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+    def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """The ids of these rows' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths."""
         begin, end = (np.asarray(self._offsets[side][rows + more], dtype=np.int64) for more in (0, 1))
         lengths = end - begin
@@ -122,7 +123,7 @@ def _offsets(path: Path, n_ids: int) -> NDArray[np.int64]:
     return offsets
 
 
-def _array(path: Path) -> NDArray:
+def _array(path: Path) -> NDArray[Any]:
     """An .npy file, mapped. Never unpickled."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -130,7 +131,7 @@ def _array(path: Path) -> NDArray:
         raise HeedError(f"{path.name}: damaged.") from None
 
 
-def _described(array: NDArray) -> str:
+def _described(array: NDArray[Any]) -> str:
     return f"{cut(str(array.dtype))} of shape {array.shape}"
 
 

@@ -37,6 +37,8 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
+NumberedPairs = list[tuple[int, tuple[str, str]]]
+Encoded = Future[list[list[int]]]  # lines of one side
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
@@ -45,18 +47,20 @@ class DataSettings(Settings):
 
     src: str = Field(min_length=1, description="source language, as in file names: en")
     tgt: str = Field(min_length=1, description="target language: de")
-    corpus: str | None = Field(None, description="name of a known corpus (heed data list)")
-    variant: str = Field("raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
-    train: list[str] | None = Field(None, description="own corpus: [src file, tgt file], plain or .gz")
-    dev: list[str] | None = Field(None, description="own corpus: [src file, tgt file]")
+    corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
+    variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
+    train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
+    dev: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file]")
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
-        False,
+        default=False,
         description="target lines are symbols with spaces between, such as a tree's, an id each; ▁word: text",
     )
-    max_tokens: int = Field(256, ge=1, le=1_000_000, description="a training pair with a longer side is left out")
+    max_tokens: int = Field(
+        default=256, ge=1, le=1_000_000, description="a training pair with a longer side is left out"
+    )
     max_ratio: float = Field(
-        9.0,
+        default=9.0,
         ge=1,
         le=1_000_000,
         description="drop a training pair if one side is more than this many times longer than the other",
@@ -230,13 +234,15 @@ def _encoded(
                 drop(line, reason)
 
 
-def _encoded_chunks(pairs: tuple[FilePair, ...], tokenizer: Tokenizer) -> Iterator[tuple[list, list, list]]:
+def _encoded_chunks(
+    pairs: tuple[FilePair, ...], tokenizer: Tokenizer
+) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
 
     The tokenizer works on the next lines, on all cores, while the last ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
-    ahead: deque[tuple[list, Future, Future]] = deque()
+    ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:
         while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
             if chunk:

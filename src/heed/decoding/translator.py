@@ -20,7 +20,6 @@ from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.runtime.device import DecodingPrecision, choose_machine
-from heed.runtime.memory import keep_freed_memory, release_library_pages
 from heed.text.tokenizer import Tokenizer
 
 # Sentences that are searched at a time, and pairs that are scored at a time: so many, and so many ids.
@@ -101,8 +100,6 @@ class Translator:
 
         `changes`: DecodingSettings by name; None changes nothing. HeedError if the folders' tokenizers differ.
         """
-        keep_freed_memory()
-        release_library_pages()
         loaded = [load_model(Path(folder)) for folder in folders]
         tokenizer = loaded[0].tokenizer
         for folder, other in zip(folders[1:], loaded[1:], strict=True):

@@ -26,6 +26,7 @@ class Score:
 
 def checked_tokenization(name: str) -> Tokenization:
     """The name, if it is one of sacrebleu's that Heed offers; else HeedError lists them."""
+    known: Tokenization
     for known in get_args(Tokenization):
         if name == known:
             return known

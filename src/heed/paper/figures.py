@@ -81,7 +81,8 @@ def surest_heads(attention: Attention, layer: int, word: int) -> list[int]:
     weights = attention.weights[layer, :, word].copy()
     weights[:, max(0, word - 1) : word + 2] = 0
     weights[:, [i for i, key in enumerate(attention.keys) if key == END]] = 0
-    return np.argsort(-weights.max(axis=1), kind="stable").tolist()
+    heads: list[int] = np.argsort(-weights.max(axis=1), kind="stable").tolist()
+    return heads
 
 
 def most_different(weights: NDArray[np.float32]) -> tuple[int, int]:

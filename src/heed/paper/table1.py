@@ -14,11 +14,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heed.model.architecture import Architecture
 from heed.model.attention import AttentionMask, Dropout, restricted_attention
-from heed.model.transformer import Architecture, Transformer
+from heed.model.transformer import Transformer
 from heed.paper.page import Page, command, prose, table
 from heed.runtime.device import n_threads, processor
-from heed.runtime.memory import keep_freed_memory
 
 Activations = Float[Tensor, "batch position d_model"]
 
@@ -168,7 +168,6 @@ def measured(
     lengths: Sequence[int] = LENGTHS, widths: Sequence[int] = WIDTHS, *, budget: float = 1.0
 ) -> dict[str, dict[str, Any]]:
     """By layer: seconds and bytes by n and by d, and the exponents fitted to the largest half of each."""
-    keep_freed_memory()  # else the system hands out, and wipes, large blocks anew in every pass
     results: dict[str, dict[str, Any]] = {}
     for name, make in LAYERS.items():
         result: dict[str, Any] = {}

@@ -134,7 +134,7 @@ def page(models: Sequence[Path] = ()) -> Page:
             f"{share:.0%} |"
         )
     missing = [
-        f"Table 2, {corpus}: `heed train recipes/{corpus}-base.toml` (and -big), then `heed paper table2 --model M`."
+        f"Table 2, {corpus}: `heed train {corpus}-base` (and -big), then `heed paper table2 --model M`."
         for corpus in ("wmt14-en-de", "wmt14-en-fr")
         if corpus not in [model.get("corpus") for model in found["models"]]
     ]
@@ -145,6 +145,6 @@ def page(models: Sequence[Path] = ()) -> Page:
             rows = (f"  - {plain(name)}: {plain(value)}" for name, value in (model | scores).items())
             lines += [f"- **{plain(folder)}**", *rows]
     lines += ["", *(f"Not measured yet: {line}\n" for line in missing)]
-    recipes = "`recipes/wmt14-en-{de,fr}-{base,big}.toml`"
+    recipes = "the recipes `wmt14-en-{de,fr}-{base,big}`"
     lines += [f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` tells what they take here.", ""]
     return Page("table2", "\n".join(lines), command("table2", model=list(models)), missing=missing)

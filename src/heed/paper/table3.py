@@ -11,8 +11,8 @@ from typing import Any, Literal
 from heed.config import merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
-from heed.model.transformer import Architecture
 from heed.paper.page import Page, command, plain, prose
 from heed.pipeline import begun, corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset

@@ -84,8 +84,8 @@ def page(runs: Path) -> Page:
         lines += [
             prose(
                 """Heed is not measured on the WSJ, which the LDC licenses: `heed paper table4 --run --treebank FOLDER`
-                trains `recipes/parsing-wsj.toml` on yours, which has the paper's settings
-                (`--recipe recipes/parsing-wsj-semi.toml`: the semi-supervised ones). GUM (Zeldes 2017) is another
+                trains the recipe `parsing-wsj` on yours, which has the paper's settings
+                (`--recipe parsing-wsj-semi`: the semi-supervised ones). GUM (Zeldes 2017) is another
                 treebank: its figures are not comparable with the published ones."""
             ),
             "",

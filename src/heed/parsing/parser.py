@@ -20,7 +20,6 @@ from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
 from heed.runtime.device import DecodingPrecision, choose_machine
-from heed.runtime.memory import keep_freed_memory, release_library_pages
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -90,8 +89,6 @@ class Parser:
         **changes: Any,
     ) -> "Parser":
         """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
-        keep_freed_memory()
-        release_library_pages()
         loaded = load_model(Path(folder))
         if not loaded.card.parsing:
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")

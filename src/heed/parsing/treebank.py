@@ -27,10 +27,13 @@ class ParsingSettings(LinearisationSettings):
     dev: list[str] = Field(min_length=1, description="trees to watch the training with")
     tests: Tests = Field(default_factory=dict, description="name = trees to score")
     fragments: int = Field(
-        0, ge=0, le=10_000, description="constituents of up to so many words are learned as sentences besides; 0: none"
+        default=0,
+        ge=0,
+        le=10_000,
+        description="constituents of up to so many words are learned as sentences besides; 0: none",
     )
     substituted: int = Field(
-        0,
+        default=0,
         ge=0,
         le=10_000,
         description="made trees for each gold one: constituents exchanged for others of the same label; 0: none",
@@ -40,7 +43,10 @@ class ParsingSettings(LinearisationSettings):
         description="trees that a parser made (heed parse --min-confidence), to learn from as well",
     )
     gold_weight: int = Field(
-        1, ge=1, le=10_000, description="a tree of train counts as so many of those made or parsed, where there are any"
+        default=1,
+        ge=1,
+        le=10_000,
+        description="a tree of train counts as so many of those made or parsed, where there are any",
     )
 
     def linearisation(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -29,10 +29,10 @@ class LinearisationSettings(Settings):
     """How a tree becomes a sequence of symbols."""
 
     leaves: Leaves = Field(
-        "tags",
+        default="tags",
         description="a word's symbol: its part of speech; single: XX for every word; words: itself, then its tag",
     )
-    functions: bool = Field(False, description="keep function tags and indices: NP-SBJ-1, not NP")
+    functions: bool = Field(default=False, description="keep function tags and indices: NP-SBJ-1, not NP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def parse_tree(text: str) -> Tree | None:
 def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
     """(tree, line where it begins) as written: traces and all. BadTree at the first fault."""
     # One open bracket: [label or None, children, word or None, line, column]
-    stack: list[list] = []
+    stack: list[list[Any]] = []
     number = 0
     for number, line in enumerate(lines, start=1):
         for match in TOKEN.finditer(line):

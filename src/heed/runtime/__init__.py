@@ -1,1 +1,1 @@
-"""The process and its machine: device, memory, signals, files."""
+"""The process and its machine: device, memory, switches, signals, files."""

@@ -1,7 +1,7 @@
-"""What the machine decides: device, precision, threads, memory allocator.
+"""What the machine decides: device, precision, threads.
 
-With workers.py the only reader of environment variables, but for the one that heed/__init__.py sets before torch is
-loaded and HEED_DEBUG, which the command itself reads.
+With process.py and training/distributed.py the only reader of environment variables, but for HEED_DEBUG, which the
+command itself reads.
 """
 
 import logging

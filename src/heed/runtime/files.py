@@ -304,7 +304,8 @@ def _kind(mode: int) -> str:
 
 def sha256_of(path: Path) -> str:
     """Of the file's content."""
-    return _size_and_hash(path)["sha256"]
+    digest: str = _size_and_hash(path)["sha256"]
+    return digest
 
 
 def _size_and_hash(path: Path) -> dict[str, Any]:

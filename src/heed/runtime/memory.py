@@ -1,8 +1,7 @@
-"""Memory of this process and of its device, and how the C library and the kernel hand it out."""
+"""Memory of this process and of its device."""
 
 import ctypes
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,36 +53,3 @@ def free_memory() -> float:
     except (OSError, ValueError, StopIteration):
         pass
     return free
-
-
-def release_library_pages() -> None:
-    """Unmaps the code of libraries; what is run again comes back from the system's cache of files, without the disk.
-
-    Importing PyTorch touches 80 to 140 MB of its code, most of it once. Linux only; elsewhere nothing happens.
-    """
-    dont_need = 4
-    with suppress(OSError, AttributeError, ValueError):
-        madvise = ctypes.CDLL(None).madvise
-        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            addresses, rights, _, _, _, *path = line.split(maxsplit=5)
-            if rights == "r-xp" and path and path[0].startswith("/"):  # nobody writes there, so nothing is lost
-                start, end = (int(address, 16) for address in addresses.split("-"))
-                madvise(start, end - start, dont_need)
-
-
-def keep_freed_memory() -> None:
-    """Lets the C library keep freed blocks for the next tensor instead of giving them back to the system.
-
-    Training frees and takes the same large blocks thousands of times a second; without this every one is mapped anew,
-    page fault by page fault. glibc only; elsewhere nothing happens.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
-    mallopt(mmap_threshold, 1 << 25)  # the most that glibc accepts: 32 MiB
-    mallopt(trim_threshold, largest)

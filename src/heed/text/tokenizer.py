@@ -36,11 +36,16 @@ MAX_FILE_BYTES = 2**26
 class TokenizerSettings(Settings):
     """How to segment; the paper: byte pairs, about 37,000 for English-German; 32,000 word pieces for English-French."""
 
-    kind: Literal["bpe", "wordpiece"] = Field("bpe", description="byte-pair encoding or word pieces")
-    vocab_size: int = Field(37_000, ge=600, le=2**18, description="ids at most, special symbols and 256 bytes included")
-    min_frequency: int = Field(2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
+    kind: Literal["bpe", "wordpiece"] = Field(default="bpe", description="byte-pair encoding or word pieces")
+    vocab_size: int = Field(
+        default=37_000, ge=600, le=2**18, description="ids at most, special symbols and 256 bytes included"
+    )
+    min_frequency: int = Field(default=2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
     sample_pairs: int = Field(
-        2_000_000, ge=1, le=1_000_000_000, description="learn from so many pairs of lines at most, evenly spread"
+        default=2_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description="learn from so many pairs of lines at most, evenly spread",
     )
 
 

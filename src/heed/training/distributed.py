@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ class Workers:
         """Whether this worker writes and reports for all."""
         return self.rank == 0
 
-    def shard(self, micro_batches: Sequence[NDArray], *, merged: bool = False) -> list[NDArray]:
+    def shard(self, micro_batches: Sequence[NDArray[Any]], *, merged: bool = False) -> list[NDArray[Any]]:
         """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
 
         merged: its parts of n micro-batches form one, of about as many tokens as one of them.
@@ -323,7 +323,7 @@ def _anonymous_memory(report: Callable[[str], None]) -> int | None:
         return None
 
 
-def _why_one_ended(spawned: Sequence[tuple[subprocess.Popen, IO[bytes]]]) -> str:
+def _why_one_ended(spawned: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> str:
     """The last message of the first worker that did not end because of another one."""
     for worker, messages in spawned:
         with suppress(subprocess.TimeoutExpired):

@@ -1,15 +1,16 @@
-"""metrics.jsonl, the progress line, TensorBoard."""
+"""metrics.jsonl, the progress line, TensorBoard, callbacks."""
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 from heed.runtime.files import own_file, whole_file
+from heed.training.callbacks import NO_CALLBACKS, Callbacks, StepRecord, ValidationRecord
 
 
 class Logbook:
@@ -27,9 +28,10 @@ class Logbook:
         report: Callable[[str], None],
         writing: bool = True,
         keep_faults: bool = False,
+        callbacks: Callbacks = NO_CALLBACKS,
     ):
         self._path = run / "metrics.jsonl"
-        self.report, self._writing = report, writing
+        self.report, self._writing, self._callbacks = report, writing, callbacks
         self._board: Any = None
         if not writing:  # one of many workers, and not the first
             return
@@ -52,7 +54,7 @@ class Logbook:
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
-        """Adds one entry; `kind` is train, validation, fault or test."""
+        """Adds one entry; `kind` is train, validation, fault or test. Calls back with those of train and validation."""
         if not self._writing:
             return
         entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}
@@ -65,6 +67,14 @@ class Logbook:
             for name, value in numbers.items():
                 if isinstance(value, (int, float)):
                     self._board.add_scalar(f"{kind}/{name}", value, step)
+        self._call_back(kind, step, numbers)
+
+    def _call_back(self, kind: str, step: int, numbers: Mapping[str, float | str]) -> None:
+        values = {name: float(value) for name, value in numbers.items() if not isinstance(value, str)}
+        if kind == "train" and self._callbacks.on_step is not None:
+            self._callbacks.on_step(StepRecord(step=step, epoch=int(values.pop("epoch")), **values))
+        elif kind == "validation" and self._callbacks.on_validation is not None:
+            self._callbacks.on_validation(ValidationRecord(step, values))
 
     def close(self) -> None:
         if self._board is not None:

@@ -14,33 +14,45 @@ IntervalUnit = Literal["steps", "epochs", "minutes"]
 class TrainingSettings(Settings):
     """How to train; the defaults are the paper's base model, with the tokens a step of its eight GPUs together."""
 
-    seed: int = Field(1, ge=0, le=2**31, description="of weights, batches and dropout")
-    batch_src_tokens: int = Field(25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding")
-    batch_tgt_tokens: int = Field(25_000, ge=1, le=MAX_COUNT, description="most target tokens a step, with padding")
+    seed: int = Field(default=1, ge=0, le=2**31, description="of weights, batches and dropout")
+    batch_src_tokens: int = Field(
+        default=25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding"
+    )
+    batch_tgt_tokens: int = Field(
+        default=25_000, ge=1, le=MAX_COUNT, description="most target tokens a step, with padding"
+    )
     micro_batch_tokens: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=MAX_COUNT,
         description="most tokens of a forward pass; default: what the device holds",
     )
-    learning_rate_factor: float = Field(1.0, gt=0, description="multiplies equation 3")
-    warmup_steps: int = Field(4000, ge=1, le=MAX_COUNT, description="equation 3")
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="section 5.3")
-    adam_beta2: float = Field(0.98, ge=0, lt=1, description="section 5.3")
-    adam_epsilon: float = Field(1e-9, gt=0, description="section 5.3")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls as torch.nn.CrossEntropyLoss defines it")
-    clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient; the paper does not clip")
-    max_steps: int = Field(100_000, ge=1, le=MAX_COUNT, description="most optimizer steps")
-    max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT, description="most passes over the corpus")
-    max_minutes: float | None = Field(None, gt=0, description="most minutes of training, validation not counted")
-    checkpoint_every: str = Field("10 minutes", max_length=40, description="a number of steps, epochs or minutes")
-    keep_checkpoints: int = Field(5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
-    average_last: int = Field(5, ge=1, le=MAX_COUNT, description="checkpoints in the final average (section 6.1)")
-    patience: int | None = Field(
-        None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
+    learning_rate_factor: float = Field(default=1.0, gt=0, description="multiplies equation 3")
+    warmup_steps: int = Field(default=4000, ge=1, le=MAX_COUNT, description="equation 3")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="section 5.3")
+    adam_beta2: float = Field(default=0.98, ge=0, lt=1, description="section 5.3")
+    adam_epsilon: float = Field(default=1e-9, gt=0, description="section 5.3")
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="ε_ls as torch.nn.CrossEntropyLoss defines it")
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="largest norm of the gradient; the paper does not clip"
     )
-    precision: Precision = Field("auto", description="auto: bf16 where the hardware is fast at it, else fp32")
-    report_every: int = Field(100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
+    max_steps: int = Field(default=100_000, ge=1, le=MAX_COUNT, description="most optimizer steps")
+    max_epochs: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="most passes over the corpus")
+    max_minutes: float | None = Field(
+        default=None, gt=0, description="most minutes of training, validation not counted"
+    )
+    checkpoint_every: str = Field(
+        default="10 minutes", max_length=40, description="a number of steps, epochs or minutes"
+    )
+    keep_checkpoints: int = Field(default=5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
+    average_last: int = Field(
+        default=5, ge=1, le=MAX_COUNT, description="checkpoints in the final average (section 6.1)"
+    )
+    patience: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
+    )
+    precision: Precision = Field(default="auto", description="auto: bf16 where the hardware is fast at it, else fp32")
+    report_every: int = Field(default=100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
 
     @field_validator("checkpoint_every")
     @classmethod

@@ -15,6 +15,7 @@ from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.runtime.signals import StopSignals, stop_signals
+from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import OtherWorkerEnded, UnresponsiveWorker, Workers
 from heed.training.logbook import Logbook, duration
@@ -42,6 +43,7 @@ def train(
     checkpoints: Checkpoints,
     validate: Validate,
     report: Callable[[str], None],
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
@@ -63,7 +65,12 @@ def train(
         batches = _fit_into_memory(setup, batches, state, report)
         start_step = state.step
         logbook = Logbook(
-            run, resumed_step=start_step, report=report, writing=workers.first, keep_faults=n_rollbacks > 0
+            run,
+            resumed_step=start_step,
+            report=report,
+            writing=workers.first,
+            keep_faults=n_rollbacks > 0,
+            callbacks=callbacks,
         )
         with closing(logbook):
             if _run_to_a_limit(_Loop(setup, batches, logbook, state)):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def trace(
     return AttentionTrace(source, target, kinds["encoder"], kinds["decoder"], kinds["cross"])
 
 
-def _attention(weights: NDArray, queries: Sequence[str], keys: Sequence[str], whole_words: bool) -> Attention:
+def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str], whole_words: bool) -> Attention:
     if whole_words:
         starts = [word_starts(pieces) for pieces in (queries, keys)]
         weights = np.add.reduceat(weights, starts[1], axis=3)

@@ -18,7 +18,10 @@ from heed.backends.cpu import decoding_ops, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
 from heed.runtime.device import cache_folder
 
-pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
+pytestmark = [
+    pytest.mark.slow,  # it compiles again and again
+    pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler"),
+]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = 65534
 

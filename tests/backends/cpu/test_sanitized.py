@@ -9,6 +9,8 @@ import pytest
 
 from heed.backends.cpu.build import library
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

@@ -1,0 +1,60 @@
+"""The functions of a user's script: `heed.train` and `heed.load`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heed.decoding.translator import Translator
+from heed.pipeline import Evaluation, train_recipe
+from heed.recipe import Recipe, read_recipe
+from heed.runtime.device import DecodingPrecision
+from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What `heed.train` made. `evaluations`: of the averaged model and of the last checkpoint, on dev and each test."""
+
+    model: Path  # folder of the averaged model, for heed.load
+    evaluations: Sequence[Evaluation]
+
+
+def train(
+    recipe: str | Path | Recipe,
+    run: str | Path,
+    *,
+    on_step: Callable[[StepRecord], None] | None = None,
+    on_validation: Callable[[ValidationRecord], None] | None = None,
+    corpora: str | Path = "corpora",
+    mirror: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> TrainedRun:
+    """Trains what a recipe describes in the run folder `run`, and evaluates it. Called again, it resumes.
+
+    recipe: the name of one that comes with Heed, a path, or a Recipe (`heed.read_recipe` takes changes to settings).
+    on_step: called every `training.report_every` steps, by the first of several workers; on_validation: at every
+        checkpoint. An exception that they raise ends the run, which the next call resumes from the last checkpoint;
+        steps after that are taken, and reported, again.
+    corpora: folder of downloaded corpora; mirror: a folder or address to take them from instead of the published one.
+    report: called with lines for people to read.
+
+    HeedError: what was found, where, and how to fix it. Stopped: SIGINT or SIGTERM came, and the state is saved. Under
+    torchrun the evaluations are the first worker's; the others have none.
+    """
+    evaluations = train_recipe(
+        recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
+        Path(run),
+        directory=Path(corpora),
+        mirror=mirror,
+        report=report,
+        callbacks=Callbacks(on_step, on_validation),
+    )
+    return TrainedRun(Path(run) / "model", tuple(evaluations))
+
+
+def load(folder: str | Path, *, device: str | None = None, precision: DecodingPrecision = "fp32") -> Translator:
+    """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate(["two"])`.
+
+    device: cpu, cuda, cuda:1 …; by default the fastest there is. precision: "fp32", "bf16" or "int8".
+    """
+    return Translator.load(folder, device=device, precision=precision)

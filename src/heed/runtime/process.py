@@ -1,0 +1,58 @@
+"""Switches of the whole process, which belong to a program and not to a library: Heed's commands set them.
+
+Imports no torch: what its libraries read when they are loaded has to be set before.
+"""
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def tune_process() -> None:
+    """Sets this process up for speed as Heed's commands do. Call it once, before torch is imported.
+
+    - Threads that wait for each other give their core up sooner (`GOMP_SPINCOUNT`), unless the environment already says
+      how they wait. After torch is loaded this has no effect.
+    - Freed memory is kept for the next tensor (`keep_freed_memory`).
+    """
+    # A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. Where other
+    # programs want the same cores that takes the time away from the very threads it waits for (docs/performance.md).
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep freed blocks for the next tensor instead of giving them back to the system.
+
+    Training frees and takes the same large blocks thousands of times a second; without this every one is mapped anew,
+    page fault by page fault. glibc only; elsewhere nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
+    mallopt(mmap_threshold, 1 << 25)  # the most that glibc accepts: 32 MiB
+    mallopt(trim_threshold, largest)
+
+
+def release_library_pages() -> None:
+    """Unmaps the code of libraries; what runs again is read from the system's file cache, not from the disk.
+
+    Importing PyTorch touches 80 to 140 MB of its code, most of it once: a command that loads a model calls this before.
+    Linux only; elsewhere nothing happens.
+    """
+    dont_need = 4
+    with suppress(OSError, AttributeError, ValueError):
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+            addresses, rights, _, _, _, *path = line.split(maxsplit=5)
+            if rights == "r-xp" and path and path[0].startswith("/"):  # nobody writes there, so nothing is lost
+                start, end = (int(address, 16) for address in addresses.split("-"))
+                madvise(start, end - start, dont_need)

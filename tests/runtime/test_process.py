@@ -1,0 +1,131 @@
+"""Importing Heed and loading a model change nothing in the process; `tune_process` does, and the commands call it."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, save_model
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+
+# What a library must leave as it found it. Third-party modules change some of it when they are imported, so they come
+# first.
+STATE = """
+import ctypes, json, locale, logging, os, random, signal, sys, threading, warnings
+import numpy, pydantic, safetensors.torch, tokenizers, tomli_w, torch
+
+def state():
+    return {
+        "environment": dict(os.environ),
+        "threads": [torch.get_num_threads(), torch.get_num_interop_threads(), threading.active_count()],
+        "warnings": [repr(entry) for entry in warnings.filters],
+        "numbers": [repr(torch.get_default_dtype()), torch.is_grad_enabled(), torch.get_float32_matmul_precision(),
+                    torch.are_deterministic_algorithms_enabled(), repr(numpy.geterr())],
+        "draws": [hash(random.getstate()), torch.get_rng_state().sum().item(), int(numpy.random.get_state()[1].sum())],
+        "signals": [repr(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
+        "logging": [repr(logging.getLogger().handlers), logging.getLogger().level],
+        "path": list(sys.path),
+        "folder": os.getcwd(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "streams": [sys.stdout.encoding, sys.stdout.errors, sys.stderr.encoding, sys.stderr.errors],
+        "hooks": [repr(sys.excepthook), repr(threading.excepthook)],
+    }
+"""
+# Resident bytes that a block of 30 MiB, more than any freed before, leaves behind when it is freed.
+KEPT = """
+import ctypes
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def kept_bytes():
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    before = resident()
+    block = libc.malloc(30 * 2**20)
+    ctypes.memset(block, 1, 30 * 2**20)
+    libc.free(block)
+    return resident() - before
+"""
+
+
+def output_of(code: str, *arguments: object, **environment: str) -> str:
+    variables = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=variables | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, number_tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("process") / "model"
+    arch = Architecture(n_layers=1, d_model=16, d_ff=32, n_heads=2)
+    torch.manual_seed(1)
+    save_model(folder, Transformer(arch, len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))
+    return folder
+
+
+def test_importing_heed_and_loading_a_model_leave_the_process_as_it_was(model_folder):
+    code = STATE + (
+        "before = state()\nimport heed\n[getattr(heed, name) for name in heed.__all__]\nimported = state()\n"
+        "heed.load(sys.argv[1]).translate(['forty-two'])\nprint(json.dumps([before, imported, state()]))"
+    )
+    before, imported, loaded = json.loads(output_of(code, model_folder))
+    assert imported == before
+    assert loaded == before
+
+
+@glibc
+def test_loading_a_model_leaves_the_allocator_as_it_was_and_tune_process_does_not(model_folder):
+    code = "import os, sys\n" + KEPT + "import heed\nheed.load(sys.argv[1]).translate(['two'])\nprint(kept_bytes())"
+    assert int(output_of(code, model_folder)) < 2**20
+    code = "import os\n" + KEPT + "from heed import tune_process\ntune_process()\nprint(kept_bytes())"
+    assert int(output_of(code)) > 29 * 2**20
+
+
+def test_tune_process_sets_how_threads_wait_unless_the_environment_says_so():
+    code = (
+        "import os, sys\nfrom heed import tune_process\ntune_process()\nassert 'torch' not in sys.modules\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    assert output_of(code) == "1000"
+    assert output_of(code, GOMP_SPINCOUNT="7") == "7"
+    assert output_of(code, OMP_WAIT_POLICY="passive") == "None"
+
+
+@pytest.mark.parametrize("command", ["heed.cli.main()", "runpy.run_module('heed', run_name='__main__')"])
+def test_the_command_tunes_its_process_before_torch_is_loaded(command):
+    code = (
+        "import os, runpy, sys\nimport heed.cli\nassert 'torch' not in sys.modules\n"
+        "sys.argv[1:] = ['data', 'list', '--json']\n"
+        f"try:\n    {command}\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules\nprint(os.environ['GOMP_SPINCOUNT'])"
+    )
+    assert output_of(code).endswith("1000")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise on mapped code is Linux's")
+def test_released_library_pages_leave_memory_and_come_back_when_they_run():
+    code = (
+        "import os, torch\n"
+        + KEPT
+        + "from heed.runtime.process import release_library_pages\nbefore = resident()\nrelease_library_pages()\n"
+        "print(before - resident())\nassert float(torch.ones(3, 3).matmul(torch.ones(3, 3)).sum()) == 27.0"
+    )
+    assert int(output_of(code)) > 20 * 2**20

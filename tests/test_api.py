@@ -1,0 +1,88 @@
+"""heed.train and heed.load, as a script uses them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import heed
+from heed.text.numbers import english, german, number_splits
+
+RECIPE = """
+preset = "tiny"
+
+[data]
+src = "en"
+tgt = "de"
+train = ["train.en", "train.de"]
+dev = ["dev.en", "dev.de"]
+tests.numbers = ["test.en", "test.de"]
+
+[tokenizer]
+vocab_size = 600
+
+[model]
+n_layers = 1
+d_model = 16
+d_ff = 32
+
+[training]
+max_steps = 6
+report_every = 2
+checkpoint_every = "3 steps"
+
+[decoding]
+beam_size = 1
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    splits = number_splits(n_train=200, n_dev=10, n_test=10)
+    for name, numbers in vars(splits).items():
+        for suffix, words in (("en", english), ("de", german)):
+            (tmp_path / f"{name}.{suffix}").write_text("".join(f"{words(number)}\n" for number in numbers))
+    (tmp_path / "numbers.toml").write_text(RECIPE)
+    return tmp_path / "numbers.toml"
+
+
+def test_train_calls_back_with_what_it_logs_and_returns_what_it_made(recipe, tmp_path):
+    steps: list[heed.StepRecord] = []
+    validations: list[heed.ValidationRecord] = []
+    run = tmp_path / "run"
+    trained = heed.train(str(recipe), str(run), on_step=steps.append, on_validation=validations.append)
+
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [entry for entry in entries if entry["kind"] == "train"]
+    assert [record.step for record in steps] == [2, 4, 6]
+    for record, entry in zip(steps, logged, strict=True):
+        assert vars(record) == {name: entry[name] for name in vars(record)}
+    assert [record.step for record in validations] == [3, 6]
+    assert {"loss", "perplexity", "greedy_bleu"} == validations[0].numbers.keys()
+
+    assert [evaluation.name for evaluation in trained.evaluations] == [
+        f"{name} ({model})" for model in ("average", "last checkpoint") for name in ("dev", "numbers")
+    ]
+    assert trained.model == run / "model"
+    assert heed.load(str(trained.model)).translate(["forty-two", ""])[1].text == ""
+
+
+def test_an_exception_of_a_callback_ends_the_run_and_the_next_call_resumes_it(recipe, tmp_path):
+    def give_up(record: heed.ValidationRecord) -> None:
+        raise InterruptedError(f"at {record.step}")
+
+    lines: list[str] = []
+    settings = heed.read_recipe(recipe, ["training.max_steps=9"])
+    once = heed.train(settings, tmp_path / "whole")
+    with pytest.raises(InterruptedError, match="at 3"):
+        heed.train(settings, tmp_path / "run", on_validation=give_up)
+    twice = heed.train(settings, tmp_path / "run", report=lines.append)
+    weights = [(trained.model / "model.safetensors").read_bytes() for trained in (once, twice)]
+    assert weights[0] == weights[1]
+    assert lines[-1].startswith("Translating numbers with the last checkpoint")
+
+
+def test_a_wrong_recipe_is_a_heed_error_before_any_work(tmp_path):
+    with pytest.raises(heed.HeedError, match="did you mean multi30k-en-de"):
+        heed.train("multi30k-ende", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
