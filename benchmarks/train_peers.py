@@ -332,13 +332,13 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
-    from heed import pipeline
     from heed.data.batching import SpecialIds, TokenBatches
     from heed.data.prepare import prepare
     from heed.recipe import read_recipe
+    from heed.tasks.task import task_of
 
     recipe = read_recipe("multi30k-en-de")
-    files = pipeline.corpus_files(recipe, work, directory=work / "corpora", mirror=mirror, report=print)
+    files = task_of(recipe).text_files(work, directory=work / "corpora", mirror=mirror, report=print)
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     special = SpecialIds(PAD, BOS, EOS)
     batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.model.transformer import Transformer as Transformer
     from heed.parsing.parser import Parse as Parse
     from heed.parsing.parser import Parser as Parser
-    from heed.pipeline import Evaluation as Evaluation
     from heed.recipe import Recipe as Recipe
     from heed.recipe import read_recipe as read_recipe
     from heed.runtime.process import tune_process as tune_process
+    from heed.tasks.evaluation import Evaluation as Evaluation
     from heed.text.tokenizer import Tokenizer as Tokenizer
     from heed.text.tokenizer import TokenizerSettings as TokenizerSettings
     from heed.text.tokenizer import train_tokenizer as train_tokenizer
@@ -48,7 +48,7 @@ _HOMES = {
     "Architecture": "heed.model.architecture",
     "AttentionWeights": "heed.model.attention_weights",
     "DecodingSettings": "heed.decoding.search",
-    "Evaluation": "heed.pipeline",
+    "Evaluation": "heed.tasks.evaluation",
     "HeedError": "heed.errors",
     "Hypothesis": "heed.decoding.search",
     "Parse": "heed.parsing.parser",

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.decoding.translator import Translator
-from heed.pipeline import Evaluation, train_recipe
 from heed.recipe import Recipe, read_recipe
+from heed.run.train import train_recipe
 from heed.runtime.device import DecodingPrecision
+from heed.tasks.evaluation import Evaluation
 from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
 
 

@@ -9,7 +9,8 @@ import pytest
 from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import read_lines, read_pairs
-from heed.data.prepare import DataSettings, TextFiles, prepare
+from heed.data.prepare import DataSettings, prepare
+from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings
 
@@ -75,7 +76,7 @@ def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
     files = write(tmp_path / "s", src), write(tmp_path / "t", tgt)
     lines: list[str] = []
     prepared = prepare(
-        TextFiles((files,), files),
+        TextFiles(train=(files,), dev=files),
         DataSettings(src="a", tgt="b", train=["s", "t"], dev=["s", "t"], max_tokens=256),
         TokenizerSettings(vocab_size=5000),
         folder=tmp_path / "data",
@@ -92,7 +93,7 @@ def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
     # What is there is not made again.
     lines.clear()
     prepare(
-        TextFiles((files,), files),
+        TextFiles(train=(files,), dev=files),
         DataSettings(src="a", tgt="b", train=["s", "t"], dev=["s", "t"]),
         TokenizerSettings(),
         folder=tmp_path / "data",
@@ -105,7 +106,7 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     train = write(tmp_path / "s", ["a dog", "a cat"]), write(tmp_path / "t", ["(NP DT NN )NP", "(NP DT NN )NP"])
     dev = write(tmp_path / "u", ["a dog", "dogs run"]), write(tmp_path / "v", ["(NP DT NN )NP", "(S NNS VB )S"])
     prepared = prepare(
-        TextFiles((train,), dev),
+        TextFiles(train=(train,), dev=dev),
         DataSettings(src="en", tgt="trees", train=["s", "t"], dev=["u", "v"], tgt_symbols=True),
         TokenizerSettings(vocab_size=600),
         folder=tmp_path / "data",

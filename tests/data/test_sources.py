@@ -358,6 +358,25 @@ def test_the_published_files_have_the_expected_hashes(data_folder, tmp_path, var
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("tgt", "n_train"), [("de", 3), ("fr", 5)])
+def test_the_splits_of_wmt14_are_those_of_the_paper(tmp_path, tgt, n_train):
+    """Section 5.1: newstest2013 to develop with, newstest2014 to test. Unpacked files are read where they are."""
+    folder = tmp_path / f"wmt14-en-{tgt}"
+    folder.mkdir()
+    train = [f"europarl-v7.{tgt}-en", f"commoncrawl.{tgt}-en", f"news-commentary-v9.{tgt}-en", "undoc.2000.fr-en",
+             "giga-fren.release2.fixed"][:n_train]  # fmt: skip
+    test = {"en": f"newstest2014-{tgt}en-ref.en", tgt: f"newstest2014-{tgt}en-src.{tgt}"}
+    for language in ("en", tgt):
+        for name in [*(f"{part}.{language}" for part in (*train, "newstest2013")), test[language]]:
+            (folder / name).write_text("a line\n")
+    for src, other in (("en", tgt), (tgt, "en")):
+        files = fetch(f"wmt14-en-{tgt}", src=src, tgt=other, variant="raw", directory=tmp_path, mirror=None,
+                      report=pytest.fail)  # fmt: skip
+        assert files.train == tuple((folder / f"{part}.{src}", folder / f"{part}.{other}") for part in train)
+        assert files.dev == (folder / f"newstest2013.{src}", folder / f"newstest2013.{other}")
+        assert files.tests == {"newstest2014": (folder / test[src], folder / test[other])}
+
+
 def test_every_corpus_says_what_it_is():
     assert [info.name for info in catalogue()] == ["multi30k", "wmt14-en-de", "wmt14-en-fr"]
     assert all(info.title and info.licence and info.languages for info in catalogue())

@@ -13,8 +13,9 @@ from tests.end_to_end.test_command_line import assert_one_clear_line, write_corp
 from heed.errors import HeedError
 from heed.paper.index import write_all
 from heed.paper.page import Page, check_pages
-from heed.pipeline import average_run, begun
 from heed.recipe import read_recipe
+from heed.run.average import average_run
+from heed.run.folder import open_run_folder
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_a_folder_of_others_is_no_run_folder(trained, tmp_path, name):
     recipe = read_recipe(trained / "small.toml")
     with (
         pytest.raises(HeedError, match=f"(?s)project.*{name.split('/')[0]}.*choose another --run"),
-        begun(recipe, tmp_path / "project", report=print),
+        open_run_folder(recipe, tmp_path / "project", report=print),
     ):
         pytest.fail("was taken for a run folder")
     assert contents(tmp_path) == before

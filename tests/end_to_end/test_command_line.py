@@ -374,7 +374,7 @@ def test_a_corpus_smaller_than_a_batch_and_than_its_vocabulary_trains(tmp_path, 
     write_corpus(tmp_path, n_train=3)
     done = heed("train", "small.toml", "--set", "tokenizer.vocab_size=30000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "not tokenizer.vocab_size=30,000; going on." in done.stderr
+    assert "not tokenizer.vocab_size=30,000; continuing." in done.stderr
     assert "train: 3 pairs" in done.stderr
 
 

@@ -7,10 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
+from tests.parsing.corpus import RECIPE as PARSING
 
-from heed.config import validated
+from heed.config import toml_text, validated
 from heed.errors import HeedError
-from heed.paper.table3 import FINDINGS, FITTING_VOCAB_SIZE, ROWS, STUDENT, architecture, chosen, facts, scaled, verdict
+from heed.paper.table3 import (
+    FINDINGS,
+    FITTING_VOCAB_SIZE,
+    ROWS,
+    STUDENT,
+    architecture,
+    chosen,
+    facts,
+    page,
+    scaled,
+    validation_perplexities,
+    verdict,
+)
 from heed.recipe import Recipe
 
 SMALL = {
@@ -127,6 +140,68 @@ def test_one_seed_decides_nothing():
     assert verdict(FINDINGS[0], twice)[0] == "undecided"
     results = {row.preset: seeds(30 + i / 10) for i, row in enumerate(ROWS)}
     assert {verdict(finding, results)[0] for finding in FINDINGS} == {"undecided"}
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A folder of finished runs, as `heed paper table3 --run` leaves it: base with two seeds, another row with one."""
+    recipe = validated(Recipe, SMALL, where="test")
+    (tmp_path / "recipe.toml").write_text(toml_text(recipe.model_dump()), encoding="utf-8")
+    for run, bleu in (("base/seed-1", 30.0), ("base/seed-2", 30.1), ("table3-A-h1/seed-1", 28.0)):
+        folder = tmp_path / run
+        folder.mkdir(parents=True)
+        result = {"perplexity": 5.0, "bleu": bleu, "signature": "tok:13a", "parameters": 1000, "minutes": 2.0}
+        (folder / "result.json").write_text(json.dumps(result))
+        entries = [{"kind": "validation", "step": step, "perplexity": 1000 / step} for step in (50, 100, 200)]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    return tmp_path
+
+
+def test_the_page_shows_the_course_of_each_row(finished):
+    assert validation_perplexities(finished / "base/seed-1") == {50: 20.0, 100: 10.0}  # the last is dev's own column
+    text = page(1000, finished).text
+    assert "| preset | parameters | seeds | after 50 | after 100 | dev perplexity | dev BLEU | minutes |" in text
+    assert "| `base` | 1,000 | 2 | 20.00 | 10.00 | 5.00 ± 0.00 | 30.05 ± 0.07 | 4 |" in text
+    assert "| `table3-A-h1` | 1,000 | 1 | 20.00 | 10.00 | 5.00 | 28.00 | 2 |" in text
+    assert "| a single head is worse than 8 | undecided | +2.05 ± 0.09 BLEU |" in text
+    assert "| dropout helps | not run | |" in text
+    assert "base is N 3, d_model 128" in text
+
+
+def test_a_log_with_damaged_lines_still_shows_the_others(finished):
+    log = finished / "base/seed-1/metrics.jsonl"
+    bad = [
+        b"\x00\xff",
+        b"[1]",
+        b'{"kind": "validation", "st',
+        b'{"step": 70}',
+        b'{"kind": "validation", "step": 70}',
+        b'{"kind": "validation", "step": 70, "perplexity": "low"}',
+        b'{"kind": "validation", "perplexity": 3.0}',
+    ]
+    log.write_bytes(b"\n".join([*bad, log.read_bytes(), *bad]))
+    assert validation_perplexities(finished / "base/seed-1") == {50: 20.0, 100: 10.0}
+    log.unlink()
+    assert validation_perplexities(finished / "base/seed-1") == {}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"perplexity": "low"}', "\x00"])
+def test_a_damaged_result_or_recipe_is_one_clear_line(finished, heed, content):
+    path = finished / "base/seed-2/result.json"
+    good = path.read_text()
+    path.write_text(content)
+    assert_one_clear_line(heed("paper", "table3", "--folder", finished), str(path))
+    path.write_text(good)
+    recipe = finished / "recipe.toml"
+    recipe.write_text("" if content == "{}" else "x = ")
+    assert_one_clear_line(heed("paper", "table3", "--folder", finished), str(recipe))
+
+
+def test_a_recipe_of_a_parser_is_refused_before_it_trains(tmp_path, heed):
+    (tmp_path / "parser.toml").write_text(PARSING.format(treebank="bank", max_steps=1))
+    done = heed("paper", "table3", "--run", "--recipe", "parser.toml", cwd=tmp_path)
+    assert_one_clear_line(done, "Table 3 is about translation")
+    assert [path.name for path in tmp_path.iterdir()] == ["parser.toml"]
 
 
 def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):

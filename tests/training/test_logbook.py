@@ -6,7 +6,7 @@ import os
 import pytest
 
 from heed.errors import HeedError
-from heed.training.logbook import MAX_LINE_BYTES, Logbook
+from heed.training.logbook import MAX_LINE_BYTES, Logbook, read_entries
 
 
 def silent(line: str) -> None:
@@ -117,3 +117,19 @@ def test_a_tensorboard_folder_on_another_disk_is_used_and_a_file_is_one_line(tmp
     (run / "tensorboard").write_text("mine")
     with pytest.raises(HeedError, match="tensorboard"):
         Logbook(run, resumed_step=0, report=silent)
+
+
+def test_entries_are_read_past_damaged_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert list(read_entries(path)) == []
+    path.write_bytes(entry(1) + b"\x00\xff\n" + b'{"kind": "train"}\n' + entry(2, loss=1.5) + b'{"kind": "train", "st')
+    assert list(read_entries(path)) == [{"kind": "train", "step": 1}, {"kind": "train", "step": 2, "loss": 1.5}]
+
+
+def test_only_a_file_is_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("fifo", "folder", "dangling"):
+        with pytest.raises(HeedError, match=f"{name}: cannot be read"):
+            list(read_entries(tmp_path / name))

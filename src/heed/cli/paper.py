@@ -1,4 +1,4 @@
-"""heed paper: a sub-command a table or figure."""
+"""heed paper: one sub-command per table or figure."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,72 +9,74 @@ from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
 
 paper_app = typer.Typer(
-    help="The paper's tables and figures: published, measured here, and how.",
+    help="The paper's tables and figures: published and measured on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Out = Annotated[Path | None, typer.Option(help="Write the page and its plots into this folder; else it is printed.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write the page and its plots to. Default: print the page.")]
 
 
 @paper_app.command("table1", epilog="Example: heed paper table1 --out docs/paper")
 def paper_table1(out: Out = None, as_json: JSON = False) -> None:
-    """Types of layers: time and memory measured here, exponents fitted, path lengths."""
+    """Layer types: measured time and memory, fitted exponents, path lengths."""
     from heed.paper import table1
     from heed.visualization.render import require_matplotlib
 
     if out is not None:
         require_matplotlib()
     _check_out(out, "table1")
-    say("Measuring five layers; a few minutes.")
+    say("Measuring five layer types, which takes a few minutes.")
     results, of_model = table1.measured(), table1.model_costs()
     if as_json:
         print_json({"layers": results, "model": of_model})
     else:
-        _give(table1.page(results, of_model), out)
+        _show_page(table1.page(results, of_model), out)
 
 
 @paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
 def paper_table2(
-    model: Annotated[list[Path] | None, typer.Option(help="A model folder whose cost and scores to add.")] = None,
+    model: Annotated[list[Path] | None, typer.Option(help="Add the cost and scores of this model folder.")] = None,
     out: Out = None,
     as_json: JSON = False,
 ) -> None:
-    """BLEU and training cost: published, the paper's way of counting, and by formula."""
+    """BLEU and training cost: published, counted as the paper does, and by formula."""
     from heed.paper import table2
 
     if as_json:
         print_json(table2.facts(model or []))
     else:
-        _give(table2.page(model or []), out)
+        _show_page(table2.page(model or []), out)
 
 
 @paper_app.command("table3", epilog="Example: heed paper table3 --run --rows A,big --seeds 2")
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
-    run: Annotated[bool, typer.Option("--run", help="Train the rows, scaled to the recipe's model as base.")] = False,
-    recipe: Annotated[str, typer.Option(help="The laptop's base: name or TOML file.")] = "table3-multi30k",
+    run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
+    recipe: Annotated[Path, typer.Option(help="Of --run: the recipe whose model stands for base.")] = Path(
+        "recipes/table3-multi30k.toml"
+    ),
     rows: Annotated[
-        str, typer.Option(help="Of --run: presets or A to E, separated by commas; base comes with them. Default: all.")
+        str, typer.Option(help="Of --run: presets or A to E, separated by commas, besides base. Default: all.")
     ] = "",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Of --run: runs of each row. Default: 2.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Of --run: number of runs per row. Default: 2.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Of --run: override one setting; repeatable."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the runs lie, a folder a row and seed.")] = Path("runs/table3"),
+    folder: Annotated[Path, typer.Option(help="Folder of the runs, one per row and seed.")] = Path("runs/table3"),
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
     out: Out = None,
     as_json: JSON = False,
 ) -> None:
-    """Variations of the base model: published, counted, and trained at a laptop's size."""
+    """Variations of the base model: published, and trained at a laptop's size."""
     from heed.paper import table3
     from heed.recipe import read_recipe
 
     if not run and (rows or seeds or settings):
-        raise HeedError("--rows, --seeds and --set say what to train: they need --run.")
+        raise HeedError("--rows, --seeds and --set choose what to train; they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
-        raise HeedError(f"--folder {folder}: there is no folder {folder}; `--run` makes one.")
+        raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
     _check_out(out, "table3")
     if run:
         table3.run_rows(
@@ -89,56 +91,57 @@ def paper_table3(
     if as_json:
         print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
     else:
-        _give(table3.page(vocab_size, folder), out)
+        _show_page(table3.page(vocab_size, folder), out)
 
 
 @paper_app.command("table4", epilog="Example: heed paper table4 --run --treebank /ldc/wsj")
 def paper_table4(
-    run: Annotated[bool, typer.Option("--run", help="Train and score a parser first.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Train and evaluate a parser first.")] = False,
     treebank: Annotated[
         Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
     ] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="Of --run, name or TOML file. Default: parsing-wsj with --treebank, else parsing-gum."),
+        Path | None,
+        typer.Option(
+            help="Of --run. Default: recipes/parsing-wsj.toml with --treebank, else recipes/parsing-gum.toml."
+        ),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the runs lie: parsing-wsj, parsing-gum.")] = Path("runs"),
+    folder: Annotated[Path, typer.Option(help="Folder of the runs parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
     out: Out = None,
     as_json: JSON = False,
 ) -> None:
-    """Constituency parsing: published, and the parsers that were trained here."""
+    """Constituency parsing: published, and by parsers trained on this machine."""
     from heed.paper import table4
 
     if (treebank or recipe) and not run:
-        raise HeedError("--treebank and --recipe say what to train: they need --run.")
+        raise HeedError("--treebank and --recipe choose what to train; they need --run.")
     _check_out(out, "table4")
     if run:
-        from heed.pipeline import train_recipe
         from heed.recipe import read_recipe
+        from heed.run.train import train_recipe
 
-        recipe = recipe or ("parsing-wsj" if treebank else "parsing-gum")
-        name = Path(recipe).stem
-        if name not in table4.RECIPES:
-            raise HeedError(f"--recipe {recipe}: expected {', '.join(table4.RECIPES)}, or a TOML file so called.")
+        path = recipe or Path("recipes") / ("parsing-wsj.toml" if treebank else "parsing-gum.toml")
+        if path.stem not in table4.RECIPES:
+            raise HeedError(f"--recipe {path}: expected one of {', '.join(table4.RECIPES)}, each .toml.")
         changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
-        train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
+        train_recipe(read_recipe(path, changes), folder / path.stem, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))
     else:
-        _give(table4.page(folder), out)
+        _show_page(table4.page(folder), out)
 
 
 @paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
 def paper_equations(out: Out = None, as_json: JSON = False) -> None:
-    """The schedule, the position table's linearity, the variance of dot products."""
+    """The learning rate, the linearity of sinusoidal positions, the variance of dot products."""
     from heed.paper import equations
 
     if as_json:
         print_json(equations.facts())
     else:
-        _give(equations.page(), out)
+        _show_page(equations.page(), out)
 
 
 FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
@@ -148,14 +151,16 @@ def _paper_figure(number: int, model: Path, sentence: str | None, word: str | No
     from heed.paper import figures
 
     _check_out(out, f"figure{number}")
-    _give(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
+    _show_page(figures.figure(number, model, sentence=sentence, word=word, lower=lower), out)
 
 
 def _add_figure(number: int, shows: str) -> None:
     def command(
         model: FigureModel,
-        sentence: Annotated[str | None, typer.Option(help="Instead of the paper's.")] = None,
-        word: Annotated[str | None, typer.Option(help="Whose lines to draw, where one word's are.")] = None,
+        sentence: Annotated[str | None, typer.Option(help="Sentence. Default: the paper's.")] = None,
+        word: Annotated[
+            str | None, typer.Option(help="Word whose attention is drawn, where the figure shows one word.")
+        ] = None,
         lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
         out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
     ) -> None:
@@ -165,41 +170,43 @@ def _add_figure(number: int, shows: str) -> None:
     paper_app.command(f"figure{number}", help=shows, epilog=example)(command)
 
 
-_add_figure(3, "All heads of an encoder layer, from one word.")
-_add_figure(4, "One head in full, and two from one word.")
-_add_figure(5, "Two whole heads.")
+_add_figure(3, "All heads of an encoder layer: attention of one word.")
+_add_figure(4, "One head in full, and the attention of one word in two heads.")
+_add_figure(5, "Two heads in full.")
 
 
 @paper_app.command("heads", epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
 def paper_heads(
     model: FigureModel,
-    src: Annotated[Path, typer.Option(help="Sentences, a line each.")],
-    lines: Annotated[int, typer.Option(min=1, help="So many of them.")] = 200,
+    src: Annotated[Path, typer.Option(help="Sentences, one per line.")],
+    lines: Annotated[int, typer.Option(min=1, help="Number of sentences to read.")] = 200,
     out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
     as_json: JSON = False,
 ) -> None:
-    """Heads that do something nameable, each with its measure."""
+    """Heads with a recognisable function, and how clearly each has it."""
     from heed.decoding.translator import Translator
     from heed.paper import figures
 
     if as_json:
-        found = figures.named_heads(Translator.load(model), figures.first_sentences(src, lines))
-        print_json([vars(head) for head in found])
+        heads = figures.named_heads(Translator.load(model), figures.first_sentences(src, lines))
+        print_json([vars(head) for head in heads])
     else:
         _check_out(out, "heads")
-        _give(figures.heads_page(model, src, lines), out)
+        _show_page(figures.heads_page(model, src, lines), out)
 
 
 @paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")
 def paper_all(
     out: Annotated[Path, typer.Option(help="Folder of the pages.")],
-    model: Annotated[Path | None, typer.Option(help="A trained model, for costs and figures.")] = None,
-    src: Annotated[Path | None, typer.Option(help="Sentences for named heads; the first 200 are read.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Trained model whose cost and figures to add.")] = None,
+    src: Annotated[Path | None, typer.Option(help="Sentences for `heads`; the first 200 are read.")] = None,
     lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Table 3 counts for this vocabulary.")] = 37_000,
-    folder: Annotated[Path, typer.Option(help="Where runs lie: Table 3's in table3, parsers.")] = Path("runs"),
+    folder: Annotated[Path, typer.Option(help="Folder of the runs of Table 3 (in table3) and of the parsers.")] = Path(
+        "runs"
+    ),
 ) -> None:
-    """Every page with its plots, and an index."""
+    """All pages with their plots, and an index."""
     from heed.model_folder import read_config
     from heed.paper import table1
     from heed.paper.index import page_names, write_all
@@ -209,8 +216,8 @@ def paper_all(
     require_matplotlib()
     check_pages(out, page_names(model=model, src=src))
     if model is not None:
-        read_config(model)  # before a minute is spent
-    say("Table 1: measuring five layers.")
+        read_config(model)  # a wrong folder shows before minutes are spent
+    say("Table 1: measuring five layer types.")
     layers = table1.page(table1.measured(), table1.model_costs())
     show(
         write_all(out, layers=layers, model=model, src=src, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
@@ -218,15 +225,15 @@ def paper_all(
 
 
 def _check_out(out: Path | None, name: str) -> None:
-    """HeedError, before long work, if the page would replace what is not Heed's."""
+    """HeedError, before long work, if the page would replace a file that Heed did not write."""
     from heed.paper.page import check_pages
 
     if out is not None:
         check_pages(out, [name])
 
 
-def _give(page: Any, out: Path | None) -> None:
-    """A page to standard output, or into a folder with its plots."""
+def _show_page(page: Any, out: Path | None) -> None:
+    """Prints a page, or writes it into a folder with its plots."""
     if out is None:
         print(page.text, end="")
     else:

@@ -1,4 +1,4 @@
-"""What the verbs share: options of one meaning, what they read and what they print."""
+"""What the verbs share: common options, standard input, and printing that is safe for terminals."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,14 +14,17 @@ from heed.data.lines import lines_of_standard_input
 from heed.errors import HeedError
 from heed.text.printable import is_hidden, printable
 
+if TYPE_CHECKING:
+    from heed.runtime.device import DecodingPrecision
+
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
-    str | None, typer.Option(help="Take the corpus from this local folder or address instead of its published one.")
+    str | None, typer.Option(help="Take the corpus from this local folder or address instead of the published one.")
 ]
-Directory = Annotated[Path, typer.Option("--dir", help="Where downloaded corpora lie.")]
+Directory = Annotated[Path, typer.Option("--dir", help="Folder of downloaded corpora.")]
 
 Beam = Annotated[
-    int | None, typer.Option(min=1, help="Hypotheses kept a sentence; 1 is greedy. Default: the model's recipe.")
+    int | None, typer.Option(min=1, help="Hypotheses per sentence; 1 is greedy. Default: the model's recipe.")
 ]
 Alpha = Annotated[
     float | None,
@@ -33,10 +36,10 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="fp32: a line's translation is the same bits whatever is translated beside it; bf16 or int8: faster.",
+        help="fp32; bf16 and int8 are faster. Results in fp32 and int8 do not depend on the batch.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest at hand.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]
 
 
 # Zero-width joiners, which Persian, Hindi and others are written with, and tabs.
@@ -44,17 +47,17 @@ KEPT_IN_TEXT = "\u200c\u200d\t"
 
 
 def say(line: str) -> None:
-    """A message on standard error; results go to standard output. Always one line, whatever strangers put into it."""
+    """Prints a message on standard error, as one line whatever it contains; results go to standard output."""
     message(f"{printable(line)}\n")
 
 
 def show(value: object) -> None:
-    """A line of results for people, with names and values that strangers may have written."""
+    """Prints a line of results for people. Names and values from strangers cannot control the terminal."""
     print(printable(str(value)))
 
 
 def message(text: str) -> None:
-    """Writes on standard error as it is; where nobody can read it, it is lost and the work goes on."""
+    """Writes to standard error as it is. If that is closed, the text is lost and work continues."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -63,12 +66,12 @@ def message(text: str) -> None:
 
 
 def drop(stream: IO[str]) -> None:
-    """From now on what is written to a standard stream, which has failed, goes nowhere."""
+    """Discards all further output to a standard stream that has failed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_text(text: str) -> None:
-    """Prints a translation or a tree: as it is for a program, without hidden characters for a person at a terminal."""
+    """Prints a translation or a tree; to a terminal, without hidden characters."""
     print(printable(text, kept=KEPT_IN_TEXT) if sys.stdout.isatty() else text)
 
 
@@ -100,8 +103,8 @@ def standard_input() -> Iterator[str]:
     return lines_of_standard_input()
 
 
-def decoding_precision(name: str) -> Any:
-    """The name, if it is one that decoding knows; else HeedError lists them."""
+def decoding_precision(name: str) -> "DecodingPrecision":
+    """The name, if decoding has this precision; else HeedError lists those it has."""
     if name not in ("fp32", "bf16", "int8"):
         raise HeedError(f"--precision {name}: expected fp32, bf16 or int8.")
-    return name
+    return cast("DecodingPrecision", name)

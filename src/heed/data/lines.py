@@ -99,6 +99,17 @@ def read_pairs(files: FilePair) -> Iterator[tuple[str, str]]:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
+def read_sides(files: FilePair) -> tuple[list[str], list[str]]:
+    """All lines of each file. Errors as in `read_pairs`."""
+    src_lines, tgt_lines = map(list, zip(*read_pairs(files), strict=True))
+    return src_lines, tgt_lines
+
+
+def count_pairs(files: FilePair) -> int:
+    """Number of pairs of lines, all of which are read. Errors as in `read_pairs`."""
+    return sum(1 for _ in read_pairs(files))
+
+
 class UntilError(Generic[T]):
     """Items up to a faulty one, so that those before it are still used; then `raise_error`."""
 

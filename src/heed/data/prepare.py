@@ -6,7 +6,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -15,13 +15,17 @@ from pydantic import AfterValidator, Field, model_validator
 
 from heed.config import Settings, shown
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.data.lines import FilePair, read_pairs
+from heed.data.lines import FilePair, count_pairs, read_pairs
+from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 REPORT_SECONDS = 60.0
+
+NumberedPairs = list[tuple[int, tuple[str, str]]]
+Encoded = Future[list[list[int]]]  # lines of one side
 
 
 def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -37,8 +41,6 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
-NumberedPairs = list[tuple[int, tuple[str, str]]]
-Encoded = Future[list[list[int]]]  # lines of one side
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
@@ -77,15 +79,6 @@ class DataSettings(Settings):
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """Where the lines are: train may be several pairs of files."""
-
-    train: tuple[FilePair, ...]
-    dev: FilePair
-    tests: dict[str, FilePair] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Prepared:
     """What training reads."""
 
@@ -102,14 +95,16 @@ def prepare(
     folder: Path,
     report: Callable[[str], None],
 ) -> Prepared:
-    """Makes what is still missing in `folder`: tokenizer.json, dev/, train/. Memory does not grow with the corpus."""
+    """Learns the vocabulary and encodes train and dev into `folder`; files that are there already are kept.
+
+    Memory does not grow with the corpus.
+    """
     remove_unfinished(folder)
     _compare_sources(files, folder / "sources.json")
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.exists():
-        for pair in (files.dev, *files.tests.values()):  # small: their faults show before the long work
-            for _ in read_pairs(pair):
-                pass
+        for pair in files.evaluation_sets.values():  # small: their faults show before the long work
+            count_pairs(pair)
         _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
     tokenizer = Tokenizer.load(tokenizer_path)
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
@@ -123,30 +118,28 @@ def prepare(
 
 def _compare_sources(files: TextFiles, path: Path) -> None:
     """Writes size, date and hash of the text files, or compares them: what a run is trained on must not change."""
-    for file in (side for pair in (*files.train, files.dev, *files.tests.values()) for side in pair):
+    for file in (side for pair in files.pairs for side in pair):
         if not file.is_file():
             raise HeedError(f"{file}: no such file.")
-    begun = (path.parent / "tokenizer.json").exists()  # before, nothing was made of the text: it may still be mended
-    known = read_json(path) if begun and path.exists() else {}
-    found: dict[str, Any] = {}
-    for file in dict.fromkeys(path for pair in (*files.train, files.dev) for path in pair):
-        name, before = str(file), known.get(str(file))
+    # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
+    recorded = read_json(path) if (path.parent / "tokenizer.json").exists() and path.exists() else {}
+    current: dict[str, Any] = {}
+    for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
+        name, before = str(file), recorded.get(str(file))
         try:
             state = file.stat()
-            found[name] = {"bytes": state.st_size, "modified": state.st_mtime_ns}
-            if before and {**found[name], "sha256": before["sha256"]} == before:
-                found[name] = before  # nobody has written to it
+            current[name] = {"bytes": state.st_size, "modified": state.st_mtime_ns}
+            if before and {**current[name], "sha256": before["sha256"]} == before:
+                current[name] = before  # same size and date: not read again
             else:
-                found[name]["sha256"] = sha256_of(file)
+                current[name]["sha256"] = sha256_of(file)
         except OSError as error:
             raise HeedError(f"{file}: cannot be read ({error.strerror}).") from None
-        if before and found[name]["sha256"] != before["sha256"]:
-            raise HeedError(
-                f"{file}: changed since this run prepared it; put the old text back, or take another --run."
-            )
-    if found != known:
+        if before and current[name]["sha256"] != before["sha256"]:
+            raise HeedError(f"{file}: changed since this run prepared it; restore the old text, or use another --run.")
+    if current != recorded:
         with whole_file(path) as temporary:
-            write_json(temporary, known | found)
+            write_json(temporary, recorded | current)
 
 
 def _train_tokenizer(
@@ -154,20 +147,22 @@ def _train_tokenizer(
 ) -> None:
     n_pairs, symbols = 0, set[str]()
     for pair in files.train:
-        for _, tgt in read_pairs(pair):  # which says so if one side has more lines
+        for _, tgt in read_pairs(pair):
             n_pairs += 1
             if tgt_symbols:
                 symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
     every = max(1, -(-n_pairs // settings.sample_pairs))
-    some = f" from every {every}th of {n_pairs:,} pairs" if every > 1 else ""
-    shared = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"
-    beside = f", with {len(symbols):,} target symbols" if tgt_symbols else ""
-    report(f"Learning {shared} of {settings.vocab_size:,}{some}{beside}.")
+    vocabulary = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"
+    sample = f" from one in {every:,} of {n_pairs:,} pairs" if every > 1 else ""
+    with_symbols = f", with {len(symbols):,} target symbols" if tgt_symbols else ""
+    report(f"Learning {vocabulary} of {settings.vocab_size:,}{sample}{with_symbols}.")
     pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
     lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
     tokenizer = train_tokenizer(lines, settings, sorted(symbols))
     if len(tokenizer) < settings.vocab_size:
-        report(f"The corpus gives {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; going on.")
+        report(
+            f"The corpus yields {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; continuing."
+        )
     tokenizer.save(path)
 
 
@@ -190,12 +185,12 @@ def _write_split(
         encoded = _encoded(pairs, tokenizer, data, name == "train", lines, drop, report)
         corpus = write_corpus(folder / name, encoded, vocab_size=len(tokenizer), lines=lines)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
-    facts = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
+    summary = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
     with whole_file(folder / f"{name}.report.json") as temporary:
-        write_json(temporary, facts)
-    why = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-    told = f"; left out: {why} (listed in {folder / name}.dropped.tsv)." if why else "."
-    report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{told}")
+        write_json(temporary, summary)
+    reasons = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+    left_out = f"; left out: {reasons} (listed in {folder / name}.dropped.tsv)" if reasons else ""
+    report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{left_out}.")
 
 
 def _encoded(
@@ -207,11 +202,14 @@ def _encoded(
     drop: Callable[[int, str], None],
     report: Callable[[str], None],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids of the pairs that pass, whose line numbers it adds to `lines`; lengths matter only if `limited`."""
-    told = time.monotonic()
+    """Ids of the pairs that pass the filters; appends their line numbers to `lines`.
+
+    limited: whether pairs that are empty, long or of very different lengths are dropped.
+    """
+    last_report = time.monotonic()
     for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
-        if time.monotonic() - told > REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last_report > REPORT_SECONDS:
+            last_report = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             shorter, longer = sorted(map(len, ids))
@@ -237,9 +235,9 @@ def _encoded(
 def _encoded_chunks(
     pairs: tuple[FilePair, ...], tokenizer: Tokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
-    """(numbered pairs of lines, ids of the sources, ids of the targets), some lines at a time.
+    """(numbered pairs of lines, ids of the sources, ids of the targets), CHUNK_LINES lines at a time.
 
-    The tokenizer works on the next lines, on all cores, while the last ones are written.
+    The tokenizer encodes the next chunks on all cores while earlier ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
     ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
@@ -250,5 +248,5 @@ def _encoded_chunks(
                 tgt = pool.submit(tokenizer.encode_targets, [pair[1] for _, pair in chunk])
                 ahead.append((chunk, src, tgt))
             if not chunk or len(ahead) > 2:
-                begun, src, tgt = ahead.popleft()
-                yield begun, src.result(), tgt.result()
+                oldest, src, tgt = ahead.popleft()
+                yield oldest, src.result(), tgt.result()

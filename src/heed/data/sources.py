@@ -21,6 +21,7 @@ from typing import IO
 
 from heed.config import shown
 from heed.data.lines import FilePair, decoded_lines
+from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 
@@ -29,15 +30,6 @@ DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far,
 # The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
 MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusFiles:
-    """Paths of plain or .gz text, a sentence a line, as (src, tgt) pairs."""
-
-    train: tuple[FilePair, ...]
-    dev: FilePair
-    tests: dict[str, FilePair]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +157,11 @@ def fetch(
     report: Report,
     progress: DownloadProgress | None = None,
     fetching: bool = True,
-) -> CorpusFiles:
-    """The files of a named corpus, verified; what is missing is downloaded into DIRECTORY/NAME.
+) -> TextFiles:
+    """The files of a named corpus, verified; those that are missing are downloaded into DIRECTORY/NAME.
 
-    Or, with `fetching` False, named by NotHere.
-
-    `mirror` is a folder, whose files are used where they lie, or an address under which the same names are found.
+    With `fetching` False nothing is downloaded: NotHere names the first file that is missing. `mirror` is a folder,
+    whose files are used where they are, or an address that serves files of the same names.
     HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
     """
     info = _find(name, src, tgt, variant)
@@ -183,19 +174,21 @@ def fetch(
         fetching=fetching,
         max_bytes=info.download_bytes and max(MIN_BOUND_BYTES, BOUND_RATIO * info.download_bytes),
     )
-
-    def pair(of_language: Callable[[str], Path]) -> FilePair:
-        return of_language(src), of_language(tgt)
-
     if info is MULTI30K:
+        return _multi30k(store, src, tgt, variant)
+    return _wmt14(store, src, tgt, info)
 
-        def caption(split: str) -> FilePair:
-            return pair(lambda language: store.text(_caption_file(split, language, variant)))
 
-        return CorpusFiles(
-            train=(caption("train"),), dev=caption("val"), tests={"test2016": caption("test_2016_flickr")}
-        )
+def _multi30k(store: "Store", src: str, tgt: str, variant: str) -> TextFiles:
+    def captions(split: str) -> FilePair:
+        src_file, tgt_file = (store.text(_caption_file(split, language, variant)) for language in (src, tgt))
+        return src_file, tgt_file
 
+    train, dev, test = (captions(split) for split in ("train", "val", "test_2016_flickr"))
+    return TextFiles(train=(train,), dev=dev, tests={"test2016": test})
+
+
+def _wmt14(store: "Store", src: str, tgt: str, info: CorpusInfo) -> TextFiles:
     other = "de" if info is WMT14_DE else "fr"
     members = [
         (_EUROPARL, f"training/europarl-v7.{other}-en.{{}}"),
@@ -205,14 +198,15 @@ def fetch(
     if info is WMT14_FR:
         members += [(_UN, "un/undoc.2000.fr-en.{}"), (_GIGA, "giga-fren.release2.fixed.{}.gz")]
 
-    def member(archive: Remote, path: str) -> FilePair:
-        return pair(lambda language: store.member(Member(archive=archive, path=path.format(language))))
+    def pair(archive: Remote, src_path: str, tgt_path: str) -> FilePair:
+        src_file, tgt_file = (store.member(Member(archive=archive, path=path)) for path in (src_path, tgt_path))
+        return src_file, tgt_file
 
     test = {"en": f"dev/newstest2014-{other}en-ref.en.sgm", other: f"dev/newstest2014-{other}en-src.{other}.sgm"}
-    return CorpusFiles(
-        train=tuple(member(archive, path) for archive, path in members),
-        dev=member(_DEV, "dev/newstest2013.{}"),
-        tests={"newstest2014": pair(lambda language: store.member(Member(archive=_DEV, path=test[language])))},
+    return TextFiles(
+        train=tuple(pair(archive, path.format(src), path.format(tgt)) for archive, path in members),
+        dev=pair(_DEV, f"dev/newstest2013.{src}", f"dev/newstest2013.{tgt}"),
+        tests={"newstest2014": pair(_DEV, test[src], test[tgt])},
     )
 
 

@@ -1,6 +1,5 @@
 """Table 3: variations of the base model, and the same ones at a size that a laptop trains."""
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -8,17 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heed.config import merged, read_toml, toml_text, validated
+from pydantic import Field
+
+from heed.config import Settings, merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.paper.page import Page, command, plain, prose
-from heed.pipeline import begun, corpus_files, train_recipe
 from heed.recipe import Recipe, read_preset
+from heed.run.folder import open_run_folder
+from heed.run.train import train_recipe
 from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
+from heed.tasks.task import task_of
 from heed.text.printable import printable
-from heed.training.checkpoint import checkpoint_steps
+from heed.training.checkpoint import checkpoint_steps, read_progress
+from heed.training.logbook import read_entries
 from heed.training.settings import TrainingSettings
 
 VOCAB_SIZE = 37_000  # about; section 5.1
@@ -94,8 +98,8 @@ FINDINGS = (
     Finding("learned positions are as good as sinusoids", "base", "table3-E-learned", "bleu", alike=True),
 )
 FOLDER = Path("runs/table3")
-RESULT = "result.json"  # of a run, in its folder
-ALIKE = 0.5  # BLEU; differences below are called none
+RESULT = "result.json"  # in the folder of a finished run
+ALIKE = 0.5  # BLEU; smaller differences count as none
 # 97.5 % quantiles of Student's t for 1, 2, 3 … degrees of freedom: how many standard errors decide, both sides open.
 STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -191,14 +195,16 @@ def run_rows(
     mirror: str | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns what `measured` then finds.
+    """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns `measured`.
 
-    A row and seed that is there already is not trained again; one that was interrupted goes on; one that another
-    process trains is left to it, so several may share the work. One seed of all rows comes before the next one.
+    Finished runs are skipped, interrupted ones resumed, and those that another process trains are left to it, so
+    several processes may share the work. All rows are trained with one seed before the next.
     """
-    _keep_recipe(recipe, folder)
-    with locked(folder / "data", wait=True):  # all runs read the ids that the first one prepares: no row changes them
-        files = corpus_files(recipe, folder, directory=directory, mirror=mirror, report=report)
+    if recipe.parsing is not None:
+        raise HeedError("--recipe: Table 3 is about translation, but this recipe trains a parser; take another.")
+    _write_recipe(recipe, folder)
+    with locked(folder / "data", wait=True):  # prepared once for all runs: no row changes data or tokenizer
+        files = task_of(recipe).text_files(folder, directory=directory, mirror=mirror, report=report)
         prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
     for seed in range(1, n_seeds + 1):
         for row in rows:
@@ -227,19 +233,30 @@ def run_rows(
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """What `run_rows` has found so far: preset → seed → perplexity, bleu, signature, parameters, minutes."""
-    found: dict[str, Any] = {}
+    """Results of the finished runs: preset → seed → perplexity, bleu, signature, parameters, minutes."""
+    results: dict[str, Any] = {}
     for row in ROWS:
         for path in sorted((folder / row.preset).glob(f"seed-*/{RESULT}")):
-            found.setdefault(row.preset, {})[path.parent.name.removeprefix("seed-")] = read_json(path)
-    return found
+            result = validated(_Result, read_json(path), where=str(path))
+            results.setdefault(row.preset, {})[path.parent.name.removeprefix("seed-")] = result.model_dump()
+    return results
 
 
-def _keep_recipe(recipe: Recipe, folder: Path) -> None:
-    """Writes FOLDER/recipe.toml, or compares it: rows that were trained otherwise cannot stand in one table.
+class _Result(Settings):
+    """What `run_rows` writes to result.json."""
 
-    Settings that an older Heed did not write have their defaults. A folder without it is another's if it holds what
-    `run_rows` would write.
+    perplexity: float = Field(allow_inf_nan=True)
+    bleu: float
+    signature: str
+    parameters: int
+    minutes: float
+
+
+def _write_recipe(recipe: Recipe, folder: Path) -> None:
+    """Writes FOLDER/recipe.toml; HeedError if it exists with other settings, since all rows must share them.
+
+    Settings that an older Heed did not write have their defaults. A folder without recipe.toml is not used if it holds
+    names that `run_rows` would write.
     """
     path = folder / "recipe.toml"
     if os.path.lexists(path):
@@ -256,23 +273,24 @@ def _keep_recipe(recipe: Recipe, folder: Path) -> None:
 
 
 def _share_data(folder: Path, run: Path, recipe: Recipe) -> None:
-    """Begins the run with a link to the ids of all runs. Busy if another process is at it."""
+    """Creates the run folder with a link to the ids that all runs share. Busy if another process has locked it."""
     if not (run / "data").exists():
-        with begun(recipe, run, report=lambda line: None):
+        with open_run_folder(recipe, run, report=lambda line: None):
             (run / "data").symlink_to(os.path.relpath(folder / "data", run), target_is_directory=True)
 
 
 def _minutes(run: Path) -> float:
+    """Minutes of training, validation left out."""
     last = checkpoint_steps(run / "checkpoints")[-1]
-    return float(read_json(run / "checkpoints" / str(last) / "trainer.json")["seconds"]) / 60
+    return read_progress(run / "checkpoints" / str(last)).seconds / 60
 
 
 def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, float] | None:
-    """(seen, contradicted or undecided; the difference in the paper's favour; its standard error); None if not run.
+    """("seen", "contradicted" or "undecided", difference in the paper's favour, its standard error); None if not run.
 
-    The spread over seeds is pooled over all rows: each by itself has too few. A difference decides if its 95 %
-    confidence interval (Student's t) does not hold 0; two rows are alike if it lies within ±ALIKE, and are not if it
-    lies outside. A row with one seed decides nothing: nobody knows whether it is like others of its kind.
+    The variance over seeds is pooled over all rows, since each row has few seeds. A difference decides if its 95 %
+    confidence interval (Student's t) excludes 0. Two rows are alike if the interval lies within ±ALIKE, and differ if
+    it lies outside. A row with a single seed decides nothing.
     """
     if finding.better not in results or finding.worse not in results:
         return None
@@ -292,7 +310,7 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
 
 
 def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
-    """Of one row, by seed."""
+    """One measure of a row, by seed."""
     return [float(result[measure]) for result in seeds.values()]
 
 
@@ -305,11 +323,24 @@ def pooled_deviation(results: dict[str, Any], measure: Measure) -> tuple[float, 
 
 
 def page(vocab_size: int, folder: Path) -> Page:
-    """The table as Markdown, with what `run_rows` has found in the folder and what that says of each finding."""
+    """The table as Markdown, with the results of the folder's runs and what they say about each finding."""
     results = measured(folder)
+    missing = _missing(results)
+    made_by = command(
+        "table3", vocab=None if vocab_size == VOCAB_SIZE else vocab_size, folder=None if folder == FOLDER else folder
+    )
+    lines = ["# Table 3: variations of the base model", "", *_published_section(vocab_size)]
+    lines += ["", "## The same ratios at a laptop's size", ""]
+    if results:
+        lines += [prose(printable(_setup(folder))), "", *_measured_section(folder, results), ""]
+        lines += [*_findings_section(results), "", *(f"Not measured yet: {line}\n" for line in missing)]
+    else:
+        lines += [*(f"Not measured yet: {line}" for line in missing), ""]
+    return Page("table3", "\n".join(lines), made_by, missing=missing)
+
+
+def _published_section(vocab_size: int) -> list[str]:
     lines = [
-        "# Table 3: variations of the base model",
-        "",
         prose(
             f"""Published on newstest2013, without averaging; an empty cell is as in base. Parameters are counted by
             Heed for a shared vocabulary of {vocab_size:,}; the paper's column fits one of about
@@ -331,59 +362,59 @@ def page(vocab_size: int, folder: Path) -> Page:
             f"| {row.row} | `{row.preset}` | {' | '.join(cells)} | {row.perplexity:.2f} | {row.bleu} | {params} | "
             f"{fact['parameters'] / 1e6:.1f} |"
         )
-    lines += ["", "## The same ratios at a laptop's size", ""]
-    missing = _missing(results)
-    made_by = command(
-        "table3", vocab=None if vocab_size == VOCAB_SIZE else vocab_size, folder=None if folder == FOLDER else folder
-    )
-    if not results:
-        lines += [*(f"Not measured yet: {line}" for line in missing), ""]
-        return Page("table3", "\n".join(lines), made_by, missing=missing)
-    lines += [prose(printable(_how(folder))), ""]
-    steps = _course(folder / "base" / "seed-1")
+    return lines
+
+
+def _measured_section(folder: Path, results: dict[str, Any]) -> list[str]:
+    steps = validation_perplexities(folder / "base" / "seed-1")
     after = "".join(f" after {step:,} |" for step in steps)
-    lines += [f"| preset | parameters | seeds |{after} dev perplexity | dev BLEU | minutes |"]
-    lines += ["|---|---|---|" + "---|" * (len(steps) + 3)]
+    lines = [
+        f"| preset | parameters | seeds |{after} dev perplexity | dev BLEU | minutes |",
+        "|---|---|---|" + "---|" * (len(steps) + 3),
+    ]
     for row in ROWS:
         if row.preset in results:
             seeds = results[row.preset]
             first = next(iter(seeds))
-            course = _course(folder / row.preset / f"seed-{first}")
+            course = validation_perplexities(folder / row.preset / f"seed-{first}")
             cells = [f"{course[step]:.2f}" if step in course else "" for step in steps]
             cells += [_mean_and_deviation(values(seeds, measure)) for measure in ("perplexity", "bleu")]
             cells += [f"{sum(result['minutes'] for result in seeds.values()):.0f}"]
             parameters = seeds[first]["parameters"]
             lines.append(f"| `{row.preset}` | {parameters:,} | {len(seeds)} | {' | '.join(cells)} |")
     total = sum(result["minutes"] for seeds in results.values() for result in seeds.values())
-    signature = next(iter(results["base"].values()))["signature"]
-    lines += [
-        "",
-        prose(
-            f"""“After” is the dev perplexity of the row's first seed on the way: nearly all rows were still learning
-            when they stopped, and those that leave the plateau of the first steps late stand worse than they would with
-            more. Minutes are of training, on whatever else the machine did. {total:,.0f} in all.
-            BLEU: {plain(signature)}."""
-        ),
-        "",
-        "| the paper finds | here | difference in its favour |",
-        "|---|---|---|",
-    ]
+    signature = next(result["signature"] for seeds in results.values() for result in seeds.values())
+    explanation = prose(
+        f"""“After” is the dev perplexity of the row's first seed at that step: nearly all rows were still learning
+        when they stopped, so rows that leave the plateau of the first steps late rank lower than they would after
+        longer training. Minutes are of training, next to whatever else the machine did: {total:,.0f} in all.
+        BLEU: {plain(signature)}."""
+    )
+    return [*lines, "", explanation]
+
+
+def _findings_section(results: dict[str, Any]) -> list[str]:
+    lines = ["| the paper finds | here | difference in its favour |", "|---|---|---|"]
     for finding in FINDINGS:
-        found = verdict(finding, results)
+        if (judged := verdict(finding, results)) is None:
+            lines.append(f"| {finding.claim} | not run | |")
+            continue
+        state, difference, error = judged
         unit = "BLEU" if finding.measure == "bleu" else "perplexity"
-        within = f" ± {found[2]:.2f}" if found and found[2] else ""
-        shown = "not run | " if found is None else f"{found[0]} | {found[1]:+.2f}{within} {unit}"
-        lines.append(f"| {finding.claim} | {shown} |")
+        lines.append(
+            f"| {finding.claim} | {state} | {difference:+.2f}" + (f" ± {error:.2f}" if error else "") + f" {unit} |"
+        )
     (bleu_spread, freedom), (spread, _) = (pooled_deviation(results, m) for m in ("bleu", "perplexity"))
-    said = "One seed of each: no spread is known, so nothing is decided."
-    if freedom:
-        quantile = STUDENT[min(freedom, len(STUDENT)) - 1]
-        said = f"""± is the standard error, from the standard deviation over seeds of all rows together:
-            {bleu_spread:.2f} BLEU, {spread:.2f} perplexity, {freedom} degrees of freedom. Where a row has one seed
-            nothing is decided; else {quantile:.2f} standard errors do (95 %, Student's t). Alike are two rows that
-            differ by less than {ALIKE} BLEU, that margin included."""
-    lines += ["", prose(said), "", *(f"Not measured yet: {line}\n" for line in missing)]
-    return Page("table3", "\n".join(lines), made_by, missing=missing)
+    if not freedom:
+        return [*lines, "", "One seed per row: the variance is unknown, so nothing is decided."]
+    quantile = STUDENT[min(freedom, len(STUDENT)) - 1]
+    explanation = prose(
+        f"""± is the standard error, from the standard deviation over seeds of all rows together: {bleu_spread:.2f}
+        BLEU, {spread:.2f} perplexity, {freedom} degrees of freedom. A row with one seed decides nothing; otherwise a
+        difference of {quantile:.2f} standard errors does (95 %, Student's t). Two rows are alike if they differ by less
+        than {ALIKE} BLEU, that margin included."""
+    )
+    return [*lines, "", explanation]
 
 
 def _missing(results: dict[str, Any]) -> list[str]:
@@ -392,28 +423,31 @@ def _missing(results: dict[str, Any]) -> list[str]:
         return []
     return [
         f"Table 3 at a laptop's size: {n_rows} of {len(ROWS)} rows, {n_twice} of them with two seeds; "
-        "`heed paper table3 --run` goes on."
+        "`heed paper table3 --run` continues."
     ]
 
 
-def _course(run: Path) -> dict[int, float]:
-    """Step → dev perplexity of a run's validations but the last."""
-    log = run / "metrics.jsonl"
-    entries = map(json.loads, log.read_text(encoding="utf-8").splitlines()) if log.exists() else ()
-    found = {entry["step"]: entry["perplexity"] for entry in entries if entry["kind"] == "validation"}
-    return {step: found[step] for step in sorted(found)[:-1]}
+def validation_perplexities(run: Path) -> dict[int, float]:
+    """Step → dev perplexity of a run's validations, the last one left out. Damaged log entries are skipped."""
+    perplexities = {
+        entry["step"]: entry["perplexity"]
+        for entry in read_entries(run / "metrics.jsonl")
+        if entry.get("kind") == "validation" and isinstance(entry.get("perplexity"), (int, float))
+    }
+    return {step: perplexities[step] for step in sorted(perplexities)[:-1]}
 
 
-def _how(folder: Path) -> str:
-    values = read_toml(folder / "recipe.toml")
-    model, training = values["model"], values["training"]
-    corpus = plain(values["data"].get("corpus", "own files"))
+def _setup(folder: Path) -> str:
+    path = folder / "recipe.toml"
+    recipe = validated(Recipe, read_toml(path), where=str(path))
+    model, training = recipe.model, recipe.training
+    corpus = plain(recipe.data.corpus or "own files")
     return (
-        f"`heed paper table3 --run`: base is N {model['n_layers']}, d_model {model['d_model']}, d_ff {model['d_ff']}, "
-        f"h {model['n_heads']}, dropout {model['dropout']}; {training['max_steps']:,} steps of "
-        f"{training['batch_tgt_tokens']:,} target tokens on {corpus}, the last "
-        f"checkpoint, beam {values['decoding']['beam_size']}, dev set. Every row has the same ratio to it as in the "
-        "paper; all rows the same number of steps, big as well, which has three times as many there."
+        f"`heed paper table3 --run`: base is N {model.n_layers}, d_model {model.d_model}, d_ff {model.d_ff}, "
+        f"h {model.n_heads}, dropout {model.dropout}; {training.max_steps:,} steps of "
+        f"{training.batch_tgt_tokens:,} target tokens on {corpus}, the last "
+        f"checkpoint, beam {recipe.decoding.beam_size}, dev set. Every row has the same ratio to it as in the paper; "
+        "all rows train for the same number of steps, big too, which has three times as many in the paper."
     )
 
 

@@ -11,53 +11,51 @@ from typing import Any
 from pydantic import Field
 
 from heed.data.prepare import Tests
+from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
 from heed.runtime.files import whole_file
 
-EXCHANGED = 0.15  # of the constituents of a made tree, but for those within exchanged ones
+EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 
 
 class ParsingSettings(LinearisationSettings):
-    """What to train a parser on. A list names files (globs), or sections of the LDC's layout: 02-21 is wsj/02 to 21."""
+    """What to train a parser on. A list names files (globs) or sections in the LDC's layout: 02-21 is wsj/02 to 21."""
 
-    treebank: str = Field(min_length=1, description="folder of the trees, also looked for in --mirror and --dir")
+    treebank: str = Field(min_length=1, description="folder of the trees; also searched for in --mirror and --dir")
     train: list[str] = Field(min_length=1, description="trees to learn from")
-    dev: list[str] = Field(min_length=1, description="trees to watch the training with")
+    dev: list[str] = Field(min_length=1, description="trees to validate by")
     tests: Tests = Field(default_factory=dict, description="name = trees to score")
     fragments: int = Field(
-        default=0,
-        ge=0,
-        le=10_000,
-        description="constituents of up to so many words are learned as sentences besides; 0: none",
+        default=0, ge=0, le=10_000, description="also learn constituents of up to this many words as sentences; 0: none"
     )
     substituted: int = Field(
         default=0,
         ge=0,
         le=10_000,
-        description="made trees for each gold one: constituents exchanged for others of the same label; 0: none",
+        description="also learn this many variants of each gold tree, constituents exchanged for others of their label",
     )
     parsed: list[str] = Field(
         default_factory=list,
-        description="trees that a parser made (heed parse --min-confidence), to learn from as well",
+        description="also learn from these trees, which a parser wrote (heed parse --min-confidence)",
     )
     gold_weight: int = Field(
         default=1,
         ge=1,
         le=10_000,
-        description="a tree of train counts as so many of those made or parsed, where there are any",
+        description="times that each gold tree is repeated if there are substituted or parsed ones",
     )
 
     def linearisation(self) -> dict[str, Any]:
-        """What a parser must know of it."""
+        """The settings that a trained parser needs: how trees are sequences of symbols."""
         return self.model_dump(include=set(LinearisationSettings.model_fields))
 
 
 def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:
-    """Where the trees lie. HeedError says where they were looked for."""
+    """The folder that holds the trees. HeedError lists the places that were searched."""
     places = [Path(place) / settings.treebank for place in (mirror, directory) if place is not None]
-    for place in places:  # an absolute name stands for itself in each of them
+    for place in places:  # an absolute path is the same in each of them
         if place.is_dir():
             return place
     tried = ", ".join(dict.fromkeys(map(str, places)))
@@ -70,35 +68,35 @@ def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str |
 def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
     """The files of these sections and globs, in order, each once.
 
-    HeedError names an entry that has none, and a section that is there twice.
+    HeedError names an entry without files, and a section that exists twice.
     """
-    found: list[Path] = []
+    matches: list[Path] = []
     for entry in entries:
         if match := SECTIONS.fullmatch(entry):
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
                 raise HeedError(f"sections {entry}: the range runs backwards.")
-            found += _section_files(folder, [f"{number:02d}" for number in range(first, last + 1)])
+            matches += _section_files(folder, [f"{number:02d}" for number in range(first, last + 1)])
             continue
         pattern, base = (Path(entry).name, Path(entry).parent) if Path(entry).is_absolute() else (entry, folder)
         try:
             files = sorted(path for path in base.glob(pattern) if path.is_file())
-        except ValueError as error:  # of a pattern that is none
+        except ValueError as error:  # not a valid pattern
             raise HeedError(f"{entry!r} names no files: {error}.") from None
         if not files:
             hint = " Sections have two digits: 02-21." if entry[:1].isdecimal() else ""
             raise HeedError(f"{base}: no file {pattern}.{hint}")
-        found += files
-    return list(dict.fromkeys(found))
+        matches += files
+    return list(dict.fromkeys(matches))
 
 
 def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
-    """Their files of trees: beside these the LDC ships raw text, tags and other trees under the same numbers."""
+    """The sections' files of trees; the LDC also ships raw text, tags and other trees under the same numbers."""
     by_section: dict[str, dict[Path, list[Path]]] = defaultdict(dict)
     seen: set[Path] = set()
     for place, inner, names in os.walk(folder, followlinks=True):
         here = Path(place)
-        if (real := here.resolve()) in seen:  # links that run in circles, or lead to one place twice
+        if (real := here.resolve()) in seen:  # circular links, or two links to one place
             inner.clear()
             continue
         seen.add(real)
@@ -125,49 +123,60 @@ def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterat
 
 def write_lines(
     settings: ParsingSettings, out: Path, *, directory: Path, mirror: str | None, report: Callable[[str], None]
-) -> dict[str, tuple[Path, Path]]:
-    """Writes OUT/NAME.words and OUT/NAME.symbols for train, dev and each test unless they are there.
+) -> TextFiles:
+    """The treebank as parallel text: OUT/NAME.words and OUT/NAME.symbols, written for the sets that lack them.
 
-    Beside dev and the tests come OUT/NAME.trees, which `gold_trees` reads.
+    dev and the tests have OUT/NAME.trees too, which `gold_trees` reads.
     """
     sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
-    written = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
+    pairs = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
 
     def complete(name: str) -> bool:
-        trees = [] if name == "train" else [_beside(written[name][0])]
-        return all(path.exists() for path in (*written[name], *trees))
+        trees = [] if name == "train" else [_trees_path(pairs[name][0])]
+        return all(path.exists() for path in (*pairs[name], *trees))
 
-    missing = [name for name in sets if not complete(name)]
-    if not missing:
-        return written
-    folder = treebank_folder(settings, directory=directory, mirror=mirror)
-    for name in missing:
-        files_of(folder, sets[name])  # before hours are spent on the others
-    for name in missing:
-        gold = list(trees_of(folder, sets[name], functions=settings.functions))
-        trees: Iterable[Tree] = gold
-        if name == "train":
-            trees = training_trees(settings, folder, gold)
-        else:
-            with whole_file(_beside(written[name][0])) as temporary:
-                temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
-        n_trees = _write(trees, *written[name], leaves=settings.leaves)
-        beside = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
-        report(f"{name}: {n_trees:,} trees{beside}.")
-    return written
+    if missing := [name for name in sets if not complete(name)]:
+        folder = treebank_folder(settings, directory=directory, mirror=mirror)
+        for name in missing:
+            files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
+        for name in missing:
+            gold = list(trees_of(folder, sets[name], functions=settings.functions))
+            trees: Iterable[Tree] = gold
+            if name == "train":
+                trees = training_trees(settings, folder, gold)
+            else:
+                with whole_file(_trees_path(pairs[name][0])) as temporary:
+                    temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
+            n_trees = _write(trees, *pairs[name], leaves=settings.leaves)
+            report(f"{name}: {n_trees:,} trees" + ("." if n_trees == len(gold) else f" from {len(gold):,} gold ones."))
+    return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
 
 def gold_trees(words: Path) -> list[Tree]:
-    """The trees of a set whose words `write_lines` wrote."""
-    return list(read_trees(_beside(words)))
+    """The trees of a set, by the path of its words that `write_lines` returned."""
+    return list(read_trees(_trees_path(words)))
 
 
-def _beside(words: Path) -> Path:
+def _trees_path(words: Path) -> Path:
     return words.with_suffix(".trees")
 
 
+def count_trees(
+    settings: ParsingSettings, *, directory: Path, mirror: str | None, report: Callable[[str], None]
+) -> int:
+    """Number of training trees that `write_lines` would write. Reads all sets, so that their errors show."""
+    folder = treebank_folder(settings, directory=directory, mirror=mirror)
+    for entries in (settings.dev, *settings.tests.values()):
+        for _ in trees_of(folder, entries, functions=settings.functions):
+            pass
+    gold = list(trees_of(folder, settings.train, functions=settings.functions))
+    n_trees = sum(1 for _ in training_trees(settings, folder, gold))
+    report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}; dev and test trees are readable.")
+    return n_trees
+
+
 def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]) -> Iterator[Tree]:
-    """The gold trees, as often as they count, and what is learned besides: fragments, made and parsed trees."""
+    """The gold trees, repeated `gold_weight` times if there are others; then fragments, substituted and parsed ones."""
     copies = settings.gold_weight if settings.parsed or settings.substituted else 1
     for _ in range(copies):
         yield from gold
@@ -178,7 +187,7 @@ def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]
 
 
 def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
-    """Its constituents of 2 to n_words words, but for itself, each as a tree; of a chain over the same words one."""
+    """The constituents of 2 to n_words words below the root, each as a tree; one of those that span the same words."""
     for child in tree.children:
         if child.word is not None:
             continue
@@ -189,10 +198,10 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
 
 
 def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
-    """Each tree n_each times, some constituents exchanged for random ones of the same label below the same label.
+    """n_each variants of each tree: constituents exchanged for random ones with the same label and parent's label.
 
-    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who ask for the same label alone. Whole
-    sentences, right below the root, stay; what equals its own tree is left out. The same trees give the same result.
+    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who require only the same label. Constituents
+    right below the root are whole sentences and stay; a variant that equals its tree is left out. Deterministic.
     """
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
@@ -219,7 +228,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
         for tree in trees:
             gather(tree)
         for tree in trees:
-            yield from (made for _ in range(n_each) if (made := exchanged(tree)) != tree)
+            yield from (variant for _ in range(n_each) if (variant := exchanged(tree)) != tree)
 
 
 def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the progress line, TensorBoard, callbacks."""
+"""A run's log: metrics.jsonl, TensorBoard's where it is installed, and callbacks."""
 
 import json
 import os
@@ -9,15 +9,15 @@ from typing import Any, BinaryIO
 
 from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
-from heed.runtime.files import own_file, whole_file
+from heed.runtime.files import own_file, regular_file, whole_file
 from heed.training.callbacks import NO_CALLBACKS, Callbacks, StepRecord, ValidationRecord
 
 
 class Logbook:
-    """What a run measured, by step: a line of metrics.jsonl each, and the same for TensorBoard where it is installed.
+    """Appends what a run measures to metrics.jsonl, one entry per line, and to TensorBoard.
 
-    After a resume, entries past the checkpoint are dropped: those steps are run again. keep_faults: but for those of
-    faults, where training went back because of them. Lines that are no entries are dropped too.
+    When a run resumes, entries after its checkpoint are dropped, since those steps are repeated; with keep_faults those
+    of faults are kept, because of which training went back. Damaged lines are dropped too.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Logbook:
         self._path = run / "metrics.jsonl"
         self.report, self._writing, self._callbacks = report, writing, callbacks
         self._board: Any = None
-        if not writing:  # one of many workers, and not the first
+        if not writing:  # one of several workers, and not the first
             return
         try:
             if os.path.lexists(self._path):
@@ -43,7 +43,7 @@ class Logbook:
             raise HeedError(f"{error.filename or self._path}: cannot be opened ({error.strerror}).") from None
 
     def _drop_past(self, resumed_step: int, keep_faults: bool) -> None:
-        # Opened first: a link is refused here, not replaced.
+        # Opening the old file first refuses a link, which would otherwise be replaced.
         with (
             open(self._path, "rb", opener=own_file) as old,
             whole_file(self._path) as temporary,
@@ -54,7 +54,7 @@ class Logbook:
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
-        """Adds one entry; `kind` is train, validation, fault or test. Calls back with those of train and validation."""
+        """Adds one entry; `kind` is train, validation, fault or test."""
         if not self._writing:
             return
         entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}
@@ -81,6 +81,21 @@ class Logbook:
             self._board.close()
 
 
+def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a metrics.jsonl, oldest first, each with an integer `step`; none if there is no file.
+
+    Damaged lines are skipped. HeedError if it cannot be read or is not a regular file.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        with regular_file(path) as file:
+            for _, entry in _entries(file):
+                yield entry
+    except OSError as error:
+        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
 def _board(folder: Path, resumed_step: int) -> Any:
     """TensorBoard's writer, or None where it is not installed."""
     try:
@@ -91,13 +106,13 @@ def _board(folder: Path, resumed_step: int) -> Any:
 
 
 def _entries(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The lines that hold an entry, each with it; one that a crash cut off, or that is damaged, does not."""
-    begins = True  # whether the next piece begins a line
+    """(line, entry) of each undamaged line. Lines longer than MAX_LINE_BYTES count as damaged."""
+    starts_line = True
     while piece := file.readline(MAX_LINE_BYTES):
-        ends = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
-        if begins and ends and (entry := _entry(piece)) is not None:
+        ends_line = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
+        if starts_line and ends_line and (entry := _entry(piece)) is not None:
             yield piece, entry
-        begins = ends
+        starts_line = ends_line
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

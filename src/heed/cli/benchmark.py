@@ -1,0 +1,81 @@
+"""heed bench: training and decoding speed on this machine."""
+
+from typing import Annotated
+
+import typer
+
+from heed.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json
+from heed.errors import HeedError
+
+bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@bench_app.command("train", epilog="Example: heed bench train --preset tiny")
+def bench_train(
+    preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
+    vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=64, help="Tokens per side and step, padding included. Default: the preset's, on a CPU 4,096 at most."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    device: Device = None,
+    as_json: JSON = False,
+) -> None:
+    """Measure training: tokens a second, and the share of what this machine's matrix products reach."""
+    if dtype not in ("auto", "fp32", "bf16"):
+        raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
+    from heed.benchmark import preset_shape, training_speed
+
+    arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
+    speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
+    if as_json:
+        print_json(speed.numbers())
+        return
+    least, most = min(speed.windows), max(speed.windows)
+    print(f"{preset}: {speed.parameters:,} parameters, {speed.dtype} on {speed.device}")
+    print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f} in 5 windows)")
+    print(f"{speed.source_tokens_per_second:,.0f} source tokens/s, {speed.step_seconds:.3f} s a step")
+    print(
+        f"{speed.model_flops_per_second / 1e9:,.0f} GFLOP/s of the model, {speed.utilization:.0%} of the "
+        f"{speed.ceiling_flops_per_second / 1e9:,.0f} that its matrix products reach alone"
+    )
+    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+
+
+@bench_app.command("decode", epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
+def bench_decode(
+    preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
+    beam: Annotated[int, typer.Option(min=1, help="Hypotheses per sentence; 1 is greedy.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Sentences searched at a time.")] = 32,
+    src_len: Annotated[int, typer.Option(min=1, help="Tokens per source, eos included.")] = 25,
+    tgt_len: Annotated[int, typer.Option(min=1, help="Tokens per output, to which search is forced.")] = 25,
+    vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
+    precision: PrecisionOption = "fp32",
+    device: Device = None,
+    as_json: JSON = False,
+) -> None:
+    """Measure beam search: target tokens a second, with random weights and outputs of one length."""
+    from heed.benchmark import decoding_speed
+
+    speed = decoding_speed(
+        preset,
+        beam=beam,
+        batch=batch,
+        src_length=src_len,
+        tgt_length=tgt_len,
+        vocab_size=vocab,
+        precision=decoding_precision(precision),
+        device=device,
+    )
+    if as_json:
+        print_json(speed.numbers())
+        return
+    least, most = min(speed.windows), max(speed.windows)
+    print(f"{preset}, {speed.dtype} on {speed.device}, beam {beam}, {batch} sentences at a time")
+    print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f})")
+    print(f"{speed.sentences_per_second:,.1f} sentences/s")
+    print(f"{speed.latency_ms_p50:,.0f} ms a sentence, 95 % within {speed.latency_ms_p95:,.0f} ms")
+    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")

@@ -1,0 +1,140 @@
+"""heed demo, train, average, info: runs and their models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heed.cli.data import show_download
+from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+
+if TYPE_CHECKING:
+    from heed.recipe import Recipe
+    from heed.tasks.evaluation import Evaluation
+
+
+def demo(
+    run: Annotated[Path, typer.Option(help="Run folder; the model is written to RUN/model.")] = Path("runs/demo"),
+    as_json: JSON = False,
+) -> None:
+    """Train a small Transformer on generated number words in a few minutes; count the unseen ones it gets right."""
+    from heed.run.demo import demo as train_and_test
+
+    result = train_and_test(run, report=say)
+    if as_json:
+        print_json({"accuracy": result.accuracy, "tested": result.n_tested, "model": str(result.model)})
+        return
+    print(f"\nUnseen numbers translated exactly right: {result.accuracy:.2%} of {result.n_tested:,}")
+    for source, text, right in result.samples:
+        show(f"  {source}")
+        show(f"    → {text}{'' if right else '   (wrong)'}")
+    print()
+    show(f'Try it: echo "forty-two thousand one hundred seven" | heed translate {result.model}')
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        # torchrun takes "--run" for an abbreviation of one of its own options, even behind the script's name.
+        typer.Option("--run", "--run-folder", help="Run folder. Default: runs/NAME of the recipe."),
+    ] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the recipe, estimate time and memory on this machine; write nothing."),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume."""
+    from heed.recipe import is_run_folder, read_recipe
+    from heed.run.train import train_recipe
+
+    run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
+    values = read_recipe(recipe, settings or [])
+    if dry_run:
+        _dry_run(values, directory, mirror, as_json)
+        return
+    results = train_recipe(values, run, directory=directory, mirror=mirror, report=say, progress=show_download)
+    if not results:  # one of several workers, and not the first
+        return
+    if as_json:
+        print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
+    else:
+        _show_scores(results)
+        show(f"Model: {run / 'model'}")
+
+
+def _show_scores(results: Sequence["Evaluation"]) -> None:
+    """A table of all scores, then their signatures."""
+    scores, with_perplexity = results[0].scores.values(), results[0].perplexity is not None
+    header = "".join(f"{score.name:>9}" for score in scores) + (f"{'ppl':>9}" if with_perplexity else "")
+    print(f"\n{'':34}{header}")
+    for result in results:
+        columns = "".join(f"{score.value:9.2f}" for score in result.scores.values())
+        show(f"{result.name:34}{columns}" + (f"{result.perplexity:9.3f}" if with_perplexity else ""))
+    for signature in dict.fromkeys(f"{s.name} {s.signature}" for result in results for s in result.scores.values()):
+        show(signature)
+
+
+def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: bool) -> None:
+    from heed.benchmark import forecast
+    from heed.run.train import n_workers
+    from heed.runtime.device import choose_machine
+    from heed.tasks.task import task_of
+
+    n_pairs = task_of(recipe).count_pairs(directory=directory, mirror=mirror, report=say)
+    if n_pairs is None and recipe.training.max_epochs is not None:
+        say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
+    say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
+    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
+    workers = n_workers(recipe, choose_machine(recipe.training.precision))
+    if as_json:
+        print_json({"pairs": n_pairs, "workers": workers, **expected.numbers()})
+        return
+    if workers > 1:
+        say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")
+    print(f"{expected.parameters:,} parameters, {expected.dtype} on {expected.device}")
+    print(f"{expected.step_seconds:.2f} s a step, {expected.target_tokens_per_second:,.0f} target tokens/s")
+    print(f"{expected.peak_memory_bytes / 2**20:,.0f} MiB at the peak, of {expected.memory_bytes / 2**20:,.0f}")
+    print(
+        f"{expected.n_steps:,} steps: {expected.hours:,.1f} hours, {expected.flops:.1e} floating-point operations of "
+        "the model"
+    )
+
+
+def average(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    last: Annotated[int, typer.Option(min=1, help="Number of recent checkpoints to average.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Model folder to write. Default: RUN/model.")] = None,
+) -> None:
+    """Average the last checkpoints of a run into a model folder."""
+    from heed.run.average import average_run
+
+    show(average_run(run, last=last, out=out, report=say))
+
+
+def info(
+    path: Annotated[Path, typer.Argument(help="A model folder, a run folder or a recipe.")],
+    vocab_size: Annotated[int | None, typer.Option(help="Count a recipe's parameters for this vocabulary.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Show a model's shapes, parameters by part, training data and scores."""
+    from heed.run.describe import describe
+
+    facts = describe(path, vocab_size=vocab_size)
+    if as_json:
+        print_json(facts)
+        return
+    for title, content in facts.items():
+        show(title if isinstance(content, dict) else f"{title}: {content}")
+        if isinstance(content, dict):
+            for name, value in content.items():
+                show(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")

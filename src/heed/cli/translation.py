@@ -1,0 +1,222 @@
+"""heed translate, score, evaluate: translations of lines of text, and how good they are."""
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heed.cli.terminal import (
+    JSON,
+    Alpha,
+    Beam,
+    Device,
+    PrecisionOption,
+    decoding_precision,
+    message,
+    print_json,
+    print_text,
+    say,
+    show,
+    standard_input,
+)
+from heed.errors import HeedError
+from heed.runtime.process import release_library_pages
+
+if TYPE_CHECKING:
+    from heed.decoding.search import SamplingSettings
+    from heed.decoding.translator import Translator
+
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--length-penalty-form",
+        help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
+    ),
+]
+Tokenize = Annotated[str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for tokenised text.")]
+
+
+def translate(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="A model folder, or several of one vocabulary as an ensemble."),
+    ],
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    min_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that every translation has at least.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
+    prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
+    n_best: Annotated[
+        int, typer.Option(min=1, help="Lines to print per line of input: the best hypotheses, then blank lines.")
+    ] = 1,
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="TEMPERATURE", help="Sample --n-best translations per line instead of searching."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Sample from the K most probable tokens only.")
+    ] = None,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Sample from the fewest tokens whose probabilities reach P.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of --sample.")] = 1,
+    scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    precision: PrecisionOption = "fp32",
+    device: Device = None,
+) -> None:
+    """Translate standard input line by line, in order, as it arrives. Empty lines stay empty."""
+    from heed.data.lines import Arriving, UntilError
+
+    lines = UntilError(standard_input())
+    sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
+    if sampling is not None and beam is not None:
+        raise HeedError("--sample draws --n-best translations; --beam is for search only.")
+    translator = _translator(
+        *models,
+        device=device,
+        precision=precision,
+        beam_size=beam if sampling is None else n_best,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+    )
+    beam_size = translator.settings.beam_size
+    if n_best > beam_size:
+        raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
+    arriving = Arriving(_with_count(lines), size=len)
+    for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
+        if as_json:
+            fields = ("text", "score", "log_prob", "ended")
+            hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
+            print_json({"source": translation.source, "translations": hypotheses}, indent=None)
+        else:
+            scored = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
+            for value, text in scored + [(-math.inf, "")] * (n_best - len(scored)):
+                print_text(f"{value:.4f}\t{text}" if scores else text)
+        sys.stdout.flush()
+    lines.raise_error()
+
+
+def _sampling_settings(
+    temperature: float | None, *, top_k: int | None, top_p: float, seed: int
+) -> "SamplingSettings | None":
+    """Those of --sample, or None without it. HeedError for values out of range or options that would do nothing."""
+    if temperature is None:
+        if top_k is not None or top_p != 1.0:
+            raise HeedError("--top-k and --top-p need --sample TEMPERATURE.")
+        return None
+    from heed.config import validated
+    from heed.decoding.search import SamplingSettings
+
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    return validated(SamplingSettings, values, where="--sample")
+
+
+def score(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    src: Annotated[Path, typer.Option(help="Source lines.")],
+    tgt: Annotated[Path, typer.Option(help="Target lines.")],
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    precision: PrecisionOption = "fp32",
+    device: Device = None,
+) -> None:
+    """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
+    from heed.data.lines import read_sides
+    from heed.decoding.search import length_penalty as penalty
+
+    translator = _translator(
+        model,
+        device=device,
+        precision=precision,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+    )
+    settings = translator.settings
+    sources, targets = read_sides((src, tgt))
+    for target, log_probs in zip(targets, translator.log_probs(sources, targets), strict=True):
+        total = sum(log_probs)
+        value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
+        if as_json:
+            record = {"target": target, "log_prob": total, "score": value, "token_log_probs": log_probs}
+            print_json(record, indent=None)
+        else:
+            print(f"{total:.4f}\t{value:.4f}")
+
+
+def evaluate(
+    ref: Annotated[Path, typer.Option(help="Reference translations.")],
+    model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --src with.")] = None,
+    src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
+    hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
+    tokenize: Tokenize = "13a",
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    as_json: JSON = False,
+    precision: PrecisionOption = "fp32",
+    device: Device = None,
+) -> None:
+    """Score a model's translations of --src by BLEU, chrF and perplexity, or finished translations --hyp."""
+    from heed.data.lines import read_sides
+    from heed.evaluation.bleu import bleu, checked_tokenization, chrf
+    from heed.tasks.evaluation import Evaluation
+
+    tokenization = checked_tokenization(tokenize)
+    if (model is None) == (hyp is None) or (model is None) != (src is None):
+        raise HeedError("give either a model folder and --src, or --hyp.")
+    if hyp is not None:
+        texts, references = read_sides((hyp, ref))
+        scores = {"bleu": bleu(texts, references, tokenize=tokenization), "chrf": chrf(texts, references)}
+        result = Evaluation(str(hyp), len(texts), scores)
+    else:
+        assert model is not None and src is not None
+        from heed.tasks.translation import evaluate_translations
+
+        sources, references = read_sides((src, ref))
+        translator = _translator(
+            model,
+            device=device,
+            precision=precision,
+            beam_size=beam,
+            length_penalty=length_penalty,
+            length_penalty_form=length_penalty_form,
+        )
+        result = evaluate_translations(translator, sources, references, name=str(src), tokenize=tokenization)
+    if as_json:
+        numbers = {key: value for key, value in result.numbers().items() if key != "name"}
+        print_json(numbers | {"perplexity": result.perplexity})
+        return
+    for line in result.scores.values():
+        show(line)
+    if result.perplexity is not None:
+        print(f"perplexity {result.perplexity:.4f} a target token, eos included")
+
+
+def _with_count(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, counted on standard error if that is a terminal and standard output is not."""
+    shown = sys.stderr.isatty() and not sys.stdout.isatty()
+    started = time.monotonic()
+    n = 0
+    for n, line in enumerate(lines, start=1):
+        if shown and n % 100 == 0:
+            speed = n / max(1e-9, time.monotonic() - started)
+            message(f"\r{n:,} lines read, {speed:,.0f} a second")
+        yield line
+    if shown:
+        message(f"\r{n:,} lines read" + " " * 20 + "\n")
+
+
+def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> "Translator":
+    from heed.decoding.translator import Translator
+
+    release_library_pages()
+    return Translator.load(*models, device=device, precision=decoding_precision(precision), report=say, **settings)

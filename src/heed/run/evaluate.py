@@ -1,0 +1,35 @@
+"""Scores of a trained run: its averaged model next to its last checkpoint."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from heed.data.sources import Report
+from heed.data.text_files import TextFiles
+from heed.model_folder import read_config, replace_card
+from heed.tasks.evaluation import Evaluation
+from heed.tasks.task import Task
+from heed.training.checkpoint import checkpoint_steps
+from heed.training.logbook import Logbook
+
+
+def evaluate_run(task: Task, files: TextFiles, run: Path, *, report: Report) -> list[Evaluation]:
+    """Scores of RUN/model and of the last checkpoint on dev and every test set, in this order.
+
+    They are logged in metrics.jsonl, those of RUN/model on its card as well.
+    """
+    model_folder = run / "model"
+    card = read_config(model_folder)[2]
+    last_step = checkpoint_steps(run / "checkpoints")[-1]
+    checkpoint = run / "checkpoints" / str(last_step)
+    results = []
+    with closing(Logbook(run, resumed_step=last_step, report=report)) as logbook:
+        for title, folder in (("average", model_folder), ("last checkpoint", checkpoint)):
+            for evaluation in task.evaluate(folder, files.evaluation_sets, title=title, report=report):
+                if folder == model_folder:
+                    card.scores[evaluation.name] = str(evaluation)
+                result = replace(evaluation, name=f"{evaluation.name} ({title})")
+                logbook.record("test", last_step, **result.numbers())
+                results.append(result)
+    replace_card(model_folder, card)
+    return results

@@ -1,0 +1,91 @@
+"""The run folder: which one a run may use, the recipe that is kept in it, where a model may be written.
+
+A run writes config.toml first: it tells the folder of a run that was interrupted from a user's own.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from heed.config import read_toml, toml_text, validated
+from heed.data.sources import Report
+from heed.errors import HeedError
+from heed.model_folder import MODEL_FILES
+from heed.recipe import Recipe
+from heed.runtime.files import MANIFEST, check_replaceable, locked, whole_file
+
+# What a run writes next to config.toml.
+RUN_NAMES = ("corpus", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
+MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
+# Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
+FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
+
+
+@contextmanager
+def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[None]:
+    """Locks a new or existing run folder for this process and writes its config.toml.
+
+    HeedError if the folder is not a run's, or if the run began with other settings that must not change. Busy if
+    another process has locked it.
+    """
+    _check_run_folder(run)
+    with locked(run):
+        _write_config(recipe, run, report)
+        check_replaceable(run / "model", MODEL_FOLDER_NAMES)
+        yield
+
+
+def check_output_folder(out: Path, run: Path) -> None:
+    """HeedError if a model written to `out` would replace files of the user's, or of the run itself."""
+    target = Path(os.path.realpath(out))
+    for name in RUN_NAMES:
+        own = Path(os.path.realpath(run / name))
+        if own in target.parents or (own == target and name != "model"):
+            raise HeedError(f"--out {out}: in {run / name}, which training writes to; choose another folder.")
+    check_replaceable(out, MODEL_FOLDER_NAMES)
+
+
+def _check_run_folder(run: Path) -> None:
+    """HeedError if a run in this folder would overwrite what no run has written."""
+    config = run / "config.toml"
+    if os.path.lexists(config):
+        try:
+            validated(Recipe, read_toml(config), where=str(config))
+        except HeedError as error:
+            raise HeedError(f"{error} {run} is not a run folder of this Heed; choose another --run.") from None
+    else:
+        for name in RUN_NAMES:
+            if os.path.lexists(run / name):
+                raise HeedError(f"{run}: holds {name}, but no config.toml of a run; choose another --run.")
+
+
+def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
+    """Writes RUN/config.toml. Once data has been prepared, reports what has changed, or refuses it."""
+    path = run / "config.toml"
+    new = _as_toml(recipe)
+    if path.exists() and any((run / name).exists() for name in ("lines", "data")):
+        # Settings that an older Heed did not write have their defaults.
+        old = _as_toml(validated(Recipe, read_toml(path), where=str(path)))
+        for table, name, change in _changes(old, new):
+            if table in FIXED_TABLES and name != "treebank":
+                raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
+            report(f"Changed since the run began: {change}.")
+    with whole_file(path) as temporary:
+        temporary.write_text(toml_text(new), encoding="utf-8")
+
+
+def _as_toml(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as config.toml holds it, where settings that are None are left out."""
+    return tomllib.loads(toml_text(recipe.model_dump()))
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(table, setting, "table.setting was …, is …") of each setting that differs, sorted."""
+    for table in sorted(old.keys() | new.keys()):
+        before, now = old.get(table, {}), new.get(table, {})
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                yield table, name, f"{table}.{name} was {before.get(name)!r}, is {now.get(name)!r}"

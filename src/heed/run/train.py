@@ -1,0 +1,207 @@
+"""Recipe → trained and scored model: prepare the text, train, average the last checkpoints, evaluate."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from heed.backends.cpu.build import state as kernels_state
+from heed.data.batching import Batch, SpecialIds, TokenBatches
+from heed.data.corpus import ParallelCorpus
+from heed.data.prepare import Prepared, prepare
+from heed.data.sources import DownloadProgress, Report
+from heed.data.text_files import TextFiles
+from heed.decoding.scoring import cross_entropy, perplexity
+from heed.model.cost import n_parameters
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard
+from heed.recipe import Recipe
+from heed.run.average import SUSTAINED, average_run
+from heed.run.evaluate import evaluate_run
+from heed.run.folder import open_run_folder
+from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
+from heed.runtime.files import remove_unfinished
+from heed.tasks.evaluation import Evaluation
+from heed.tasks.task import Task, Validator, task_of
+from heed.text.tokenizer import Tokenizer
+from heed.training.callbacks import NO_CALLBACKS, Callbacks
+from heed.training.checkpoint import Checkpoints, TrainState
+from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
+from heed.training.trainer import train
+
+MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
+
+
+def train_recipe(
+    recipe: Recipe,
+    run: Path,
+    *,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: DownloadProgress | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> list[Evaluation]:
+    """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
+
+    Called again, it resumes, and skips what is complete. Returns the scores on dev and the test sets, of the average
+    and of the last checkpoint. On a CPU a small model is trained by several processes (`n_workers`).
+    """
+    machine = choose_machine(recipe.training.precision)
+    workers = join_workers(machine.device)
+    task = task_of(recipe)
+    if not workers.first:
+        report, progress = _discard, None
+
+    def text_files() -> TextFiles:
+        return task.text_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+
+    with ExitStack() as stack:
+        files: TextFiles | None = None
+        if workers.first:
+            stack.enter_context(open_run_folder(recipe, run, report=report))
+            files = text_files()
+            if machine.device.type == "cpu":
+                kernels_state()  # compiles them, once for all workers
+        if workers.n == 1:
+            arguments = ["train", str(run), "--dir", str(directory)]
+            arguments += [] if mirror is None else ["--mirror", mirror]
+            workers = stack.enter_context(spawn_workers(n_workers(recipe, machine), arguments, report=report))
+        workers.broadcast(None)  # the others wait until the first has all files
+        files = files or text_files()
+        return train_files(recipe, files, run, machine=machine, workers=workers, report=report, callbacks=callbacks)
+
+
+def n_workers(recipe: Recipe, machine: Machine) -> int:
+    """Number of processes that train together: more than one only for a small model on a CPU.
+
+    Threads wait for each other hundreds of times per step; workers wait once, to sum their gradients. More workers than
+    a step has micro-batches would make short passes, and their number must divide that of the threads.
+    """
+    settings = recipe.training
+    small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= MAX_SPAWNING_PARAMETERS
+    if machine.device.type != "cpu" or not small or not may_spawn():
+        return 1
+    n_micro_batches = settings.batch_tgt_tokens // (settings.micro_batch_tokens or micro_batch_tokens(machine.device))
+    return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
+
+
+def _discard(line: str) -> None:
+    """Drops a report: the first of several workers reports for all."""
+
+
+def train_files(
+    recipe: Recipe,
+    files: TextFiles,
+    run: Path,
+    *,
+    machine: Machine,
+    workers: Workers,
+    report: Report,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> list[Evaluation]:
+    """As `train_recipe`, on these files. Workers other than the first return no scores."""
+    settings = recipe.training
+    report(_computing_on(machine, workers))
+    prepared = _prepare(recipe, files, run, workers, report)
+    tokenizer = prepared.tokenizer
+    torch.manual_seed(settings.seed)
+    model = Transformer(recipe.model, len(tokenizer))
+    report(f"The model has {n_parameters(recipe.model, len(tokenizer)):,} parameters, {len(tokenizer):,} ids.")
+
+    task = task_of(recipe)
+    batches = _batches(recipe, prepared.train, tokenizer, machine)
+    card = _card(task, prepared.train, machine, workers)
+    if workers.first:
+        remove_unfinished(run / "checkpoints")
+        remove_unfinished(run)
+    checkpoints = Checkpoints(
+        run / "checkpoints",
+        keep=settings.keep_checkpoints,
+        tokenizer=tokenizer,
+        card=card,
+        report=report,
+        workers=workers,
+    )
+    validator = task.validator(files, tokenizer, precision=machine.precision)
+    validate = _validation(validator, _batches(recipe, prepared.dev, tokenizer, machine), machine, workers)
+    state = train(
+        *(model, batches, settings, machine, workers),
+        run=run,
+        checkpoints=checkpoints,
+        validate=validate,
+        report=report,
+        callbacks=callbacks,
+    )
+    if not workers.first:
+        return []
+    card.trained_on["epochs"] = _epochs(state, batches)
+    with workers.all_threads():
+        average_run(run, last=settings.average_last, report=report, card=card)
+        return evaluate_run(task, files, run, report=report)
+
+
+def _computing_on(machine: Machine, workers: Workers) -> str:
+    n_processes = f" by {workers.n} workers" if workers.n > 1 else ""
+    on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
+    return f"Computing on {machine}{n_processes}{on_cpu}."
+
+
+def _prepare(recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report) -> Prepared:
+    """Tokenizer and ids in RUN/data. The first worker writes them; the others wait, then read them."""
+    for first in (True, False):
+        if workers.first == first:
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
+        workers.broadcast(None)
+    return prepared
+
+
+def _card(task: Task, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:
+    card = task.card()
+    card.trained_on.update(
+        {
+            "pairs": len(corpus),
+            "sha256 of its ids": corpus.fingerprint,
+            "machine": str(machine),
+            SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
+        }
+    )
+    return card
+
+
+def _validation(
+    validator: Validator, dev: TokenBatches, machine: Machine, workers: Workers
+) -> Callable[[Transformer], dict[str, float]]:
+    """What the trainer logs at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
+
+    @workers.all_threads()
+    def validate(model: Transformer) -> dict[str, float]:
+        nats = cross_entropy(model, _all_batches(dev, machine))
+        name, score = validator(model)
+        return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score}
+
+    return validate
+
+
+def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: Tokenizer, machine: Machine) -> TokenBatches:
+    settings = recipe.training
+    return TokenBatches(
+        corpus,
+        SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos),
+        max_src_tokens=settings.batch_src_tokens,
+        max_tgt_tokens=settings.batch_tgt_tokens,
+        micro_tokens=settings.micro_batch_tokens or micro_batch_tokens(machine.device),
+        seed=settings.seed,
+    )
+
+
+def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
+    for micro_batches in batches.plan(0):
+        for rows in micro_batches:
+            yield batches.collate(rows).to(machine.device)
+
+
+def _epochs(state: TrainState, batches: TokenBatches) -> float:
+    """Passes over the corpus, the last one counted by its share of batches."""
+    return round(state.epoch + state.batch / max(1, len(batches.plan(state.epoch))), 2)

@@ -1,0 +1,30 @@
+"""What a model scores on one set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heed.evaluation.bleu import Score
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on one set: BLEU and chrF of translations with the perplexity of the references, F1 of trees."""
+
+    name: str
+    n_lines: int
+    scores: Mapping[str, Score]  # by key: bleu, chrf, f1
+    perplexity: float | None = None  # per target token
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON and logs: each value with its signature."""
+        numbers: dict[str, Any] = {"name": self.name, "lines": self.n_lines}
+        for key, score in self.scores.items():
+            numbers |= {key: score.value, f"{key}_signature": score.signature}
+        return numbers if self.perplexity is None else numbers | {"perplexity": self.perplexity}
+
+    def __str__(self) -> str:
+        parts = [str(score) for score in self.scores.values()]
+        if self.perplexity is not None:
+            parts.append(f"perplexity {self.perplexity:.3f} a token")
+        return "; ".join(parts)

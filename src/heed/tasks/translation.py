@@ -1,0 +1,120 @@
+"""Translation: parallel text in, BLEU, chrF and perplexity out."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from heed.data.lines import FilePair, count_pairs, read_sides
+from heed.data.sources import DownloadProgress, NotHere, Report, fetch
+from heed.data.text_files import TextFiles
+from heed.decoding.scoring import perplexity
+from heed.decoding.translator import Translator
+from heed.evaluation.bleu import Tokenization, bleu, chrf
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard
+from heed.recipe import Recipe
+from heed.runtime.device import DecodingPrecision
+from heed.tasks.evaluation import Evaluation
+from heed.text.tokenizer import Tokenizer
+
+
+class TranslationTask:
+    """Learns from a named corpus or from one's own files; validates by BLEU."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    def text_files(
+        self,
+        run: Path,
+        *,
+        directory: Path,
+        mirror: str | None,
+        report: Report,
+        progress: DownloadProgress | None = None,
+    ) -> TextFiles:
+        """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there."""
+        return self._text_files(directory, mirror, report, progress, fetching=True)
+
+    def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
+        """Number of training pairs; None if the corpus is not downloaded yet. Reads all text and changes nothing."""
+        try:
+            files = self._text_files(directory, mirror, report, None, fetching=False)
+        except NotHere as missing:
+            report(f"{missing} The run will do that (or heed data get {self.recipe.data.corpus}).")
+            return None
+        n_pairs = sum(map(count_pairs, files.train))
+        for pair in files.evaluation_sets.values():
+            count_pairs(pair)
+        report(f"{n_pairs:,} training pairs; both sides of every file have as many lines.")
+        return n_pairs
+
+    def _text_files(
+        self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
+    ) -> TextFiles:
+        data = self.recipe.data
+        if data.corpus is not None:
+            return fetch(
+                data.corpus,
+                src=data.src,
+                tgt=data.tgt,
+                variant=data.variant,
+                directory=directory,
+                mirror=mirror,
+                report=report,
+                progress=progress,
+                fetching=fetching,
+            )
+        assert data.train is not None and data.dev is not None  # Recipe checks it
+        tests = {name: _file_pair(files) for name, files in data.tests.items()}
+        return TextFiles(train=(_file_pair(data.train),), dev=_file_pair(data.dev), tests=tests)
+
+    def card(self) -> ModelCard:
+        """Languages, search settings, name of the corpus."""
+        data = self.recipe.data
+        return ModelCard(
+            data.src,
+            data.tgt,
+            decoding=self.recipe.decoding.model_dump(),
+            trained_on={"corpus": data.corpus or "own files"},
+        )
+
+    def validator(
+        self, files: TextFiles, tokenizer: Tokenizer, *, precision: DecodingPrecision
+    ) -> Callable[[Transformer], tuple[str, float]]:
+        """("bleu", of greedy translations of dev)."""
+        sources, references = read_sides(files.dev)
+        greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
+
+        def validate(model: Transformer) -> tuple[str, float]:
+            translator = Translator(model, tokenizer, greedy, precision=precision)
+            texts = [translation.text for translation in translator.translate(sources)]
+            return "bleu", bleu(texts, references, tokenize=self.recipe.evaluation.tokenize).value
+
+        return validate
+
+    def evaluate(
+        self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
+    ) -> Iterator[Evaluation]:
+        """BLEU, chrF and perplexity on each set in turn."""
+        translator = Translator.load(model_folder)
+        for name, pair in sets.items():
+            report(f"Translating {name} with the {title}.")
+            sources, references = read_sides(pair)
+            tokenize = self.recipe.evaluation.tokenize
+            yield evaluate_translations(translator, sources, references, name=name, tokenize=tokenize)
+
+
+def evaluate_translations(
+    translator: Translator, sources: list[str], references: list[str], *, name: str, tokenize: Tokenization
+) -> Evaluation:
+    """BLEU and chrF of the model's translations, and its perplexity per token of the references."""
+    texts = [translation.text for translation in translator.translate(sources)]
+    log_probs = translator.log_probs(sources, references)
+    nats = -sum(map(sum, log_probs)) / sum(map(len, log_probs))
+    scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
+    return Evaluation(name, len(sources), scores, perplexity(nats))
+
+
+def _file_pair(files: list[str]) -> FilePair:
+    src, tgt = files
+    return Path(src), Path(tgt)

@@ -1,0 +1,76 @@
+"""What a run of parsing reads, validates by and is scored by; a parser is trained in tests/parsing."""
+
+import pytest
+from tests.parsing.corpus import RECIPE, write_treebank
+
+from heed.data.lines import read_pairs
+from heed.errors import HeedError
+from heed.parsing.parser import Parser
+from heed.parsing.treebank import gold_trees
+from heed.parsing.trees import read_trees
+from heed.recipe import read_recipe
+from heed.tasks.parsing import ParsingTask, parsing_scores
+from heed.tasks.task import task_of
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    """A folder with a treebank and a recipe for it."""
+    folder = tmp_path_factory.mktemp("bank")
+    write_treebank(folder / "treebank")
+    (folder / "small.toml").write_text(RECIPE.format(treebank="treebank", max_steps=1))
+    return folder
+
+
+def task_with(bank, *overrides: str) -> ParsingTask:
+    task = task_of(read_recipe(bank / "small.toml", overrides))
+    assert isinstance(task, ParsingTask)
+    return task
+
+
+def test_the_treebank_becomes_lines_that_the_run_keeps(bank, tmp_path):
+    reports: list[str] = []
+    files = task_with(bank).text_files(tmp_path, directory=bank, mirror=None, report=reports.append)
+    assert reports == ["train: 400 trees.", "dev: 20 trees.", "section23: 20 trees."]
+    assert files.train == ((tmp_path / "lines/train.words", tmp_path / "lines/train.symbols"),)
+    assert list(files.evaluation_sets) == ["dev", "section23"]
+    words, symbols = next(read_pairs(files.dev))
+    assert words.startswith("the ") and symbols.startswith("(S (NP DT NN )NP (VP VBZ")
+    assert gold_trees(files.dev[0]) == list(
+        read_trees(bank / "treebank/parsed/mrg/wsj/22/wsj_2201.mrg", functions=False)
+    )
+    # What is written is not written again, nor is the treebank needed any more.
+    again = task_with(bank).text_files(tmp_path, directory=tmp_path / "nowhere", mirror=None, report=pytest.fail)
+    assert again == files
+
+
+def test_trees_are_counted_as_they_would_be_written(bank, tmp_path):
+    more = ["parsing.fragments=4", "parsing.substituted=1", "parsing.gold_weight=2"]
+    task = task_with(bank, *more)
+    n_trees = task.count_pairs(directory=tmp_path, mirror=str(bank), report=str)
+    assert not list(tmp_path.iterdir()) and n_trees > 800
+    files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)
+    assert sum(1 for _ in read_pairs(files.train[0])) == n_trees
+    with pytest.raises(HeedError, match="treebank treebank: no folder"):
+        task.count_pairs(directory=tmp_path, mirror=None, report=str)
+
+
+def test_the_card_says_how_trees_are_sequences(bank):
+    card = task_with(bank, 'parsing.leaves="words"').card()
+    assert card.parsing == {"leaves": "words", "functions": False}
+    assert card.trained_on == {"corpus": "treebank treebank"}
+
+
+def test_a_trained_parser_validates_and_evaluates_by_f1(parser_run):
+    task = task_of(read_recipe(parser_run / "small.toml"))
+    model_folder = parser_run / "runs/small/model"
+    files = task.text_files(parser_run / "runs/small", directory=parser_run, mirror=None, report=pytest.fail)
+    parser = Parser.load(model_folder)
+    name, greedy_f1 = task.validator(files, parser.tokenizer, precision="fp32")(parser.model)
+    assert name == "f1" and greedy_f1 > 80
+    reports: list[str] = []
+    dev, test = task.evaluate(model_folder, files.evaluation_sets, title="average", report=reports.append)
+    assert reports == ["Parsing dev with the average.", "Parsing section23 with the average."]
+    assert (dev.n_lines, test.n_lines, dev.perplexity) == (20, 20, None)
+    assert test.scores == parsing_scores(parser, gold_trees(files.tests["section23"][0]))
+    assert test.scores["f1"].value >= test.scores["f1_of_all_gold"].value > 80

@@ -1,0 +1,117 @@
+"""What a run of translation reads, validates by and is scored by."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.config import validated
+from heed.data.text_files import TextFiles
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.evaluation.bleu import bleu
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, save_model
+from heed.recipe import Recipe
+from heed.tasks.parsing import ParsingTask
+from heed.tasks.task import task_of
+from heed.tasks.translation import TranslationTask
+from heed.text.numbers import english, german
+
+OWN_FILES = {"src": "en", "tgt": "de", "train": ["a", "b"], "dev": ["c", "d"], "tests": {"late": ["e", "f"]}}
+
+
+def recipe_of(data: dict, **tables) -> Recipe:
+    return validated(Recipe, {"data": data} | tables, where="test")
+
+
+def own_files(folder: Path, *, n_train: int = 30) -> Recipe:
+    """A recipe for number words that are written into the folder."""
+    sets = {"train": range(n_train), "dev": range(100, 110), "late": range(200, 207)}
+    data: dict = {"src": "en", "tgt": "de", "tests": {}}
+    for name, numbers in sets.items():
+        files = [folder / f"{name}.en", folder / f"{name}.de.gz"]
+        files[0].write_text("".join(f"{english(n)}\n" for n in numbers), encoding="utf-8")
+        files[1].write_bytes(gzip.compress("".join(f"{german(n)}\n" for n in numbers).encode()))
+        (data["tests"] if name == "late" else data)[name] = [str(file) for file in files]
+    return recipe_of(data, decoding={"beam_size": 3, "max_extra_tokens": 5})
+
+
+def test_a_recipe_is_of_the_task_that_its_tables_say():
+    assert isinstance(task_of(recipe_of(OWN_FILES)), TranslationTask)
+    parsing = {"treebank": "bank", "train": ["02-21"], "dev": ["22"]}
+    data = {"src": "en", "tgt": "trees", "tgt_symbols": True}
+    assert isinstance(task_of(recipe_of(data, parsing=parsing)), ParsingTask)
+
+
+def test_own_files_are_read_where_they_are(tmp_path):
+    files = task_of(recipe_of(OWN_FILES)).text_files(tmp_path / "run", directory=tmp_path, mirror=None, report=print)
+    assert files == TextFiles(
+        train=((Path("a"), Path("b")),), dev=(Path("c"), Path("d")), tests={"late": (Path("e"), Path("f"))}
+    )
+    assert list(files.evaluation_sets) == ["dev", "late"]
+    assert list(map(str, sum(files.pairs, ()))) == ["a", "b", "c", "d", "e", "f"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_pairs_are_counted_and_faulty_files_named(tmp_path):
+    recipe = own_files(tmp_path)
+    reports: list[str] = []
+    assert task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=reports.append) == 30
+    assert reports == ["30 training pairs; both sides of every file have as many lines."]
+    (tmp_path / "late.en").write_text("one\n", encoding="utf-8")
+    with pytest.raises(HeedError, match=r"late.en has 1 lines, .*late.de.gz 7"):
+        task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=print)
+
+
+def test_a_corpus_that_is_not_there_is_not_counted_nor_fetched(tmp_path):
+    recipe = recipe_of({"src": "en", "tgt": "de", "corpus": "multi30k"})
+    reports: list[str] = []
+    assert task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=reports.append) is None
+    assert "still to be fetched from https://" in reports[0] and "heed data get multi30k" in reports[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_card_names_the_corpus_and_the_search():
+    named = task_of(recipe_of({"src": "en", "tgt": "fr", "corpus": "multi30k"}, decoding={"beam_size": 7})).card()
+    assert (named.src, named.tgt, named.trained_on, named.parsing) == ("en", "fr", {"corpus": "multi30k"}, {})
+    assert named.decoding["beam_size"] == 7
+    assert task_of(recipe_of(OWN_FILES)).card().trained_on == {"corpus": "own files"}
+
+
+@pytest.fixture
+def model(small_arch, number_tokenizer) -> Transformer:
+    torch.manual_seed(3)
+    return Transformer(small_arch, len(number_tokenizer)).eval()
+
+
+def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, number_tokenizer):
+    recipe = own_files(tmp_path)
+    task = task_of(recipe)
+    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    name, score = task.validator(files, number_tokenizer, precision="fp32")(model)
+    greedy = Translator(model, number_tokenizer, recipe.decoding.model_copy(update={"beam_size": 1}))
+    texts = [translation.text for translation in greedy.translate(english(n) for n in range(100, 110))]
+    assert name == "bleu"
+    assert score == bleu(texts, [german(n) for n in range(100, 110)], tokenize="13a").value
+
+
+def test_evaluation_scores_every_set_with_the_models_own_search(tmp_path, model, number_tokenizer):
+    recipe = own_files(tmp_path)
+    task = task_of(recipe)
+    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de", recipe.decoding.model_dump()))
+    reports: list[str] = []
+    dev, late = task.evaluate(tmp_path / "model", files.evaluation_sets, title="average", report=reports.append)
+    assert reports == ["Translating dev with the average.", "Translating late with the average."]
+    assert [(result.name, result.n_lines, set(result.scores)) for result in (dev, late)] == [
+        ("dev", 10, {"bleu", "chrf"}),
+        ("late", 7, {"bleu", "chrf"}),
+    ]
+    translator = Translator.load(tmp_path / "model")
+    assert translator.settings == recipe.decoding
+    log_probs = translator.log_probs([english(n) for n in range(200, 207)], [german(n) for n in range(200, 207)])
+    n_tokens = sum(map(len, log_probs))
+    nats = -sum(sum(values) for values in log_probs) / n_tokens
+    assert late.perplexity == pytest.approx(torch.tensor(nats).exp().item(), rel=1e-6)
