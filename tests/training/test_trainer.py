@@ -171,6 +171,7 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
     train_step(weights, optimizer, [batches.collate(rows)], settings, machine, Workers(), rate=1e-3)
 
 
+@pytest.mark.slow
 def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):
     losses = {}
     for name, machine in (("fp32", FP32), ("bf16", BF16)):
