@@ -29,6 +29,7 @@ def test_the_schedule_peaks_where_the_paper_warms_up_to():
     assert big["last_rate"] == pytest.approx(1 / math.sqrt(1024 * 300_000))
 
 
+@pytest.mark.slow
 def test_the_page_has_its_plots(tmp_path):
     path = page().write(tmp_path)
     text = path.read_text()

@@ -15,14 +15,18 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """SIGTERM raises, as SIGINT does, so that a test survives the signals that it sends itself."""
+    """SIGINT and SIGTERM raise, so that a test survives the signals that it sends itself.
+
+    In the background of a shell Python would ignore SIGINT.
+    """
 
     def terminate(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, terminate)
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in zip(NUMBERS, before, strict=True):
+        signal.signal(number, handler)
 
 
 def send(number: int) -> None:
