@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from heed.kernels import library
 from torch import Tensor
 
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.runtime import Machine
-from heed.training.settings import TrainingSettings, Update, Weights, fitting, make_optimizer, update
+from heed.runtime.device import Machine
+from heed.training.distributed import Workers
+from heed.training.memory import largest_fitting_batches
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
 from tests.conftest import SPECIAL
 from tests.gpu.emulation import EmulatedCuda, emulated_cuda
 
@@ -25,16 +27,9 @@ SETTINGS = TrainingSettings(batch_src_tokens=600, batch_tgt_tokens=600, micro_ba
 @pytest.fixture(scope="module", autouse=True)
 def no_kernels() -> Iterator[None]:
     """The CPU's numbers are PyTorch's own here: the kernels add in another order and draw other dropout."""
-
-    def forget() -> None:
-        library._found.cache_clear()
-        library.has_tiles.cache_clear()
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEED_KERNELS", "0")
-        forget()
+        patch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
         yield
-    forget()
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def architecture(**changes: object) -> Architecture:
 class Training:
     """A model in training, step by step."""
 
-    weights: Weights
+    weights: MasterWeights
     optimizer: torch.optim.Adam
     batches: TokenBatches
     settings: TrainingSettings
@@ -79,7 +74,7 @@ class Training:
         """From the same first weights on every device."""
         torch.manual_seed(1)
         machine = Machine(device, dtype, "test")
-        weights = Weights(Transformer(arch, VOCAB_SIZE), machine)
+        weights = MasterWeights(Transformer(arch, VOCAB_SIZE), machine)
         batches = TokenBatches(
             corpus,
             SPECIAL,
@@ -92,14 +87,16 @@ class Training:
 
     def fit(self) -> None:
         """Makes the micro-batches as small as the device's memory asks for."""
-        self.batches = fitting(self.weights, self.optimizer, self.batches, self.machine)
+        self.batches = largest_fitting_batches(
+            *(self.weights, self.optimizer, self.batches, self.machine, Workers()), label_smoothing=0.1
+        )
 
     def batch(self, number: int) -> list[Batch]:
         """The micro-batches of a step, on the CPU."""
         return [self.batches.collate(rows) for rows in self.batches.plan(0)[number]]
 
-    def step(self, batches: list[Batch]) -> Update:
-        return update(self.weights, self.optimizer, batches, self.settings, self.machine, rate=1e-3)
+    def step(self, batches: list[Batch]) -> StepResult:
+        return train_step(*(self.weights, self.optimizer, batches, self.settings, self.machine, Workers()), rate=1e-3)
 
     def losses(self, n_steps: int) -> list[float]:
         """Of the first steps: each the sum over the target tokens."""

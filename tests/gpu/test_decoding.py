@@ -182,9 +182,6 @@ def test_every_allowed_place_is_waited_at(folders, parsers):
         assert cuda.places() == ATTENTION.keys()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="model/attention.py, _bias makes the additive mask of the source anew in every layer and step"
-)
 def test_masks_of_a_search_are_built_once_for_all_layers(tmp_path, number_tokenizer):
     n_operations = []
     for n_layers in (1, 3):

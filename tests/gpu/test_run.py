@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed import pipeline
 from heed.config import validated
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_weights
 from heed.recipe import Recipe
+from heed.run.average import average_run
+from heed.run.train import train_recipe
+from heed.tasks.translation import evaluate_translations
 from heed.text.numbers import english, german, number_splits
 from tests.gpu.emulation import Wait, emulated_cuda
 from tests.gpu.waits import LOADING, ONCE, SCORING, SEARCH, TRAINING
@@ -56,7 +58,7 @@ class Run:
 def run(texts, tmp_path, monkeypatch) -> Callable[..., Run]:
     """Calls what `heed train` calls, on the device at hand; the settings are those of a recipe's tables."""
     # A product of a size that tells what a GPU sustains takes minutes here.
-    monkeypatch.setattr(pipeline, "matrix_product_rate", lambda machine: 1e12)
+    monkeypatch.setattr("heed.run.train.matrix_product_rate", lambda machine: 1e12)
 
     def train(name: str, *, model: dict = {}, report: Callable[[str], None] = lambda line: None, **training) -> Run:  # noqa: B006
         values = {
@@ -86,7 +88,7 @@ def run(texts, tmp_path, monkeypatch) -> Callable[..., Run]:
             report(line)
 
         recipe = validated(Recipe, values, where="test")
-        pipeline.train_recipe(recipe, done.folder, directory=tmp_path, mirror=None, report=said)
+        train_recipe(recipe, done.folder, directory=tmp_path, mirror=None, report=said)
         return done
 
     return train
@@ -96,7 +98,7 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
     """What `heed evaluate` finds."""
     sources, references = (Path(path).read_text(encoding="utf-8").splitlines() for path in texts["test"])
     translator = Translator.load(folder, device=device)
-    found = pipeline.evaluate_model(translator, sources, references, name="test", tokenize="char").numbers()
+    found = evaluate_translations(translator, sources, references, name="test", tokenize="char").numbers()
     return {name: value for name, value in found.items() if name in LOGGED}
 
 
@@ -108,7 +110,7 @@ def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(run, t
         found = run("gpu", **options)
         decoding = ONCE | LOADING | SEARCH | SCORING
         assert cuda.places() - decoding.keys() == TRAINING.keys()
-        again = pipeline.average_run(found.folder, last=1, out=found.folder.parent / "last", report=lambda line: None)
+        again = average_run(found.folder, last=1, out=found.folder.parent / "last", report=lambda line: None)
         scores = evaluation(again, texts, "cuda")
     assert any(line.startswith("Computing on cuda, fp32") for line in found.lines)
     assert any(line.startswith("Computing on cpu, fp32") for line in expected.lines)
@@ -127,7 +129,7 @@ def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_
         with emulated_cuda() as cuda:
             run(f"{n_steps} steps", max_steps=n_steps, **options)
             waits.append(cuda.waits)
-    assert waits[1] - waits[0] == {Wait("training/trainer.py", "Update.arrived", "event"): 3}
+    assert waits[1] - waits[0] == {Wait("training/step.py", "StepResult.wait", "event"): 3}
     assert not waits[0] - waits[1]
 
 
@@ -151,11 +153,6 @@ def test_a_step_that_is_not_finite_is_left_out_of_a_run(run):
         run("faulty", learning_rate_factor=1e30, warmup_steps=1, max_steps=20, checkpoint_every="20 steps")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=torch.OutOfMemoryError,
-    reason="training/trainer.py, train and _Loop._step: nobody catches an out-of-memory error after the probe",
-)
 def test_memory_that_runs_out_after_the_probe_is_one_clear_line_and_loses_no_step(run):
     """Another program may take the memory, or fragments may fill it."""
 

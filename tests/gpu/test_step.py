@@ -41,8 +41,8 @@ def test_a_step_has_the_losses_of_the_cpu_and_waits_for_nothing(cuda, corpus, op
     results += [training.step(training.batch(number)) for number in (1, 2)]
     assert not cuda.waits
     assert [float(result.loss) for result in results] == pytest.approx(expected, rel=TOLERANCES[precision])
-    assert [result.arrived()[0] for result in results] == [True] * 3
-    assert cuda.places() == {("training/trainer.py", "Update.arrived")}
+    assert [result.wait().finite for result in results] == [True] * 3
+    assert cuda.places() == {("training/step.py", "StepResult.wait")}
 
 
 @pytest.mark.parametrize("precision", DTYPES)
@@ -92,14 +92,14 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(cuda, corpus, precis
     cuda.forget()
     result = training.step(training.batch(1))
     assert not cuda.waits
-    assert not result.arrived()[0] and float(result.loss) == float(result.nll) == 0
+    assert not result.wait().finite and float(result.loss) == float(result.nll) == 0
     for name, tensor in training.parameters().items():
         assert torch.equal(tensor.nan_to_num(), before[name].nan_to_num()), name
     with torch.no_grad():
         gain.copy_(healthy)
     training.weights.publish()
     result = training.step(training.batch(1))
-    assert result.arrived()[0] and float(result.loss) > 0
+    assert result.wait().finite and float(result.loss) > 0
     moved = [name for name, tensor in training.parameters().items() if not torch.equal(tensor, before[name])]
     assert len(moved) == len(before)
 
@@ -113,17 +113,12 @@ def test_micro_batches_become_so_small_that_the_device_holds_them(cuda, corpus):
     cuda.largest_allocation = 200 * d_ff * 4
     training.fit()
     assert training.batches.micro_tokens == 150
-    assert training.step(training.batch(0)).arrived()[0]
+    assert training.step(training.batch(0)).wait().finite
     cuda.largest_allocation = 5 * d_ff * 4
     with pytest.raises(HeedError, match="not even one pair of 10 tokens fits into memory"):
         training.fit()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="model/transformer.py, Transformer.decode_features builds a causal mask which model/attention.py, "
-    "fused_attention leaves out: is_causal says the same",
-)
 def test_no_causal_mask_is_built_where_the_fused_attention_needs_none(cuda, corpus):
     training = Training.begin(corpus, architecture(), CUDA)
     training.step(training.batch(0))
@@ -131,9 +126,6 @@ def test_no_causal_mask_is_built_where_the_fused_attention_needs_none(cuda, corp
     assert cuda.operations["tril"] == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="model/attention.py, _bias makes the additive mask of the same keys anew in every layer"
-)
 def test_masks_are_built_once_for_all_layers(cuda, corpus):
     n_operations = []
     for n_layers in (1, 3):

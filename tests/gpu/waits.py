@@ -7,15 +7,18 @@ validation; a search waits in each of its steps, since it chooses on the CPU.
 Places = dict[tuple[str, str], str]
 
 ONCE: Places = {
-    ("model/transformer.py", "Transformer.sinusoid_rows"): "the table of sinusoids, when a longer sequence comes",
+    ("model/transformer.py", "Transformer.position_table"): "the table of sinusoids, when a longer sequence comes",
 }
 TRAINING: Places = {
-    ("training/trainer.py", "Weights.__init__"): "a run's first weights",
+    ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
-    ("training/trainer.py", "_fits"): "whether the largest micro-batches fit into memory, before the first step",
-    ("training/trainer.py", "Update.arrived"): "the step before: finite or not, when the next one has been sent",
+    (
+        "training/memory.py",
+        "fits_in_memory",
+    ): "whether the largest micro-batches fit, before the first step",
+    ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/trainer.py", "_Loop._report"): "the losses of an entry of the log",
-    ("training/trainer.py", "_Loop._checkpoint"): "whether the weights that would be saved are finite",
+    ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder.py", "shared_weights"): "the weights of a checkpoint",
