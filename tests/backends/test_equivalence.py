@@ -16,18 +16,19 @@ from typing import Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from heed.kernels.library import has_int8, library
-from heed.model.inference import FIRST_CAPACITY, BeamState, packed, search_state
 from tests.conftest import SPECIAL
 from torch import Tensor
 
+from heed.backends.base import FIRST_CAPACITY, backend_for
+from heed.backends.cpu.build import has_int8, library
+from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, Source, search
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.runtime import Machine
-from heed.training.trainer import Weights, micro_batch_loss
+from heed.runtime.device import Machine
+from heed.training.step import MasterWeights, micro_batch_loss
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI and Heed's kernels")
@@ -44,32 +45,31 @@ def plain() -> Iterator[None]:
         raise AssertionError("a kernel was called on the plain road")
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("model.transformer", "model.inference", "training.objective"):
-            patch.setattr(f"heed.{module}.ready", lambda x: False)
-        patch.setattr("heed.kernels.fused.has_tiles", lambda: False)
-        for module in ("fused", "incremental"):
-            patch.setattr(f"heed.kernels.{module}.kernel", must_not_be_called)
+        patch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+        for module in ("training_ops", "decoding_ops", "weights"):
+            patch.setattr(f"heed.backends.cpu.{module}.kernel", must_not_be_called)
         yield
 
 
 def prepacked(model: Transformer, precision: str) -> Transformer:
-    return packed(model, precision)
+    return backend_for(model).prepack(model, precision)
 
 
 def has_a_search_kernel(model: Transformer) -> bool:
-    return isinstance(search_state(model, n_sentences=1, beam=1), BeamState)
+    state = backend_for(model).search_state(model, n_sentences=1, beam_size=1)
+    return not isinstance(state, ReferenceSearchState)
 
 
 def features(model: Transformer, batch: Batch) -> Tensor:
     """(tgt_token, d_model): the decoder's output at the real target positions."""
-    return model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask, batch.tgt_places)
+    return backend_for(model).target_features(model, batch)
 
 
 def loss_and_gradients(
     model: Transformer, batch: Batch, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Label-smoothed loss and negative log-likelihood, summed; by parameter the mean loss's gradient, in fp32."""
-    weights = Weights(deepcopy(model), Machine(torch.device("cpu"), dtype, "as set"))
+    weights = MasterWeights(deepcopy(model), Machine(torch.device("cpu"), dtype, "as set"))
     weights.model.train()
     loss, nll = micro_batch_loss(weights.model, batch, label_smoothing=LABEL_SMOOTHING)
     (loss / batch.n_tgt_tokens).backward()
@@ -85,7 +85,7 @@ def log_probs(model: Transformer, batch: Batch) -> Tensor:
 @torch.inference_mode()
 def step_logits(model: Transformer, batch: Batch, *, beam: int) -> Tensor:
     """(beam × tgt_token, vocab): of given targets in every row of a beam, position by position, as a search does it."""
-    state = search_state(model, n_sentences=len(batch.src), beam=beam)
+    state = backend_for(model).search_state(model, n_sentences=len(batch.src), beam_size=beam)
     state.admit(batch.src, batch.src_mask)
     steps = [state.logits(ids.repeat_interleave(beam)) for ids in batch.tgt_in.T]
     rows = torch.stack(steps, dim=1).unflatten(0, (-1, beam))  # (sentence, beam, tgt, vocab)
