@@ -28,7 +28,7 @@ from heed.runtime.process import release_library_pages
 
 if TYPE_CHECKING:
     from heed.decoding.search import SamplingSettings
-    from heed.decoding.translator import Translator
+    from heed.decoding.translator import Translation, Translator
 
 Form = Annotated[
     str | None,
@@ -93,15 +93,24 @@ def translate(
     arriving = Arriving(_with_count(lines), size=len)
     for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
         if as_json:
-            fields = ("text", "score", "log_prob", "ended")
-            hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
-            print_json({"source": translation.source, "translations": hypotheses}, indent=None)
+            _print_as_json(translation)
         else:
-            scored = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
-            for value, text in scored + [(-math.inf, "")] * (n_best - len(scored)):
-                print_text(f"{value:.4f}\t{text}" if scores else text)
+            _print_n_best(translation, n_best, with_scores=scores)
         sys.stdout.flush()
     lines.raise_error()
+
+
+def _print_as_json(translation: "Translation") -> None:
+    fields = ("text", "score", "log_prob", "ended")
+    hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
+    print_json({"source": translation.source, "translations": hypotheses}, indent=None)
+
+
+def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool) -> None:
+    """Prints n_best lines: a line that was translated in pieces, or is empty, has fewer hypotheses."""
+    hypotheses = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
+    for value, text in hypotheses + [(-math.inf, "")] * (n_best - len(hypotheses)):
+        print_text(f"{value:.4f}\t{text}" if with_scores else text)
 
 
 def _sampling_settings(

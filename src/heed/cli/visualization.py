@@ -18,7 +18,7 @@ def attention(
     layer: Annotated[int | None, typer.Option(min=1, help="Counted from 1. Default: the last.")] = None,
     head: Annotated[list[int] | None, typer.Option(min=1, help="Counted from 1; repeatable. Default: all.")] = None,
     from_word: Annotated[
-        str | None, typer.Option(help="Draw only the lines of this word, by itself or by number.")
+        str | None, typer.Option(help="Draw only the lines of this word, or of the word at this number.")
     ] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words", help="Join the pieces of words.")] = False,
 ) -> None:

@@ -27,9 +27,9 @@ def write_all(
 ) -> Path:
     """Writes every page into the folder and returns the index's path.
 
-    layers: Table 1's page, which takes a minute to measure. Figures need a trained model, named heads sentences (`src`)
-    besides; without them the index shows the commands. `runs`: where `heed paper table3 --run` leaves its own in
-    table3, and table4 its parsers.
+    layers: Table 1's page, which takes a minute to measure. Figures need a trained model, and named heads sentences
+    (`src`) too; without them the index shows the commands. runs: the folder with the runs of Table 3, in table3, and
+    with the parsers of Table 4.
     """
     check_pages(folder, page_names(model=model, src=src))
     pages = [

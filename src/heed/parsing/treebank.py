@@ -28,7 +28,7 @@ class ParsingSettings(LinearisationSettings):
     dev: list[str] = Field(min_length=1, description="trees to validate by")
     tests: Tests = Field(default_factory=dict, description="name = trees to score")
     fragments: int = Field(
-        default=0, ge=0, le=10_000, description="also learn constituents of up to this many words as sentences; 0: none"
+        default=0, ge=0, le=10_000, description="also learn constituents of up to this many words as sentences"
     )
     substituted: int = Field(
         default=0,
