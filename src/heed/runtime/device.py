@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 import tempfile
 import time
 from contextlib import suppress
@@ -101,6 +102,17 @@ def native_kernels() -> Literal["fast", "sanitized", "none"]:
     """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, sanitize for ones that check memory."""
     wanted: dict[str | None, Literal["sanitized", "none"]] = {"0": "none", "sanitize": "sanitized"}
     return wanted.get(os.environ.get("HEED_KERNELS"), "fast")
+
+
+def kernel_flags() -> list[str]:
+    """More flags for the kernels' compiler: those that HEED_KERNELS names if it begins with a dash."""
+    wanted = os.environ.get("HEED_KERNELS", "")
+    return shlex.split(wanted) if wanted.startswith("-") else []
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler that CXX names."""
+    return os.environ.get("CXX") or None
 
 
 def n_threads() -> int:

@@ -1,26 +1,15 @@
 """The kernels of a search's step against PyTorch's operations."""
 
-import platform
-import subprocess
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.backends.cpu import decoding_ops, weights
-from heed.backends.cpu.build import FLAGS, SOURCES, has_int8, library
+from heed.backends.cpu.build import has_int8, library
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64's kinds of processor")
-@pytest.mark.parametrize("processor", ["x86-64-v3", "icelake-server", "sapphirerapids"])
-def test_the_kernels_compile_for_processors_that_have_less_and_more(processor):
-    flags = [flag for flag in FLAGS if not flag.startswith("-march")]
-    for source in SOURCES:
-        subprocess.run(["c++", *flags, f"-march={processor}", "-fsyntax-only", str(source)], check=True)
 
 
 @given(n=st.integers(1, 40), d_in=st.integers(1, 70), d_out=st.integers(1, 100), bias=st.booleans())

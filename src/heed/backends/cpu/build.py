@@ -1,8 +1,7 @@
-"""Compiles the kernels with the system's C++ compiler, once a machine, and loads them; the door through which tensors
-reach them.
+"""Compiles the C++ kernels once per machine with the system's compiler, loads them, and passes tensors to them.
 
-A compiled library is code: it is kept in a folder that belongs to this user alone, with its hash behind it, and is
-loaded only if both still hold.
+A compiled library is code: it is kept in a folder that belongs to this user alone, followed by its hash, and is loaded
+only if both still hold.
 """
 
 import ctypes
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from heed.backends.cpu import structures
 from heed.errors import HeedError
-from heed.runtime.device import cache_folder, native_kernels
+from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import locked, whole_file
 
 log = logging.getLogger(__name__)
@@ -35,21 +34,21 @@ SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp
 FLAGS = [
     "-std=c++17",
     "-O3",
-    "-march=native",
-    "-fopenmp",  # PyTorch's own copy of the library serves both, so there is one set of threads
     "-shared",
     "-fPIC",
+    "-fvisibility=hidden",
     # Sums may be taken in any order, which vectors need; NaN and infinity keep their meaning.
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-fassociative-math",
     "-freciprocal-math",
-    "-mprefer-vector-width=512",
+    "-ffp-contract=fast",
 ]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
+COPY = ".loading-"  # and of those that a library is loaded from
 P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
 SIGNATURES = {
     "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
@@ -75,7 +74,7 @@ STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],
     "decoding_structure_sizes": [structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step],
 }
-TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, N, FLAG, P, N, N, N]  # for bf16 alone, with AMX
+TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, P, N, N, N, N, FLAG]  # for bf16 alone, with AMX
 
 _KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
 
@@ -146,15 +145,18 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     without = "PyTorch's operations alone"
     if native_kernels() == "none":
         return None, f"{without}, as HEED_KERNELS=0 asks"
-    if platform.system() != "Linux":
-        return None, f"{without}: the kernels need Linux, not {platform.system()}"
-    compiler = shutil.which("c++") or shutil.which("g++")
+    if platform.system() not in ("Linux", "Darwin"):
+        return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}"
+    chosen = cpp_compiler()
+    names = [chosen] if chosen else ["c++", "g++", "clang++"]
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler is None:
-        return None, f"{without}, which are slower: the kernels need a C++ compiler (g++), and none was found"
+        wanted = f"the C++ compiler {chosen} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
+        return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
     try:
         return _compiled_or_kept(compiler), "Heed's kernels"
     except subprocess.CalledProcessError as error:
-        messages = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return None, f"{without}: {compiler} failed ({messages[0] if messages else error.returncode})"
     except (OSError, HeedError, subprocess.TimeoutExpired) as error:
         return None, f"{without}: the kernels could not be made ({error})"
@@ -164,8 +166,10 @@ def _compiled_or_kept(compiler: str) -> ctypes.CDLL:
     """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
-    flags = FLAGS + SANITIZE if native_kernels() == "sanitized" else FLAGS
-    key = hashlib.sha256(b"\0".join([*sources, " ".join(flags).encode(), version, _processor()]))
+    compiling, linking = flags(version)
+    for extra in (SANITIZE if native_kernels() == "sanitized" else [], kernel_flags()):
+        compiling, linking = [*compiling, *extra], [*linking, *extra]
+    key = hashlib.sha256(b"\0".join([*sources, " ".join(compiling + linking).encode(), version, _processor()]))
     path = cache_folder() / f"kernels-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
         return _loaded(path)
@@ -174,21 +178,44 @@ def _compiled_or_kept(compiler: str) -> ctypes.CDLL:
             return _loaded(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
         log.warning("Compiling Heed's kernels for this processor, once: some twenty seconds.")
-        _compile(compiler, flags, path)
+        compile_kernels(compiler, compiling, linking, path)
     return _loaded(path)
 
 
-def _compile(compiler: str, flags: Sequence[str], target: Path) -> None:
+def flags(version: bytes, *, system: str | None = None, machine: str | None = None) -> tuple[list[str], list[str]]:
+    """The flags for compiling and for linking with the compiler that prints this version, by default on this machine.
+
+    PyTorch's own OpenMP library runs the kernels' threads, so that there is one set of them: GNU's on Linux, LLVM's on
+    macOS. On Linux clang++ would take LLVM's, so there it is not told about OpenMP (see threads.h).
+    """
+    if (machine or platform.machine()).lower() in ("x86_64", "amd64"):
+        processor = ["-march=native", "-mprefer-vector-width=512"]
+    else:
+        processor = ["-mcpu=native"]
+    torch_libraries = Path(torch.__file__).parent / "lib"
+    if (system or platform.system()) == "Darwin":
+        openmp = ["-Xpreprocessor", "-fopenmp"]  # Apple's clang++ refuses -fopenmp itself
+        linking = [f"-L{torch_libraries}", "-lomp", f"-Wl,-rpath,{torch_libraries}"]
+    elif b"clang" in version:
+        openmp, linking = [], ["-lgomp"]
+    else:
+        openmp, linking = ["-fopenmp"], []
+    compiling = [*FLAGS, *processor, *openmp]
+    return compiling, [*compiling, *linking]
+
+
+def compile_kernels(compiler: str, compiling: Sequence[str], linking: Sequence[str], target: Path) -> None:
+    """Compiles the library and writes it to `target`, its hash behind it. CalledProcessError if the compiler fails."""
     for left in target.parent.glob(f"{SCRATCH}*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH) as name:
         scratch = Path(name)
         objects = [scratch / f"{source.stem}.o" for source in SOURCES]
-        command = [compiler, *flags]
         _run_side_by_side(
-            [*command, "-c", str(source), "-o", str(made)] for source, made in zip(SOURCES, objects, strict=True)
+            [compiler, *compiling, "-c", str(source), "-o", str(made)]
+            for source, made in zip(SOURCES, objects, strict=True)
         )
-        _run_side_by_side([[*command, *map(str, objects), "-o", str(scratch / target.name)]])
+        _run_side_by_side([[compiler, *map(str, objects), *linking, "-o", str(scratch / target.name)]])
         content = (scratch / target.name).read_bytes()
         with whole_file(target) as temporary:
             temporary.write_bytes(content + hashlib.sha256(content).digest())
@@ -215,14 +242,17 @@ def _run_side_by_side(commands: Iterable[Sequence[str]]) -> None:
 
 
 def _processor() -> bytes:
-    """What decides which instructions -march=native takes: a home folder may be shared by different machines."""
+    """What decides which instructions the compiler uses: a home folder may be shared by different machines."""
+    if platform.system() == "Darwin":
+        command = ["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"]
+        return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     lines = Path("/proc/cpuinfo").read_bytes().splitlines()
-    told = [line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))]
-    return b"\n".join(sorted(set(told)))
+    facts = [line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))]
+    return b"\n".join(sorted(set(facts)))
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """The library that `_compile` wrote. OSError if it is missing, damaged, or somebody else could have written it."""
+    """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -230,10 +260,14 @@ def _loaded(path: Path) -> ctypes.CDLL:
             raise OSError(f"{path}: not a file of this user alone")
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read()
-        if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+        code = content[:-DIGEST_BYTES]
+        if hashlib.sha256(code).digest() != content[-DIGEST_BYTES:]:
             raise OSError(f"{path}: damaged")
-        # By the open file, which is the one that was checked, whatever its name leads to by now.
-        loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        # What was checked is loaded, whatever the file's name leads to by now.
+        if platform.system() == "Linux":
+            loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        else:
+            loaded = _load_copy(code, path.parent)
         try:
             _declare(loaded)
         except AttributeError as error:
@@ -242,6 +276,14 @@ def _loaded(path: Path) -> ctypes.CDLL:
         os.close(descriptor)
         raise
     return loaded  # the descriptor stays open: under its number dlopen would find this library again, not another one
+
+
+def _load_copy(code: bytes, folder: Path) -> ctypes.CDLL:
+    """A library, loaded from a copy in a new folder that only this user can open."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=COPY) as name:
+        copy = Path(name) / "kernels.so"
+        copy.write_bytes(code)
+        return ctypes.CDLL(str(copy))
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -55,8 +55,8 @@ def product(
         arguments["bias"] = (bias, (n,), bf16)
     at = addresses("tile_product", **arguments)
     library().tile_product(  # type: ignore[union-attr]  # has_tiles found it
-        at[0], max(a.stride()), crosswise, at[1], max(b.stride()), b.stride(1) == 1, at[2],
-        out.stride(0), add, None if bias is None else at[3], m, n, depth,
+        at[0], max(a.stride()), crosswise, at[1], max(b.stride()), b.stride(1) == 1,
+        None if bias is None else at[3], at[2], out.stride(0), m, n, depth, add,
     )  # fmt: skip
     return out
 

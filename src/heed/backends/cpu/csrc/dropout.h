@@ -1,8 +1,10 @@
-// Dropout without masks: what is dropped is a function of seed and place.
+// Dropout without stored masks: what is dropped is a function of the seed and the element's index.
 
 #pragma once
 
-#include "common.h"
+#include "vector.h"
+
+namespace heed {
 
 // 32 random bits for element `index` of the dropout numbered `seed` (two rounds of multiply and shift: lowbias32 by
 // Chris Wellons). Forward and backward pass draw the same bits, so that no mask is kept.
@@ -21,10 +23,14 @@ struct Dropout {
     uint32_t key0, key1, n_dropped;  // of 2^32
     float scale;
     Dropout(uint64_t seed, float rate)
-        : key0(uint32_t(seed)), key1(uint32_t(seed >> 32)), n_dropped(uint32_t(double(rate) * 4294967296.0)),
+        : key0(uint32_t(seed)),
+          key1(uint32_t(seed >> 32)),
+          n_dropped(uint32_t(double(rate) * 4294967296.0)),
           scale(1.0f / (1.0f - rate)) {}
     // For column j of the row whose first element has this index.
-    inline float factor(uint32_t first, int32_t j) const {
+    float factor(uint32_t first, int32_t j) const {
         return random_bits(first + uint32_t(j), key0, key1) < n_dropped ? 0.0f : scale;
     }
 };
+
+}  // namespace heed

@@ -1,18 +1,19 @@
-// The passes of a training step that are no large matrix product: attention within a sentence, dropout with residual
-// and layer normalization, ReLU with bias, embeddings with positions, the loss.
+// The parts of a training step other than its large matrix products: attention within packed sequences, dropout with
+// residual and layer normalization, ReLU with bias, embeddings with positions, the loss.
 //
 // Rows are tokens. The same call gives the same bits; another number of threads changes the order in which gradients of
 // biases and norms are summed, nothing else.
 
-#include "sentences.h"
+#include "packed_attention.h"
 
-// Sums of columns by several threads: each adds to its own row of numbers, and the rows are added in their order.
+namespace heed {
+
+// Column sums by several threads: each adds to its own row of numbers, and the rows are added in their order.
 struct ColumnSums {
     const int64_t n_columns, n_rows;
     std::unique_ptr<float[]> rows;
     explicit ColumnSums(int64_t n)
         : n_columns(n), n_rows(omp_get_max_threads()), rows(new float[size_t(n_rows * n)]()) {}
-    float* mine() { return rows.get() + omp_get_thread_num() * n_columns; }
     void add_to(float* total, int64_t first, int64_t n) const {
         for (int64_t r = 0; r < n_rows; r++)
             for (int64_t j = 0; j < n; j++) total[j] += rows[r * n_columns + first + j];
@@ -20,50 +21,47 @@ struct ColumnSums {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// y = LayerNorm(x + dropout(branch)), equation of section 5.4. The sum's mean and 1/deviation are kept for the backward
-// pass, which works out the normalised sum from y.
+// sum = x + dropout(branch), y = LayerNorm(sum) (section 5.4). Mean and 1 / deviation are kept for the backward pass,
+// which normalizes the sum again.
 
 template <class T>
 static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean, float* rstd,
                      int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {
-#pragma omp parallel
-    {
-        const Dropout dropout(seed, rate);
-        std::unique_ptr<float[]> s(new float[d]);
-#pragma omp for
-        for (int64_t i = 0; i < n; i++) {
+    const Dropout dropout(seed, rate);
+    parallel([=](Team& team) {
+        Scratch scratch;
+        float* const s = scratch.take(d);
+        team.split(n, [&](int64_t i) {
             const T *xi = x + i * d, *bi = branch + i * d;
             T *si = sum + i * d, *yi = y + i * d;
-            float* const sp = s.get();
             if (rate > 0) {
                 for (int32_t j = 0; j < d; j++)
-                    sp[j] = to_float(xi[j]) + to_float(bi[j]) * dropout.factor(uint32_t(i * d), j);
+                    s[j] = to_float(xi[j]) + to_float(bi[j]) * dropout.factor(uint32_t(i * d), j);
             } else {
-                for (int32_t j = 0; j < d; j++) sp[j] = to_float(xi[j]) + to_float(bi[j]);
+                for (int32_t j = 0; j < d; j++) s[j] = to_float(xi[j]) + to_float(bi[j]);
             }
-            const Moments of = moments(sp, d, epsilon);
+            const Moments of = moments(s, d, epsilon);
             for (int32_t j = 0; j < d; j++) {
-                put(si[j], sp[j]);
-                put(yi[j], (sp[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]));
+                put(s[j], si[j]);
+                put((s[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]), yi[j]);
             }
             mean[i] = of.mean;
             rstd[i] = of.rstd;
-        }
-    }
+        });
+    });
 }
 
 template <class T>
 static void add_norm_backward(const T* dy, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx,
-                              T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate,
-                              uint64_t seed) {
+                              T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate, uint64_t seed) {
+    const Dropout dropout(seed, rate);
     ColumnSums sums(2 * d);
-#pragma omp parallel
-    {
-        const Dropout dropout(seed, rate);
-        std::unique_ptr<float[]> scratch(new float[2 * d]);
-        float *normal = scratch.get(), *g = normal + d, *my_dgain = sums.mine(), *my_dbias = my_dgain + d;
-#pragma omp for
-        for (int64_t i = 0; i < n; i++) {
+    float* const all_rows = sums.rows.get();
+    parallel([=](Team& team) {
+        Scratch scratch;
+        float *const normal = scratch.take(2 * d), *const g = normal + d;
+        float *const my_dgain = all_rows + team.index * 2 * d, *const my_dbias = my_dgain + d;
+        team.split(n, [&](int64_t i) {
             const T *dyi = dy + i * d, *si = sum + i * d;
             T *dxi = dx + i * d, *dbi = dbranch + i * d;
             const float m = mean[i], r = rstd[i];
@@ -82,86 +80,86 @@ static void add_norm_backward(const T* dy, const T* sum, const T* gain, const fl
             if (rate > 0) {
                 for (int32_t j = 0; j < d; j++) {
                     const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
-                    put(dxi[j], ds);
-                    put(dbi[j], ds * dropout.factor(uint32_t(i * d), j));
+                    put(ds, dxi[j]);
+                    put(ds * dropout.factor(uint32_t(i * d), j), dbi[j]);
                 }
             } else {
                 for (int32_t j = 0; j < d; j++) {
                     const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
-                    put(dxi[j], ds);
-                    put(dbi[j], ds);
+                    put(ds, dxi[j]);
+                    put(ds, dbi[j]);
                 }
             }
-        }
-    }
+        });
+    });
     sums.add_to(dgain, 0, d);
     sums.add_to(dbias, d, d);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// max(0, h + b), in place; and its backward pass.
+// max(0, h + bias), in place; and its backward pass.
 
 template <class T>
 static void bias_relu(T* h, const T* bias, int64_t n, int64_t d) {
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++)
-        for (int32_t j = 0; j < d; j++) {
-            const float x = to_float(h[i * d + j]) + to_float(bias[j]);
-            put(h[i * d + j], x < 0 ? 0 : x);  // NaN stays NaN
-        }
+    parallel([=](Team& team) {
+        team.split(n, [&](int64_t i) {
+            for (int32_t j = 0; j < d; j++) {
+                const float x = to_float(h[i * d + j]) + to_float(bias[j]);
+                put(x < 0 ? 0 : x, h[i * d + j]);  // NaN stays NaN
+            }
+        });
+    });
 }
 
 template <class T>
 static void bias_relu_backward(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {
     ColumnSums sums(d);
-#pragma omp parallel
-    {
-        float* const mine = sums.mine();
-#pragma omp for
-        for (int64_t i = 0; i < n; i++)
+    float* const all_rows = sums.rows.get();
+    parallel([=](Team& team) {
+        float* const mine = all_rows + team.index * d;
+        team.split(n, [&](int64_t i) {
             for (int32_t j = 0; j < d; j++) {
                 const float g = to_float(y[i * d + j]) > 0 ? to_float(dy[i * d + j]) : 0;
-                put(dh[i * d + j], g);
+                put(g, dh[i * d + j]);
                 mine[j] += g;
             }
-    }
+        });
+    });
     sums.add_to(dbias, 0, d);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// dropout(table[id] · scale + positions[position]), or of positions alone where id is -1, and the gradient of the table,
-// summed row by row in float.
+// dropout(table[id] · scale + positions[place]), or of the position alone where the id is -1; and the gradient of the
+// table, summed row by row in float.
 
 template <class T>
 static void embed(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,
                   int64_t d, float scale, float rate, uint64_t seed) {
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++) {
-        const Dropout dropout(seed, rate);
-        const T *row = table + std::max<int64_t>(ids[i], 0) * d, *position = positions + places[i] * d;
-        const float times = ids[i] < 0 ? 0 : scale;
-        for (int32_t j = 0; j < d; j++) {
-            const float x = to_float(row[j]) * times + to_float(position[j]);
-            put(y[i * d + j], rate > 0 ? x * dropout.factor(uint32_t(i * d), j) : x);
-        }
-    }
+    const Dropout dropout(seed, rate);
+    parallel([=](Team& team) {
+        team.split(n, [&](int64_t i) {
+            const T *row = table + std::max<int64_t>(ids[i], 0) * d, *position = positions + places[i] * d;
+            const float times = ids[i] < 0 ? 0 : scale;
+            for (int32_t j = 0; j < d; j++) {
+                const float x = to_float(row[j]) * times + to_float(position[j]);
+                put(rate > 0 ? x * dropout.factor(uint32_t(i * d), j) : x, y[i * d + j]);
+            }
+        });
+    });
 }
 
 template <class T>
 static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,
                            float rate, uint64_t seed) {
-#pragma omp parallel
-    {
-        const Dropout dropout(seed, rate);
-        // Each thread owns the ids of one remainder, so that no two write to a row.
-        const int64_t n_threads = omp_get_num_threads(), thread = omp_get_thread_num();
-        for (int64_t i = 0; i < n; i++) {
-            if (ids[i] < 0 || ids[i] % n_threads != thread) continue;
+    const Dropout dropout(seed, rate);
+    parallel([=](Team& team) {
+        for (int64_t i = 0; i < n; i++) {  // each thread has the ids of one remainder, so that no two write to a row
+            if (ids[i] < 0 || ids[i] % team.size != team.index) continue;
             float* row = dtable + ids[i] * d;
             for (int32_t j = 0; j < d; j++)
                 row[j] += to_float(dy[i * d + j]) * scale * (rate > 0 ? dropout.factor(uint32_t(i * d), j) : 1.0f);
         }
-    }
+    });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -170,12 +168,10 @@ static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64
 template <class T>
 static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,
                           float epsilon) {
-#pragma omp parallel
-    {
-        std::unique_ptr<float[]> scratch(new float[vocab]);
-        float* const p = scratch.get();
-#pragma omp for
-        for (int64_t i = 0; i < n; i++) {
+    parallel([=](Team& team) {
+        Scratch scratch;
+        float* const p = scratch.take(vocab);
+        team.split(n, [&](int64_t i) {
             T* const z = logits + i * vocab;
             float total = 0, all = 0;
             for (int32_t j = 0; j < vocab; j++) {
@@ -189,53 +185,57 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
             }
             const float inverse = 1.0f / total, rest = epsilon / vocab;
             const float at_target_grad = p[targets[i]] * inverse - rest - (1 - epsilon);
-            for (int32_t j = 0; j < vocab; j++) put(z[j], p[j] * inverse - rest);
-            put(z[targets[i]], at_target_grad);
+            for (int32_t j = 0; j < vocab; j++) put(p[j] * inverse - rest, z[j]);
+            put(at_target_grad, z[targets[i]]);
             const float log_total = std::log(total) + top;
             nll[i] = log_total - at_target;
             loss[i] = (1 - epsilon) * nll[i] + epsilon * (log_total - all / vocab);
-        }
-    }
+        });
+    });
 }
 
-#define EXPORT(T)                                                                                                      \
-    void add_norm_##T(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,            \
-                      float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {                   \
-        add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon);                                \
-    }                                                                                                                  \
-    void add_norm_backward_##T(const T* dy, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx,  \
-                               T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate,               \
-                               uint64_t seed) {                                                                        \
-        add_norm_backward(dy, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                     \
-    }                                                                                                                  \
-    void bias_relu_##T(T* h, const T* bias, int64_t n, int64_t d) { bias_relu(h, bias, n, d); }                        \
-    void bias_relu_backward_##T(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {                  \
-        bias_relu_backward(dy, y, dh, dbias, n, d);                                                                    \
-    }                                                                                                                  \
-    void embed_##T(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,     \
-                   int64_t d, float scale, float rate, uint64_t seed) {                                                \
-        embed(ids, places, table, positions, y, n, d, scale, rate, seed);                                              \
-    }                                                                                                                  \
-    void embed_backward_##T(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,         \
-                            float rate, uint64_t seed) {                                                               \
-        embed_backward(dy, ids, dtable, n, d, scale, rate, seed);                                                      \
-    }                                                                                                                  \
-    void smoothed_loss_##T(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,       \
-                           float epsilon) {                                                                            \
-        smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon);                                                  \
-    }                                                                                                                  \
-    void attend_##T(const T* q, const T* k, const T* v, T* out, const Shape* s) {                                      \
-        attend(q, k, v, out, *s);                                                                                      \
-    }                                                                                                                  \
-    void attend_backward_##T(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,                   \
-                             const Shape* s) {                                                                         \
-        attend_backward(q, k, v, dout, dq, dk, dv, *s);                                                                \
-    }
+}  // namespace heed
 
 extern "C" {
-EXPORT(float)
-EXPORT(bf16)
-void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(Shape); }
+#define HEED_DEFINE(T, NAME)                                                                                          \
+ void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,           \
+                      float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {                  \
+  heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon);                               \
+ }                                                                                                                    \
+ void add_norm_backward_##NAME(const T* dy, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx, \
+                               T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate,              \
+                               uint64_t seed) {                                                                       \
+  heed::add_norm_backward(dy, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                    \
+ }                                                                                                                    \
+ void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) { heed::bias_relu(h, bias, n, d); }                 \
+ void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {                 \
+  heed::bias_relu_backward(dy, y, dh, dbias, n, d);                                                                   \
+ }                                                                                                                    \
+ void embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,    \
+                   int64_t d, float scale, float rate, uint64_t seed) {                                               \
+  heed::embed(ids, places, table, positions, y, n, d, scale, rate, seed);                                             \
+ }                                                                                                                    \
+ void embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,        \
+                            float rate, uint64_t seed) {                                                              \
+  heed::embed_backward(dy, ids, dtable, n, d, scale, rate, seed);                                                     \
+ }                                                                                                                    \
+ void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,      \
+                           float epsilon) {                                                                           \
+  heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon);                                                 \
+ }                                                                                                                    \
+ void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                               \
+  heed::attend(q, k, v, out, *s);                                                                                     \
+ }                                                                                                                    \
+ void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,                  \
+                             const heed::Shape* s) {                                                                  \
+  heed::attend_backward(q, k, v, dout, dq, dk, dv, *s);                                                               \
+ }
+
+HEED_DEFINE(float, float)
+HEED_DEFINE(heed::bf16, bf16)
+#undef HEED_DEFINE
+
+void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(heed::Shape); }
 // The place of the first of n numbers that is below `least` or not below `end`, or -1.
 int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end) {
     for (int64_t i = 0; i < n; i++)

@@ -1,0 +1,134 @@
+// Products with packed weights in 8-bit integers: each row of x in steps of its largest number / 127, W in steps for
+// each output. The instruction multiplies unsigned by signed integers, so 128 is added to x, and `offsets` takes off
+// what that adds to the sums. Sums are integers, so they are exact.
+
+#pragma once
+
+#include "products.h"
+
+namespace heed {
+
+struct Int8Panel {
+    const int8_t *weights, *next;  // next: the panel that will probably be read after this one, or null
+    const int32_t* offsets;
+    const float *steps, *bias;
+    int64_t d_in, width;
+    bool relu;
+};
+
+static inline int64_t in_fours(int64_t d_in) { return round_up(d_in, 4); }
+
+static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
+    const int64_t d_in = in_fours(weight.d_in), first = p * PANEL;
+    const int8_t* const weights = static_cast<const int8_t*>(weight.panels);
+    return {weights + first * d_in,
+            next < n_panels(weight) ? weights + next * PANEL * d_in : nullptr,
+            weight.offsets + first,
+            weight.steps + first,
+            weight.bias + first,
+            d_in,
+            std::min(PANEL, weight.d_out - first),
+            relu};
+}
+
+template <class U>
+[[gnu::always_inline]] static inline void finish_int8_sums(Ints sum, float step, const Int8Panel& w, int64_t from,
+                                                           U* to) {
+    const Floats steps = step * load(w.steps + from);
+    Floats y = as_float(sum) * steps + load(w.bias + from);
+    if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
+    store_first(y, to + from, w.width - from);
+}
+
+// As many rows at a time as there are indices R, which are written out so that every sum has its own register. They
+// also prefetch their share of the next panel: the weights are read once a step, from memory.
+template <class U, size_t... R>
+static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
+                                const Int8Panel& w, U* y, int64_t n, int64_t d_out) {
+    constexpr int64_t rows = sizeof...(R);
+    for (; i + rows <= n; i += rows) {
+        Ints a[rows], b[rows];
+        ((a[R] = load_as<Ints>(w.offsets), b[R] = load_as<Ints>(w.offsets + LANES)), ...);
+        const int64_t share = (w.d_in * PANEL * rows + n - 1) / n;
+        if (w.next)
+            for (int64_t at = 0; at < share; at += 64) __builtin_prefetch(w.next + i * share / rows + at, 0, 2);
+        const uint8_t* x = q + i * w.d_in;
+        const int8_t* weights = w.weights;
+        for (int64_t l = 0; l < w.d_in; l += 4, x += 4, weights += 4 * PANEL) {
+            const Bits w0 = load_as<Bits>(weights), w1 = load_as<Bits>(weights + 64);
+            const auto add = [&](Ints& sum0, Ints& sum1, const uint8_t* four) {
+                const Bits numbers = Bits{} + load_as<uint32_t>(four);
+                add_byte_products(sum0, numbers, w0);
+                add_byte_products(sum1, numbers, w1);
+            };
+            (add(a[R], b[R], x + int64_t(R) * w.d_in), ...);
+        }
+        (finish_int8_sums(a[R], steps[i + int64_t(R)], w, 0, y + (i + int64_t(R)) * d_out), ...);
+        (finish_int8_sums(b[R], steps[i + int64_t(R)], w, LANES, y + (i + int64_t(R)) * d_out), ...);
+    }
+    return i;
+}
+
+// All n rows by one panel; y has this many columns.
+template <class U>
+static inline void int8_panel_product(const uint8_t* q, const float* steps, const Int8Panel& w, U* y, int64_t n,
+                                      int64_t d_out) {
+    int64_t i = int8_rows(std::make_index_sequence<12>(), 0, q, steps, w, y, n, d_out);
+    i = int8_rows(std::make_index_sequence<4>(), i, q, steps, w, y, n, d_out);
+    int8_rows(std::make_index_sequence<1>(), i, q, steps, w, y, n, d_out);
+}
+
+// q: ld integers, the first d_in of them x's; step: what they count.
+template <class T>
+static inline void quantize_row(const T* x, uint8_t* q, float* step, int64_t d_in, int64_t ld) {
+    // The largest number by its bits, among which those of NaN and infinity come last: then the step is one of them,
+    // and so is all that is computed from the row.
+    Ints largest_bits = {};
+    for (int64_t j = 0; j < d_in; j += LANES)
+        largest_bits = larger(largest_bits, bit_cast<Ints>(load_first(x + j, d_in - j)) & 0x7fffffff);
+    const float most = bit_cast<float>(folded(largest_bits, [](Ints a, Ints b) { return larger(a, b); }));
+    const float inverse = most > 0 ? 127.0f / most : 0.0f;
+    for (int64_t j = 0; j < d_in; j += LANES)
+        store_first_bytes(rounded_to_ints(load_first(x + j, d_in - j) * inverse) + 128, q + j, ld - j);
+    *step = most / 127.0f;
+}
+
+// Rows in 8-bit integers, in memory of the caller's.
+struct QuantizedRows {
+    uint8_t* numbers;
+    float* steps;
+
+    template <class T>
+    void quantize(int64_t i, const T* row, int64_t d_in) const {
+        quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in));
+    }
+};
+
+struct QuantizedMemory {
+    std::unique_ptr<uint8_t[]> numbers;
+    std::unique_ptr<float[]> steps;
+
+    QuantizedMemory(int64_t n, int64_t d_in)
+        : numbers(new uint8_t[size_t(n * in_fours(d_in))]), steps(new float[size_t(n)]) {}
+    QuantizedRows rows() const { return {numbers.get(), steps.get()}; }
+};
+
+// y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
+template <class U>
+static void int8_product(const QuantizedRows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
+    share_panels(team, weight, [&](int64_t p) {
+        int8_panel_product(x.numbers, x.steps, int8_panel_of(weight, p, p + 1, relu), y + p * PANEL, n, weight.d_out);
+    });
+}
+
+template <class T, class U>
+static void int8_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
+    const QuantizedMemory memory(n, weight.d_in);
+    const QuantizedRows rows = memory.rows();
+    parallel([&](Team& team) {
+        team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
+        int8_product(rows, weight, y, n, relu, team);
+    });
+}
+
+}  // namespace heed

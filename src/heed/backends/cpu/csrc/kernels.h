@@ -1,0 +1,135 @@
+// The exported functions and the structures that they take. The Python side (build.py, structures.py) declares the
+// same, compares the structures' sizes when it loads the library, and checks shapes, types and ranges before each call:
+// nothing is checked in C++.
+//
+// Arguments stand in this order: inputs, outputs, sizes, options. NAME_float reads and writes float, NAME_bf16 bf16;
+// both compute in float. Rows lie one behind the other without gaps, unless a stride says otherwise.
+
+#pragma once
+
+#include "vector.h"
+
+namespace heed {
+
+// Packed sequences: the rows of sequence s are offsets[s] to offsets[s + 1] - 1.
+struct Shape {
+    const int64_t *q_offsets, *k_offsets;
+    int64_t n_sentences, n_heads, d_k, d_v, q_stride, k_stride, v_stride;
+    uint64_t seed;  // of the dropout of attention weights
+    float rate;
+    int32_t causal;
+};
+
+// A weight matrix (d_out, d_in) in panels of 32 outputs, padded with zeros, and its bias, padded too. Panels are
+// (panel, d_in, 32) in float, or (panel, d_in / 4, 32, 4) in 8-bit integers, which count steps of their output.
+struct Weight {
+    const void* panels;
+    const int32_t* offsets;  // of 8-bit weights: -128 times the sum of each output's integers
+    const float *steps, *bias;
+    int64_t d_in, d_out;
+};
+
+struct Heads {
+    int64_t n, d_k, d_v;
+    int64_t keys() const { return n * d_k; }
+    int64_t values() const { return n * d_v; }
+    int64_t kv() const { return keys() + values(); }
+};
+
+// The state of a beam search. A row is a hypothesis, `beam` consecutive rows belong to a sentence; only the n_rows rows
+// listed in `rows` are computed. ancestors[slot, position] is the slot whose cache holds this position of the slot's
+// hypothesis, so that reordering a beam moves no keys.
+struct Beams {
+    int32_t* ancestors;                                   // (slot, position)
+    const int64_t *rows, *slots, *lengths, *src_lengths;  // slots and lengths (its new position) by row, by sentence
+    int64_t n_rows, beam, capacity;                       // capacity: positions in a slot
+    Heads heads;
+};
+
+template <class T>
+struct DecoderLayer {
+    Weight qkv, self_out, query, cross_out, inner, outer;
+    const T *self_gain, *self_bias, *cross_gain, *cross_bias, *feed_forward_gain, *feed_forward_bias;
+    T* cache;                  // (slot, position, all heads' keys | values)
+    const T* const* memories;  // by sentence: (source position, all heads' keys | values)
+};
+
+// The next position of every row through all decoder layers.
+template <class T>
+struct Step {
+    const DecoderLayer<T>* layers;
+    int64_t n_layers, d_model, d_ff;
+    Beams beams;
+    const int64_t* tokens;
+    const T *embedding, *positions;
+    float scale, epsilon;  // of the embedding; of layer normalization
+};
+
+}  // namespace heed
+
+#define HEED_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+#define HEED_DECLARE(T, NAME)                                                                                       \
+ /* sum = x + dropout(branch), y = LayerNorm(sum): section 5.4 of the paper; x (n, d) */                            \
+ HEED_EXPORT void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,          \
+                                  float* mean, float* rstd, int64_t n, int64_t d, float rate, uint64_t seed,        \
+                                  float epsilon);                                                                   \
+ HEED_EXPORT void add_norm_backward_##NAME(const T* dy, const T* sum, const T* gain, const float* mean,             \
+                                           const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias,        \
+                                           int64_t n, int64_t d, float rate, uint64_t seed);                        \
+ /* h = max(0, h + bias), in place; h (n, d) */                                                                     \
+ HEED_EXPORT void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d);                                      \
+ HEED_EXPORT void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d);    \
+ /* y = dropout(table[id] · scale + positions[place]); for an id of -1 of the position alone */                    \
+ HEED_EXPORT void embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, \
+                               int64_t n, int64_t d, float scale, float rate, uint64_t seed);                       \
+ /* Adds the gradient to dtable. */                                                                                 \
+ HEED_EXPORT void embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d,       \
+                                        float scale, float rate, uint64_t seed);                                    \
+ /* Label-smoothed loss and negative log-likelihood; logits (n, vocab) become the loss's gradient. */               \
+ HEED_EXPORT void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,       \
+                                       int64_t vocab, float epsilon);                                               \
+ /* Attention (equation 1) in every head of packed sequences, and its gradients. */                                 \
+ HEED_EXPORT void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);              \
+ HEED_EXPORT void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,    \
+                                         const heed::Shape* shape);                                                 \
+ /* Attention of a search's rows to their past, whose new keys and values are entered first, and to the source. */  \
+ HEED_EXPORT void attend_to_past_##NAME(const T* qkv, T* cache, const heed::Beams* beams, T* out);                  \
+ HEED_EXPORT void attend_to_source_##NAME(const T* q, const T* const* memories, const heed::Beams* beams, T* out);  \
+ /* Of each sentence the k best continuations: see continuations.h. */                                              \
+ HEED_EXPORT void best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,          \
+                                            const int64_t* required, const uint8_t* never, const uint8_t* may_end,  \
+                                            double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences,  \
+                                            int64_t beam, int64_t vocab, int64_t eos, int64_t k);                   \
+ /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in). Only if has_int8(). */                                 \
+ HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
+
+HEED_DECLARE(float, float)
+HEED_DECLARE(heed::bf16, bf16)
+#undef HEED_DECLARE
+
+// The same product in float.
+HEED_EXPORT void panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
+// best_continuations of the logits x · Wᵀ, which are never all kept. Only if has_int8().
+HEED_EXPORT void int8_best_continuations_float(const float* x, const heed::Weight* weight, const int64_t* rows,
+                                               const double* log_probs, const int64_t* required, const uint8_t* never,
+                                               const uint8_t* may_end, double* values, int64_t* indices, int64_t n_rows,
+                                               int64_t n_sentences, int64_t beam, int64_t eos, int64_t k);
+// x (n_rows, d_model): what the last layer makes of each row. bf16: products in 8-bit integers, only if has_int8().
+HEED_EXPORT void decoder_step_float(const heed::Step<float>* step, float* x);
+HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x);
+// c (m, n) = a (m, depth) · b (depth, n) + bias in bf16, or with `add` c += a · b, c in float. a is stored as (depth,
+// m) if a_transposed, b as (depth, n) if b_transposed, else as (n, depth). Only if has_tiles().
+HEED_EXPORT void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
+                              int64_t b_ld, int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld,
+                              int64_t m, int64_t n, int64_t depth, int32_t add);
+// Whether the kernels for 8-bit integers, and for tiles, can be used.
+HEED_EXPORT int32_t has_int8();
+HEED_EXPORT int32_t has_tiles();
+// The index of the first of n numbers that is below `least` or not below `end`, or -1.
+HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
+// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step.
+HEED_EXPORT void training_structure_sizes(int64_t* sizes);
+HEED_EXPORT void decoding_structure_sizes(int64_t* sizes);
+}

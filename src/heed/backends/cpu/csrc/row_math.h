@@ -1,0 +1,82 @@
+// Functions of a row of numbers: exponentials, maxima, softmax, mean and deviation.
+
+#pragma once
+
+#include "vector.h"
+
+namespace heed {
+
+// e^x, of one number or 16, to within 2e-7 of its value; e^-87 below -87. It is 2^n · 2^f with an integer n and
+// |f| <= 1/2, and 2^f is taken from its Taylor series.
+template <class X>
+[[gnu::always_inline]] static inline X exponential(X x) {
+    x = x < -87.0f ? X{} - 87.0f : x;
+    const auto power = truncated(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
+    const X n = as_float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2, ln 2 in two parts
+    X p = f * 1.3888889e-3f + 8.3333333e-3f;
+    p = p * f + 4.1666667e-2f;
+    p = p * f + 0.16666667f;
+    p = p * f + 0.5f;
+    p = p * f + 1.0f;
+    p = p * f + 1.0f;
+    return p * bit_cast<X>(as_bits(power + 127) << 23);  // for NaN any scale: p is NaN
+}
+
+// The largest of n numbers. The compiler would take them one by one, for the sake of NaN, which the caller finds in
+// the sum.
+static inline float largest(const float* x, int64_t n) {
+    float top = x[0];
+    int64_t j = 0;
+    if (n >= LANES) {
+        Floats a = load(x), b = a, c = a, d = a;  // separate chains: each maximum waits for the one before
+        for (; j + 4 * LANES <= n; j += 4 * LANES) {
+            a = larger(a, load(x + j));
+            b = larger(b, load(x + j + LANES));
+            c = larger(c, load(x + j + 2 * LANES));
+            d = larger(d, load(x + j + 3 * LANES));
+        }
+        for (; j + LANES <= n; j += LANES) a = larger(a, load(x + j));
+        a = larger(larger(a, b), larger(c, d));
+        top = folded(a, [](Floats one, Floats other) { return larger(one, other); });
+    }
+    for (; j < n; j++) top = x[j] > top ? x[j] : top;
+    return top;
+}
+
+// x in its first n lanes, `rest` in the others.
+static inline Floats first_lanes(Floats x, int64_t n, float rest) {
+    return n >= LANES ? x : select(lanes_below(n), x, Floats{} + rest);
+}
+
+// Turns the first n of ld scores, whole vectors, into softmax(scale · scores) without its division, the others into
+// zeros. Returns what to multiply by instead: 1 / their sum.
+static inline float softmax_numerators(float* p, int64_t n, int64_t ld, float scale) {
+    Floats tops = Floats{} - INFINITY, totals = {};
+    for (int64_t j = 0; j < n; j += LANES) tops = larger(tops, first_lanes(load(p + j), n - j, -INFINITY));
+    const float top = folded(tops, [](Floats a, Floats b) { return larger(a, b); });
+    for (int64_t j = 0; j < ld; j += LANES) {
+        const Floats e = j < n ? first_lanes(exponential((load(p + j) - top) * scale), n - j, 0) : Floats{};
+        store(e, p + j);
+        totals += e;
+    }
+    return 1.0f / folded(totals, [](Floats a, Floats b) { return a + b; });
+}
+
+static inline void softmax(float* p, int64_t n, int64_t ld, float scale) {
+    const float inverse = softmax_numerators(p, n, ld, scale);
+    for (int64_t j = 0; j < ld; j += LANES) store(load(p + j) * inverse, p + j);
+}
+
+struct Moments {
+    float mean, rstd;  // rstd: 1 / standard deviation
+};
+
+[[gnu::always_inline]] static inline Moments moments(const float* x, int64_t d, float epsilon) {
+    float total = 0, squares = 0;
+    for (int32_t j = 0; j < d; j++) total += x[j];
+    const float mean = total / d;
+    for (int32_t j = 0; j < d; j++) squares += (x[j] - mean) * (x[j] - mean);
+    return {mean, 1.0f / std::sqrt(squares / d + epsilon)};
+}
+
+}  // namespace heed
