@@ -164,7 +164,7 @@ def train(
 
 
 def _dry_run(recipe: Any, directory: Path, mirror: str | None, as_json: bool) -> None:
-    from heed.benchmark import forecast
+    from heed.benchmark.forecast import forecast
     from heed.pipeline import count_pairs, n_workers
     from heed.runtime.device import choose_machine
 
@@ -441,7 +441,7 @@ def bench_train(
     """Whole training steps a second, and their share of what this machine's matrix products allow."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
-    from heed.benchmark import preset_shape, training_speed
+    from heed.benchmark.training import preset_shape, training_speed
 
     arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
     speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
@@ -472,7 +472,7 @@ def bench_decode(
     as_json: JSON = False,
 ) -> None:
     """Target tokens a second of beam search, with random weights and outputs of one length."""
-    from heed.benchmark import decoding_speed
+    from heed.benchmark.decoding import decoding_speed
 
     speed = decoding_speed(
         preset,
