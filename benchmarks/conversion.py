@@ -36,9 +36,9 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
         bos_token_id=bos,
         eos_token_id=eos,
         forced_eos_token_id=None,
-        bad_words_ids=None,
     )
-    reference = MarianMTModel(config).eval()
+    reference: Any = MarianMTModel(config)
+    reference.eval()
 
     def copy_linear(target: Any, weight: Tensor, bias: Tensor | None = None) -> None:
         target.weight.copy_(weight)

@@ -64,24 +64,33 @@ def switch_off(what: str) -> None:
     from heed.training import objective, trainer
 
     def padded_features(
-        self: Any, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor, tgt_places: Tensor
+        self: transformer.Transformer,
+        src: Tensor,
+        src_mask: Tensor,
+        tgt_in: Tensor,
+        tgt_mask: Tensor,
+        tgt_places: Tensor,
     ) -> Tensor:
         return self.decode_features(tgt_in, self.start(self.encode(src, src_mask), src_mask))[tgt_mask]
 
-    def plain_norm(self: Any, x: Tensor, branch: Tensor) -> Tensor:
+    def plain_norm(self: transformer.AddNorm, x: Tensor, branch: Tensor) -> Tensor:
         return nn.LayerNorm.forward(self, x + self.dropout(branch))
+
+    def plain_feed_forward(self: transformer.FeedForward, x: Tensor) -> Tensor:
+        y: Tensor = self.outer(F.relu(self.inner(x)))
+        return y
 
     match what:
         case "kernels":
-            build.library = training_ops.library = lambda: None
+            build.library = training_ops.library = lambda: None  # type: ignore[attr-defined]
         case "tiles":
-            training_ops.has_tiles = lambda: False
+            training_ops.has_tiles = lambda: False  # type: ignore[attr-defined, assignment]
         case "attention":  # and the embedding's kernel, and padding comes back
-            transformer.Transformer.features = padded_features
+            transformer.Transformer.features = padded_features  # type: ignore[method-assign]
         case "add_norm":
-            transformer.AddNorm.forward = plain_norm
+            transformer.AddNorm.forward = plain_norm  # type: ignore[method-assign]
         case "bias_relu":
-            transformer.FeedForward.forward = lambda self, x: self.outer(F.relu(self.inner(x)))
+            transformer.FeedForward.forward = plain_feed_forward  # type: ignore[method-assign]
         case "loss":
             training_ops.smoothed_loss_ = objective._smoothed_loss_
         case "row_multiple":
@@ -94,7 +103,7 @@ def switch_off(what: str) -> None:
                 for parameter in self.model.parameters():
                     del parameter.main_grad
 
-            trainer.MasterWeights.__init__ = without
+            trainer.MasterWeights.__init__ = without  # type: ignore[method-assign, assignment]
         case "kept_memory":
             memory.keep_freed_memory = lambda: None
 
@@ -119,13 +128,16 @@ def heed_steps(
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
             tgt_mask = tgt_out != PAD
-            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows=np.arange(len(src)))
+            rows = np.arange(len(src), dtype=np.uint32)
+            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
             train_step(weights, optimizer, [batch], settings, machine, Workers(), rate=LEARNING_RATE)
             yield
 
 
 class TorchModel(nn.Module):
     """torch.nn.Transformer with scaled shared embeddings and sinusoids."""
+
+    positions: Tensor
 
     def __init__(self, shape: dict[str, Any]):
         super().__init__()
@@ -139,11 +151,12 @@ class TorchModel(nn.Module):
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.embedding(ids) * math.sqrt(self.d_model) + self.positions[: ids.shape[1]])
+        x: Tensor = self.dropout(self.embedding(ids) * math.sqrt(self.d_model) + self.positions[: ids.shape[1]])
+        return x
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         causal = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1)
-        hidden = self.transformer(
+        hidden: Tensor = self.transformer(
             self.embed(src),
             self.embed(tgt_in),
             tgt_mask=causal,
@@ -199,7 +212,8 @@ def marian_steps(shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dt
     model = MarianMTModel(config)
 
     def logits_of(src: Tensor, tgt_in: Tensor) -> Tensor:
-        return model(input_ids=src, attention_mask=(src != PAD).long(), decoder_input_ids=tgt_in).logits
+        logits: Tensor = model(input_ids=src, attention_mask=(src != PAD).long(), decoder_input_ids=tgt_in).logits
+        return logits
 
     return plain_loop(logits_of, model, batches, dtype)
 
