@@ -17,7 +17,7 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
     from transformers import MarianConfig, MarianMTModel
 
     arch = model.arch
-    settings: dict[str, Any] = dict(
+    config = MarianConfig(
         vocab_size=model.vocab_size,
         d_model=arch.d_model,
         encoder_layers=arch.n_layers,
@@ -36,9 +36,9 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
         bos_token_id=bos,
         eos_token_id=eos,
         forced_eos_token_id=None,
-        bad_words_ids=None,
     )
-    reference = MarianMTModel(MarianConfig(**settings)).eval()
+    reference: Any = MarianMTModel(config)
+    reference.eval()
 
     def copy_linear(target: Any, weight: Tensor, bias: Tensor | None = None) -> None:
         target.weight.copy_(weight)

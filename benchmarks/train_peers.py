@@ -130,6 +130,8 @@ def heed_steps(
 class TorchModel(nn.Module):
     """torch.nn.Transformer with scaled shared embeddings and sinusoids."""
 
+    positions: Tensor
+
     def __init__(self, shape: dict[str, Any]):
         super().__init__()
         self.d_model = d = shape["d_model"]
@@ -138,16 +140,16 @@ class TorchModel(nn.Module):
             d, shape["n_heads"], shape["n_layers"], shape["n_layers"], shape["d_ff"], shape["dropout"], batch_first=True
         )
         self.dropout = nn.Dropout(shape["dropout"])
-        self.positions: Tensor
         angles = torch.arange(512)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.embedding(ids) * math.sqrt(self.d_model) + self.positions[: ids.shape[1]])
+        x: Tensor = self.dropout(self.embedding(ids) * math.sqrt(self.d_model) + self.positions[: ids.shape[1]])
+        return x
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         causal = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1)
-        hidden = self.transformer(
+        hidden: Tensor = self.transformer(
             self.embed(src),
             self.embed(tgt_in),
             tgt_mask=causal,
@@ -203,7 +205,8 @@ def marian_steps(shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dt
     model = MarianMTModel(config)
 
     def logits_of(src: Tensor, tgt_in: Tensor) -> Tensor:
-        return model(input_ids=src, attention_mask=(src != PAD).long(), decoder_input_ids=tgt_in).logits
+        logits: Tensor = model(input_ids=src, attention_mask=(src != PAD).long(), decoder_input_ids=tgt_in).logits
+        return logits
 
     return plain_loop(logits_of, model, batches, dtype)
 
@@ -404,6 +407,8 @@ def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens
 
 
 def main() -> None:
+    from heed.runtime.process import tune_process
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=SHAPES, default="tiny")
     parser.add_argument("--mirror", help="folder or address that has the corpus")
@@ -428,8 +433,6 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.work / "batches.npz"
     n_tokens = write_batches(source, work=arguments.work, mirror=arguments.mirror, n_batches=arguments.n_batches)
-    from heed.runtime.process import tune_process
-
     tune_process()  # the contestants inherit how threads wait
     results = race(names, arguments, source, n_tokens)
     if arguments.json:

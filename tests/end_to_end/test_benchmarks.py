@@ -1,8 +1,13 @@
-"""The benchmark that races Heed against its peers still runs; what it measures is in docs/results.md."""
+"""The benchmarks still run, and count what they say they count; what they measure is in docs/results.md."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from heed.backends.cpu.build import has_int8
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -13,3 +18,89 @@ def test_a_contestant_trains_a_batch_of_the_race(data_folder, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "| heed-bf16 | " in done.stdout
+
+
+@pytest.fixture
+def decode_peers(monkeypatch):
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import decode_peers
+
+    return decode_peers
+
+
+SOURCES = [[5, 6, 7, 8], [9, 10], [30, 20, 40, 11, 12, 13], [14], [15, 16, 17], [49, 48, 47, 46, 45]]
+
+
+def job(decode_peers, *, forced, sources=SOURCES):
+    return decode_peers.Job(
+        sources=sources,
+        beam=3,
+        batch=8,
+        length_penalty=0.6,
+        one_by_one=False,
+        forced=forced,
+        model=None,
+        preset="tiny",
+        vocab_size=50,
+    )
+
+
+def translated(decode_peers, name, model, sources, *, forced):
+    kind, *how = name.split("-")
+    return decode_peers.ENGINES[kind](model, job(decode_peers, forced=forced), *how)(sources)
+
+
+@pytest.mark.parametrize(
+    "name", ["heed-fp32", "heed-bf16-2x", "heed-int8", "ct2-fp32-1x2", "ct2-int8-2x1", "hf-fp32", "hf-bf16"]
+)
+def test_every_engine_says_a_forced_number_of_tokens_to_each_source_in_order(decode_peers, name, small_model):
+    if name == "heed-int8" and not has_int8():
+        pytest.skip("needs AVX-512 VNNI")
+    the_job = job(decode_peers, forced=7)
+    targets = translated(decode_peers, name, small_model, SOURCES, forced=7)
+    the_job.check(name, targets)
+    assert the_job.n_tokens(targets) == 7 * len(SOURCES)
+    assert all(0 <= i < 50 for target in targets for i in target)
+    assert len(set(map(tuple, targets))) > 2  # else their order would not show
+    if "fp32" in name:
+        assert translated(decode_peers, name, small_model, SOURCES[::-1], forced=7) == targets[::-1]
+
+
+def test_special_symbols_that_a_peer_says_are_counted(decode_peers):
+    """As new weights are, a model repeats what it reads first: bos. Heed never says it, peers do."""
+    the_job = job(decode_peers, forced=7)
+    for name in ("ct2-fp32-1x2", "hf-fp32"):
+        targets = translated(decode_peers, name, the_job.load(), SOURCES, forced=7)
+        assert any(i in (0, 1) for target in targets for i in target), name
+        assert the_job.n_tokens(targets) == 7 * len(SOURCES)
+
+
+def test_results_that_are_not_what_was_asked_for_end_the_race(decode_peers):
+    the_job = job(decode_peers, forced=2)
+    for targets, fault in (
+        ([[1, 2]] * 5, "expected 6 translations, found 5"),
+        ([[1, 2]] * 5 + [[1]], "expected 2 tokens in every output, found 1 in 6"),
+    ):
+        with pytest.raises(SystemExit, match=fault):
+            the_job.check("hf-fp32", targets)
+    job(decode_peers, forced=None).check("hf-fp32", [[1, 2]] * 5 + [[]])
+
+
+def test_the_ratio_is_to_the_fastest_peer(decode_peers):
+    targets = [[3, 4]] * len(SOURCES)
+    seconds = {"heed-fp32": 1.0, "heed-int8": 0.25, "ct2-int8-1x2": 0.5, "hf-fp32": 4.0}
+    results = {name: decode_peers.Result([s], 0, targets) for name, s in seconds.items()}
+    rows = decode_peers.rows_of(results, job(decode_peers, forced=2))
+    assert {name: row["ratio_to_best_peer"] for name, row in rows.items()} == {
+        "heed-fp32": 0.5, "heed-int8": 2.0, "ct2-int8-1x2": 1.0, "hf-fp32": 0.125
+    }  # fmt: skip
+
+
+def test_contestants_of_the_decoding_race_report_the_same_number_of_tokens(decode_peers):
+    command = [sys.executable, FOLDER / "decode_peers.py", "--preset", "tiny", "--vocab", "50", "--forced", "6"]
+    command += ["--sentences", "3", "--windows", "1", "--json", "--only", "heed-fp32", "ct2-int8-1x2", "hf-fp32"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [row["target_tokens"] for row in json.loads(done.stdout).values()] == [3 * 6] * 3

@@ -27,7 +27,7 @@ def bench_train(
     """Measure training: tokens a second, and the share of what this machine's matrix products reach."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
-    from heed.benchmark import preset_shape, training_speed
+    from heed.benchmark.training import preset_shape, training_speed
 
     arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
     speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
@@ -58,7 +58,7 @@ def bench_decode(
     as_json: JSON = False,
 ) -> None:
     """Measure beam search: target tokens a second, with random weights and outputs of one length."""
-    from heed.benchmark import decoding_speed
+    from heed.benchmark.decoding import decoding_speed
 
     speed = decoding_speed(
         preset,

@@ -85,7 +85,7 @@ def _show_scores(results: Sequence["Evaluation"]) -> None:
 
 
 def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: bool) -> None:
-    from heed.benchmark import forecast
+    from heed.benchmark.forecast import forecast
     from heed.run.train import n_workers
     from heed.runtime.device import choose_machine
     from heed.tasks.task import task_of

@@ -1,0 +1,220 @@
+"""Training throughput on this machine, and its share of what the model's matrix products allow."""
+
+import itertools
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from heed.backends.cpu.training_ops import product
+from heed.benchmark.inputs import SPECIAL, random_corpus, shape_of
+from heed.config import validated
+from heed.data.batching import TokenBatches
+from heed.model.architecture import Architecture
+from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters
+from heed.model.transformer import Transformer
+from heed.recipe import read_preset
+from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
+from heed.training.distributed import Workers
+from heed.training.memory import largest_fitting_batches
+from heed.training.objective import CPU_CHUNK, GPU_CHUNK
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, make_optimizer, train_step
+
+N_WINDOWS = 5
+WINDOW_SECONDS = 3.0
+LEARNING_RATE = 1e-5  # of every step: small, so that random targets do no harm
+
+
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """What `heed bench train` prints. Only real tokens count, not padding."""
+
+    target_tokens_per_second: float
+    source_tokens_per_second: float
+    step_seconds: float
+    model_flops_per_second: float
+    ceiling_flops_per_second: float
+    utilization: float
+    peak_memory_bytes: int
+    dtype: str
+    device: str
+    parameters: int
+    windows: list[float]  # target tokens per second of each window
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def preset_shape(
+    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str
+) -> tuple[Architecture, TrainingSettings, int]:
+    """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
+
+    Without `batch_tokens`, a step on a CPU is at most one micro-batch: more of them would only take longer.
+    """
+    tables = read_preset(preset, where="--preset")
+    arch, vocab_size = shape_of(tables, preset=preset, vocab_size=vocab_size)
+    settings = validated(TrainingSettings, tables.get("training", {}), where=f"preset {preset}")
+    tokens = batch_tokens or settings.batch_tgt_tokens
+    device = choose_machine().device
+    if batch_tokens is None and device.type == "cpu":
+        tokens = min(tokens, micro_batch_tokens(device))
+    changes = {"batch_src_tokens": tokens, "batch_tgt_tokens": tokens, "precision": precision}
+    return arch, settings.model_copy(update=changes), vocab_size
+
+
+def training_speed(
+    arch: Architecture,
+    settings: TrainingSettings,
+    *,
+    vocab_size: int,
+    device: str | None = None,
+    n_windows: int = N_WINDOWS,
+) -> TrainingSpeed:
+    """Runs whole steps on random sentences and returns the median speed over `n_windows` windows after a warm-up."""
+    machine = choose_machine(settings.precision, device=device)
+    torch.manual_seed(settings.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = _TrainingLoop(arch, settings, vocab_size, machine, Path(folder) / "corpus")
+        n_steps = loop.warm_up()
+        windows = [loop.run(n_steps) for _ in range(n_windows)]
+    peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
+    n_src, n_tgt, n_micro_batches = (
+        sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
+    )
+    ceiling = _matrix_product_ceiling(
+        arch, vocab_size, machine, n_src=n_src // n_micro_batches, n_tgt=n_tgt // n_micro_batches
+    )
+    speed = statistics.median(window.n_tgt / window.seconds for window in windows)
+    # The ceiling knows only products with weights, so attention's products and Adam are left out here too.
+    flops_per_token = 3 * forward_flops(arch, vocab_size, Workload(n_src, n_tgt)) / n_tgt
+    return TrainingSpeed(
+        target_tokens_per_second=speed,
+        source_tokens_per_second=speed * n_src / n_tgt,
+        step_seconds=statistics.median(window.seconds / n_steps for window in windows),
+        model_flops_per_second=speed * flops_per_token,
+        ceiling_flops_per_second=ceiling,
+        utilization=speed * flops_per_token / ceiling,
+        peak_memory_bytes=peak,
+        dtype=machine.precision,
+        device=str(machine.device),
+        parameters=n_parameters(arch, vocab_size),
+        windows=[window.n_tgt / window.seconds for window in windows],
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    seconds: float
+    n_src: int
+    n_tgt: int
+    n_micro_batches: int
+
+
+class _TrainingLoop:
+    """A model that is trained on random sentences, epoch after epoch. The corpus must outlive it."""
+
+    def __init__(self, arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, corpus: Path):
+        self._settings, self._machine = settings, machine
+        self._weights = MasterWeights(Transformer(arch, vocab_size), machine)
+        self._optimizer = make_optimizer(self._weights.masters, settings)
+        tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
+        batches = TokenBatches(
+            random_corpus(corpus, vocab_size, n_tokens=20 * tokens),
+            SPECIAL,
+            max_src_tokens=settings.batch_src_tokens,
+            max_tgt_tokens=settings.batch_tgt_tokens,
+            micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
+            seed=1,
+        )
+        self._batches = largest_fitting_batches(
+            *(self._weights, self._optimizer, batches, machine, Workers()), label_smoothing=settings.label_smoothing
+        )
+        self._plans = itertools.chain.from_iterable(self._batches.plan(epoch) for epoch in itertools.count())
+
+    def warm_up(self) -> int:
+        """Runs some steps and returns how many fill a window of WINDOW_SECONDS."""
+        if self._machine.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._machine.device)
+            self.run(len(self._batches.plan(0)))  # every shape once: each allocates memory and chooses kernels
+        if self.run(1).seconds >= WINDOW_SECONDS:
+            return 1
+        n_steps = max(1, round(WINDOW_SECONDS / self.run(2).seconds * 2))
+        self.run(n_steps)
+        return n_steps
+
+    def run(self, n_steps: int) -> _Window:
+        """Collates, computes gradients and updates: everything that a step of `heed train` does."""
+        n_src = n_tgt = n_micro_batches = 0
+        _synchronize(self._machine.device)
+        started = time.perf_counter()
+        for rows in itertools.islice(self._plans, n_steps):
+            micro_batches = [self._batches.collate(part) for part in rows]
+            train_step(
+                self._weights,
+                self._optimizer,
+                micro_batches,
+                self._settings,
+                self._machine,
+                Workers(),
+                rate=LEARNING_RATE,
+            )
+            n_src += sum(int(batch.src_mask.sum()) for batch in micro_batches)
+            n_tgt += sum(batch.n_tgt_tokens for batch in micro_batches)
+            n_micro_batches += len(micro_batches)
+        _synchronize(self._machine.device)
+        return _Window(time.perf_counter() - started, n_src, n_tgt, n_micro_batches)
+
+
+def _matrix_product_ceiling(arch: Architecture, vocab_size: int, machine: Machine, *, n_src: int, n_tgt: int) -> float:
+    """FLOP/s of the model's matrix products, forward and both backward ones, each timed alone in the training dtype.
+
+    n_src, n_tgt: tokens of a micro-batch.
+    """
+    chunk = CPU_CHUNK if machine.device.type == "cpu" else GPU_CHUNK
+    total_flops = total_seconds = 0.0
+    for n_rows, n_in, n_out, count in matrix_products(arch, vocab_size, n_src=n_src, n_tgt=n_tgt, chunk=chunk):
+        x, weight, dy = (
+            torch.randn(*shape, device=machine.device).to(machine.dtype)
+            for shape in ((n_rows, n_in), (n_out, n_in), (n_rows, n_out))
+        )
+        y, dx, dw = x @ weight.T, dy @ weight, dy.T @ x
+        seconds = _product_seconds(x, weight.T, y) + _product_seconds(dy, weight, dx) + _product_seconds(dy.T, x, dw)
+        total_seconds += count * seconds
+        total_flops += count * 6.0 * n_rows * n_in * n_out
+    return total_flops / total_seconds
+
+
+def _product_seconds(a: Tensor, b: Tensor, out: Tensor) -> float:
+    """The best of seven measurements."""
+    # A GPU computes a small product faster than one can be launched and waited for, so it is given 20 at a time.
+    best, n = float("inf"), 20 if a.is_cuda else 1
+    for _ in range(7):
+        _synchronize(a.device)
+        started = time.perf_counter()
+        for _ in range(n):
+            product(a, b, out=out)
+        _synchronize(a.device)
+        best = min(best, (time.perf_counter() - started) / n)
+    return best
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes: of the GPU's tensors, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts in bytes, Linux in KiB
