@@ -1,9 +1,10 @@
 # make demo: set up, train on self-made number words, translate.
 # make check: lint, types, imports, fast tests; in a minute or so. make test: all tests, and a wheel installed elsewhere.
+# make docs: the pages and the picture that come from the code.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint check test clean
+.PHONY: demo lint check test docs clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -23,6 +24,10 @@ check: lint
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: .venv/ready-dev
+	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/draw_rooms.py
 
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from
 # a local wheel where pip is set up with one, else uv, which knows where PyTorch keeps the build for this machine.

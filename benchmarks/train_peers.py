@@ -35,7 +35,7 @@ SHAPES = {
 }
 PEERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
 CONTESTANTS = ["heed-bf16", "heed-fp32", *PEERS]
-# What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/performance.md).
+# What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/explain/performance.md).
 WITHOUT = ["kernels", "tiles", "forward", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
 PAD, BOS, EOS = 0, 1, 2
 VOCAB_SIZE = 10_000

@@ -1,12 +1,10 @@
-"""Recipes: presets are the paper's, every recipe that comes with Heed is valid, the page of settings is complete."""
+"""Recipes: presets are the paper's, every recipe that comes with Heed is valid."""
 
 from pathlib import Path
-from types import NoneType
-from typing import get_args
 
 import pytest
 
-from heed.config import Settings, merged, parse_override, toml_text, validated
+from heed.config import merged, parse_override, toml_text, validated
 from heed.errors import HeedError
 from heed.recipe import Recipe, is_run_folder, preset_names, read_preset, read_recipe
 from heed.recipes import recipe_names, recipe_text, recipe_title
@@ -80,21 +78,6 @@ def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
         (tmp_path / "config.toml").write_text(toml_text(recipe.model_dump()))
         assert read_recipe(tmp_path / "config.toml") == recipe
     assert recipe.data.train == [str(Path.cwd() / "a.train"), str(Path.cwd() / "b")]
-
-
-def test_the_page_of_settings_names_every_setting_and_default():
-    page = (PROJECT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    for table, field in Recipe.model_fields.items():
-        assert f"## [{table}]" in page
-        section = page.split(f"## [{table}]")[1].split("## [")[0]
-        kind = next((part for part in get_args(field.annotation) if part is not NoneType), field.annotation)
-        assert isinstance(kind, type) and issubclass(kind, Settings)
-        names = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")][1:]
-        assert names == list(kind.model_fields)
-        for name, setting in kind.model_fields.items():
-            if not setting.is_required() and setting.default_factory is None:
-                shown = "none" if setting.default is None else setting.default
-                assert f"| {name} | {shown} |" in section
 
 
 def test_overrides_are_toml_or_plain_words():

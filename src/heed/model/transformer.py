@@ -216,7 +216,7 @@ class Transformer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Xavier-uniform (Glorot and Bengio 2010), small where a sub-layer adds to its input: docs/model.md."""
+        """Xavier-uniform (Glorot and Bengio 2010), small where a sub-layer adds to its input: docs/explain/model.md."""
         merged = {id(m.qkv): m.widths for m in self.modules() if isinstance(m, SelfAttention)}
         merged |= {id(m.kv): m.widths for m in self.modules() if isinstance(m, CrossAttention)}
         for module in self.modules():

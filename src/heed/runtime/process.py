@@ -17,8 +17,8 @@ def tune_process() -> None:
       how they wait. After torch is loaded this has no effect.
     - Freed memory is kept for the next tensor (`keep_freed_memory`).
     """
-    # A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. Where other
-    # programs want the same cores that takes the time away from the very threads it waits for (docs/performance.md).
+    # A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. If other
+    # programs want the same cores, this takes time from the very threads it waits for: docs/explain/performance.md.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     keep_freed_memory()

@@ -10,9 +10,9 @@ from torch import Tensor
 from heed.backends.base import Backend
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
-# the weight (docs/performance.md); a GPU wants larger products.
+# the weight (docs/explain/performance.md); a GPU wants larger products.
 CPU_CHUNK, GPU_CHUNK = 512, 4096
-ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/performance.md
+ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/explain/performance.md
 
 
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
