@@ -1,6 +1,8 @@
 """The benchmarks still run, and count what they say they count; what they measure is in docs/results.md."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +106,19 @@ def test_contestants_of_the_decoding_race_report_the_same_number_of_tokens(decod
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [row["target_tokens"] for row in json.loads(done.stdout).values()] == [3 * 6] * 3
+
+
+def test_same_results_tells_what_a_changed_tree_changes(tmp_path):
+    """With dropout in the demo's preset training differs; the translations of one model do not."""
+    project = FOLDER.parent
+    shutil.copytree(project / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    preset = tmp_path / "src" / "heed" / "presets" / "demo.toml"
+    preset.write_text(preset.read_text().replace("dropout = 0.0", "dropout = 0.1"))
+    command = [sys.executable, FOLDER / "same_results.py", project, tmp_path, "--steps", "2", "--precision", "fp32"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    losses, weights, translations = done.stdout.splitlines()[2:]
+    # Two steps and the validation. The first loss differs already.
+    assert re.fullmatch(r"\| demo \| losses, fp32 \| DIFFERENT: 3 of 3, by up to 0\.\d+ \|", losses)
+    assert weights == "| demo | weights, fp32 | DIFFERENT |"
+    assert translations == "| demo | translate, fp32 | equal (100) |"
