@@ -10,34 +10,45 @@ from heed.config import Settings
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
 
-    n_layers: int = Field(default=6, ge=1, le=1000, description="layers in each of the two stacks (N)")
-    d_model: int = Field(default=512, ge=2, le=65_536, description="width")
-    d_ff: int = Field(default=2048, ge=1, le=1_048_576, description="inner width of the feed-forward sub-layer")
-    n_heads: int = Field(default=8, ge=1, le=4096, description="attention heads (h)")
+    n_layers: int = Field(
+        default=6, ge=1, le=1000, description="number of layers in the encoder, and in the decoder (N)"
+    )
+    d_model: int = Field(
+        default=512, ge=2, le=65_536, description="width of embeddings and of every sub-layer's output"
+    )
+    d_ff: int = Field(default=2048, ge=1, le=1_048_576, description="inner width of the feed-forward sub-layers")
+    n_heads: int = Field(default=8, ge=1, le=4096, description="number of attention heads (h)")
     d_k: int | None = Field(
-        default=None, ge=1, le=65_536, description="width of a head's queries and keys; default d_model / n_heads"
+        default=None, ge=1, le=65_536, description="width of one head's queries and keys; if not set: d_model / n_heads"
     )
     d_v: int | None = Field(
-        default=None, ge=1, le=65_536, description="width of a head's values; default d_model / n_heads"
+        default=None, ge=1, le=65_536, description="width of one head's values; if not set: d_model / n_heads"
     )
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="on each sub-layer's output and on embeddings (P_drop)")
-    attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="on attention weights")
+    dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout rate of sub-layer outputs and of embeddings (P_drop)"
+    )
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout rate of attention weights")
     word_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="on whole tokens, read in training as positions alone"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="probability that training leaves out a token's embedding and keeps its position",
     )
     radius: int | None = Field(
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="neighbours on each side that self-attention sees (section 4); default all",
+        description="number of neighbours on each side that self-attention sees (section 4); if not set: all",
     )
-    positions: Literal["sinusoid", "learned"] = Field(default="sinusoid", description="section 3.5; Table 3 row E")
+    positions: Literal["sinusoid", "learned"] = Field(
+        default="sinusoid", description="position encodings (section 3.5; learned: Table 3 row E)"
+    )
     max_positions: int = Field(
-        default=1024, ge=1, le=1_048_576, description="longest sequence that learned positions can number"
+        default=1024, ge=1, le=1_048_576, description="longest sequence, in tokens, that learned positions can encode"
     )
     share: Literal["all", "tgt", "none"] = Field(
         default="all",
-        description="one matrix for src embedding, tgt embedding and softmax (section 3.4), for the last two, or none",
+        description="all: source embedding, target embedding and softmax are one matrix (section 3.4); tgt: the last two",
     )
 
     @model_validator(mode="after")
