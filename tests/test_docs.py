@@ -1,0 +1,125 @@
+"""The documentation: links lead somewhere, the generated pages are those of the code, what is named exists."""
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType, NoneType
+from typing import get_args
+
+import pytest
+
+from heed.config import Settings
+from heed.recipe import Recipe
+
+PROJECT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """docs/generate.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("generate", PROJECT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md"])
+def test_the_reference_is_what_the_code_says(generate, page):
+    written = (PROJECT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    assert written == generate.PAGES[page](), "run: python docs/generate.py"
+
+
+def test_the_page_of_settings_names_every_setting_and_default():
+    page = (PROJECT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    for table, field in Recipe.model_fields.items():
+        section = page.split(f"## [{table}]")[1].split("\n## ")[0]
+        kind = next((part for part in get_args(field.annotation) if part is not NoneType), field.annotation)
+        assert isinstance(kind, type) and issubclass(kind, Settings)
+        rows = re.findall(r"(?m)^\| `(\w+)` \| (.*?) \|", section)
+        assert [name for name, _ in rows] == list(kind.model_fields)
+        for name, shown in rows:
+            setting = kind.model_fields[name]
+            if setting.is_required():
+                assert shown == "required"
+            elif setting.get_default(call_default_factory=True) is None:
+                assert shown == "not set"
+            else:  # as a recipe writes it: Python's own form, but for quotes and capitals
+                default = str(setting.get_default(call_default_factory=True))
+                assert shown.strip('`"').lower() == default.lower(), name
+
+
+def test_the_page_of_commands_names_every_verb_and_option(heed):
+    page = (PROJECT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"(?ms)^## heed (\S.*?)\n(.*?)(?=^## |\Z)", page))
+    assert {"demo", "train", "translate", "bench decode", "data list", "paper table1"} <= set(sections)
+    for verb in ("train", "translate", "bench decode", "evalb"):
+        shown = heed(*verb.split(), "--help").stdout
+        assert set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"} <= set(
+            re.findall(r"--[a-z][a-z-]+", sections[verb])
+        )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_relative_link_leads_to_a_file_and_its_heading(page):
+    for target in _links(page.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{page}: {target}"
+        if heading:
+            assert heading in _anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
+
+
+def test_every_page_of_docs_can_be_reached_from_the_index():
+    start = PROJECT / "docs" / "index.md"
+    seen, waiting = {start}, [start]
+    while waiting:
+        page = waiting.pop()
+        for target in _links(page.read_text(encoding="utf-8")):
+            file = (page.parent / target.partition("#")[0]).resolve()
+            if file.suffix == ".md" and file not in seen:
+                seen.add(file)
+                waiting.append(file)
+    assert {page for page in PAGES if (PROJECT / "docs") in page.parents} <= seen
+
+
+def test_every_page_and_test_that_is_named_exists():
+    """What the code says about docs/, and what the pages say about tests/ and benchmarks/."""
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=False).stdout
+    if not listed:
+        pytest.skip("not a git repository")
+    for name in listed.splitlines():
+        file = PROJECT / name
+        if file.suffix not in (".py", ".toml", ".md", ".cpp", ".h") or not file.is_file():
+            continue
+        if name in ("CHANGELOG.md", "docs/log.md", "docs/results.md"):  # what they tell of had other names then
+            continue
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".md":
+            named = re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.py\b", text)
+        else:
+            named = re.findall(r"\bdocs/[\w/-]+\.md\b", text)
+        for path in named:
+            assert (PROJECT / path).is_file(), f"{name} names {path}"
+
+
+def _links(text: str) -> list[str]:
+    """The relative targets of a page's links and images, without those in code."""
+    prose = re.sub(r"(?s)```.*?```|`[^`\n]*`", "", text)
+    targets = re.findall(r"\]\(([^()\s]+)\)", prose)
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def _anchors(text: str) -> set[str]:
+    """The headings of a page as GitHub names them in links."""
+    headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?s)```.*?```", "", text))
+    anchors: set[str] = set()
+    for heading in headings:
+        anchor = base = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        number = 0
+        while anchor in anchors:
+            number += 1
+            anchor = f"{base}-{number}"
+        anchors.add(anchor)
+    return anchors
