@@ -329,15 +329,15 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
     from heed import pipeline
-    from heed.data.batching import SpecialIds, TokenBatches
+    from heed.data.batching import TokenBatches
     from heed.data.prepare import prepare
     from heed.recipe import read_recipe
 
     recipe = read_recipe(Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml", [])
     files = pipeline.corpus_files(recipe, work, directory=work / "corpora", mirror=mirror, report=print)
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
-    special = SpecialIds(PAD, BOS, EOS)
-    batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)
+    special, most = prepared.tokenizer.special, 4096
+    batches = TokenBatches(prepared.train, special, max_src_tokens=most, max_tgt_tokens=most, micro_tokens=most, seed=1)
     arrays: dict[str, Any] = {}
     n_tokens = 0
     for i, (rows,) in enumerate(batches.plan(0)[:n_batches]):

@@ -20,13 +20,12 @@ with install_import_hook(
 
 import torch
 
-from heed.data.batching import SpecialIds
 from heed.model.transformer import Architecture, Transformer
 from heed.text.numbers import english, german, number_splits
-from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 
 torch.set_num_threads(1)
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+SPECIAL = SpecialIds()
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 
 from heed.backends.cpu.build import library
 from heed.cli import main
-from heed.data.batching import SpecialIds, TokenBatches
+from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
-from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 from heed.training.trainer import micro_batch_loss
 
 N_TARGETS = 5
@@ -312,7 +312,7 @@ def test_mutated_prepared_ids(good, tmp_path_factory, seed):
         corpus = ParallelCorpus(folder, vocab_size=600)
         if len(corpus):
             batches = TokenBatches(
-                corpus, SpecialIds(0, 1, 2), max_src_tokens=500, max_tgt_tokens=500, micro_tokens=500, seed=1
+                corpus, SpecialIds(), max_src_tokens=500, max_tgt_tokens=500, micro_tokens=500, seed=1
             )
             for micro_batches in batches.plan(0):
                 for rows in micro_batches:

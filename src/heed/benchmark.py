@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heed.backends.cpu.training_ops import product
 from heed.config import validated
-from heed.data.batching import SpecialIds, TokenBatches
+from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
@@ -26,6 +26,7 @@ from heed.model.transformer import Architecture, Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, Machine, choose_machine, micro_batch_tokens
 from heed.runtime.memory import keep_freed_memory, memory_of
+from heed.text.tokenizer import SpecialIds
 from heed.training.distributed import Workers
 from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.trainer import MasterWeights, TrainingSettings, largest_fitting_batches, make_optimizer, train_step
@@ -33,7 +34,7 @@ from heed.training.trainer import MasterWeights, TrainingSettings, largest_fitti
 WINDOWS = 5
 SECONDS_A_WINDOW = 3.0
 MEAN_LENGTH, LENGTH_DEVIATION = 25, 9  # tokens of a sentence, eos included
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+SPECIAL = SpecialIds()
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def test_the_constraint_leaves_room_to_close_everything(tokenizer, copies):
         assert allowed and steps_left > 0
         opening = [i for i in allowed if names.get(int(i), "").startswith("(")]
         chosen = int((opening or list(allowed))[0])
-        if chosen == tokenizer.eos:
+        if chosen == tokenizer.special.eos:
             break
         written.append(names.get(chosen, "piece"))
         constraint.advance(rows, torch.tensor([chosen]).numpy())

@@ -14,11 +14,12 @@ from torch import Tensor
 from heed.backends.cpu import decoding_ops
 from heed.backends.cpu.decoding_ops import Int8Logits
 from heed.config import Settings
-from heed.data.batching import SpecialIds, padded_sources
+from heed.data.batching import padded_sources
 from heed.errors import HeedError
 from heed.model.inference import FIRST_CAPACITY, bytes_a_position, not_finite, search_state
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
+from heed.text.tokenizer import SpecialIds
 
 # The most tokens of all targets that are searched at a time, and the most bytes that they need; base reaches these
 # first with beams above 21. A single sentence may exceed both if that much memory is free.

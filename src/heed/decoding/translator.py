@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from heed.config import validated
-from heed.data.batching import SpecialIds, make_batch
+from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
@@ -76,7 +76,6 @@ class Translator:
         self.models = [prepack(model, precision, copy=copy) for model in given]
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
-        self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._piece_tokens = PIECE_TOKENS
         for arch in (model.arch for model in self.models):
             if arch.positions == "learned":
@@ -137,7 +136,7 @@ class Translator:
         prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         sources = self._sources(texts, lines, pieces, prefix_ids)
         found = search(
-            self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
+            self.models, sources, self.tokenizer.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
             sampling=sampling, wait=wait_for_more(texts),
         )  # fmt: skip
         for result in found:
@@ -186,7 +185,7 @@ class Translator:
         device = self.models[0].src_embedding.weight.device
         for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
             rows = torch.tensor(group).numpy()
-            batch = make_batch([pairs[i] for i in group], self.special, rows=rows).to(device)
+            batch = make_batch([pairs[i] for i in group], self.tokenizer.special, rows=rows).to(device)
             for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
                 results[i] = values[: len(pairs[i][1]) + 1]
         return results
@@ -197,8 +196,8 @@ class Translator:
         Rows and columns are the ids of `tokenizer.encode`: a source with eos behind, a target with bos before.
         """
         device = self.models[0].src_embedding.weight.device
-        src = torch.tensor([*self.tokenizer.encode(source), self.special.eos], device=device)
-        tgt_in = torch.tensor([self.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
+        src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
+        tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
         return attention_weights(self.models[0], src, tgt_in)
 
     def _translation(self, source: str, found: list[list[Hypothesis]]) -> Translation:

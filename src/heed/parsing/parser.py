@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import validated
-from heed.data.batching import SpecialIds
 from heed.data.lines import wait_for_more, windows
 from heed.decoding.search import DecodingSettings, Source, search
 from heed.errors import HeedError
@@ -65,7 +64,6 @@ class Parser:
         """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
         self.model, self.tokenizer, self.settings = prepack(model, precision, copy=copy), tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
-        self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS
         if model.arch.positions == "learned":
@@ -122,8 +120,8 @@ class Parser:
             constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=self._copies_words)
         sources = self._sources(sentences, waiting, given, done, constraint)
         for result in search(
-            [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint,
-            wait=wait_for_more(sentences),
+            [self.model], sources, self.tokenizer.special, self.settings, n_sentences=MAX_SENTENCES,
+            constraint=constraint, wait=wait_for_more(sentences),
         ):  # fmt: skip
             if result is not None:
                 number, (best, *_) = result
@@ -210,9 +208,8 @@ class TreeConstraint:
         for name in names:
             if name[0] in "()":
                 (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
-        text = (
-            set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {tokenizer.pad, tokenizer.bos, tokenizer.eos}
-        )
+        special = tokenizer.special
+        text = set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {special.pad, special.bos, special.eos}
         self.given = np.array(sorted(text) if copies_words else [], np.int64)
         self._opening = np.flatnonzero(self._opens >= 0)
         self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
@@ -242,7 +239,7 @@ class TreeConstraint:
         """New sentences, behind the others."""
         new = [self._scripts.pop(number) for number in numbers]
         width = max(self._script.shape[1], *(len(script) + 1 for script, _ in new))
-        scripts, begins = np.full((len(new), width), self._tokenizer.eos), np.ones((len(new), width), np.bool_)
+        scripts, begins = np.full((len(new), width), self._tokenizer.special.eos), np.ones((len(new), width), np.bool_)
         for row, (script, begin) in enumerate(new):
             scripts[row, : len(script)], begins[row, : len(script)] = script, begin
         more = [(0, 0), (0, width - self._script.shape[1])]
@@ -250,7 +247,7 @@ class TreeConstraint:
         def behind(old: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
             return np.concatenate([old, np.repeat(added, self._beam, axis=0)])
 
-        self._script = behind(np.pad(self._script, more, constant_values=self._tokenizer.eos), scripts)
+        self._script = behind(np.pad(self._script, more, constant_values=self._tokenizer.special.eos), scripts)
         self._begins = behind(np.pad(self._begins, more, constant_values=True), begins)
         self._length = behind(self._length, np.array([len(script) for script, _ in new]))
         none = np.zeros(len(new), np.int64)
