@@ -10,7 +10,7 @@ import ctypes
 import math
 from contextlib import suppress
 from copy import deepcopy
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,6 +51,13 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
         self.bias = None if linear.bias is None else linear.bias.detach().bfloat16()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"weight": self.weight.to_dense()}  # oneDNN's order cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")

@@ -77,6 +77,9 @@ class Tokenizer:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._backend,)  # a backend's own pickle forgets what `__init__` sets
+
     def encode(self, text: str) -> list[int]:
         """Ids of one line, without bos and eos. HeedError if it is not valid Unicode."""
         try:

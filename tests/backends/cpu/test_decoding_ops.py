@@ -1,7 +1,9 @@
 """The kernels of a search's step against PyTorch's operations."""
 
+import pickle
 import platform
 import subprocess
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
@@ -34,6 +36,17 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
     assert torch.equal(decoding_ops.fp32_product(x, packed, relu=True), torch.relu(y))
     for i in range(n):
         assert torch.equal(decoding_ops.fp32_product(x[i : i + 1], packed)[0], y[i])
+
+
+@pytest.mark.parametrize("kind", ["Fp32Weight", pytest.param("Int8Weight", marks=needs_int8)])
+@pytest.mark.parametrize("pickled", [pickle.dumps, ForkingPickler.dumps])
+def test_a_packed_weight_can_be_pickled_and_stays_where_it_is(kind, pickled):
+    torch.manual_seed(1)
+    x, weight = torch.randn(3, 70), getattr(decoding_ops, kind)(torch.randn(50, 70), torch.randn(50))
+    product = decoding_ops.fp32_product if kind == "Fp32Weight" else decoding_ops.int8_product
+    expected = product(x, weight)
+    again = pickle.loads(pickled(weight))  # noqa: S301
+    assert torch.equal(product(x, again), expected) and torch.equal(product(x, weight), expected)
 
 
 @needs_int8
