@@ -1,12 +1,13 @@
 """The weights of every head for one pair, recomputed from queries and keys: neither training nor search holds them."""
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.model.transformer import Transformer
 
@@ -24,9 +25,14 @@ class AttentionWeights:
 def attention_weights(model: Transformer, src: Int[Tensor, " src"], tgt_in: Int[Tensor, " tgt"]) -> AttentionWeights:
     """Of one source (with eos) and one target (with bos), as the model's own forward pass makes them."""
     projected: dict[str, Tensor] = {}
+    thread = threading.get_ident()  # other threads may run the model, and their hooks, at the same time
 
     def kept_as(name: str) -> Any:
-        return lambda module, inputs, output: projected.__setitem__(name, output[0])
+        def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            if threading.get_ident() == thread:
+                projected[name] = output[0]
+
+        return keep
 
     hooks = [
         module.register_forward_hook(kept_as(name))
