@@ -25,7 +25,9 @@ from typing import Any
 import torch
 from conversion import EOS, PAD, marian_of, token, write_ctranslate2
 
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.beam import search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
 from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import load_model

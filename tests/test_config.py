@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from heed.config import MAX_TOML_BYTES, Settings, parse_override, read_toml, validated
-from heed.decoding.search import DecodingSettings, SamplingSettings
+from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Architecture
 from heed.recipe import Recipe, read_recipe

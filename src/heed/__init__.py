@@ -19,7 +19,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 _HOMES = {
     "Architecture": "heed.model.transformer",
-    "DecodingSettings": "heed.decoding.search",
+    "DecodingSettings": "heed.decoding.settings",
     "HeedError": "heed.errors",
     "Recipe": "heed.recipe",
     "Score": "heed.evaluation.bleu",
@@ -27,7 +27,7 @@ _HOMES = {
     "Transformer": "heed.model.transformer",
     "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",
-    "beam_search": "heed.decoding.search",
+    "beam_search": "heed.decoding.beam",
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
 }

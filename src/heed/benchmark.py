@@ -19,7 +19,9 @@ from heed.backends.cpu.training_ops import product
 from heed.config import validated
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.beam import search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters, training_flops
 from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer

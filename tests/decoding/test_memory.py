@@ -7,17 +7,17 @@ import sys
 
 import pytest
 import torch
-from tests.conftest import SPECIAL
 
 from heed.backends.cpu.build import has_int8, library
-from heed.decoding import search as search_module
-from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
-from heed.errors import HeedError
+from heed.decoding import beam
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
 from heed.model import inference
 from heed.model.inference import prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from tests.conftest import SPECIAL
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 linux = pytest.mark.skipif(
@@ -93,34 +93,6 @@ def test_a_search_that_cannot_fit_is_refused_in_one_line(number_tokenizer, tmp_p
     )
 
 
-def test_what_a_refusal_proposes_fits():
-    model, sources = wide_model(50), [Source(0, [5] * 9000)]
-    settings = DecodingSettings(beam_size=1000, max_tokens=9000)
-    with pytest.raises(HeedError) as refused:
-        next(search([model], sources, SPECIAL, settings))
-    (beam,) = re.findall(r"a beam of ([\d,]+) or", str(refused.value)) or ["0"]
-    (max_tokens,) = re.findall(r"max_tokens=(\d+)", str(refused.value))
-    for changes in ({"beam_size": int(beam.replace(",", "")) * 9 // 10}, {"max_tokens": int(max_tokens) * 9 // 10}):
-        if min(changes.values()) >= 1:
-            fitting = settings.model_copy(update=changes)
-            memory = search_module._Memory([model], fitting, None)
-            memory.check(fitting.max_tokens, required=1)
-
-
-def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer(monkeypatch):
-    monkeypatch.setattr(search_module, "free_memory", lambda: 1.6e10)
-    with torch.device("meta"):
-        base = Transformer(Architecture(), 37_000)
-    for beam in (1, 4, 21):
-        memory = search_module._Memory([base], DecodingSettings(beam_size=beam), None)
-        assert memory.n_sentences(64) == 64
-        assert memory.n_tokens() == search_module.MAX_LIVE_TOKENS
-    for sampling in (None, SamplingSettings()):
-        memory = search_module._Memory([base], DecodingSettings(beam_size=1000), sampling)
-        assert memory.n_sentences(64) < 4
-        assert memory.n_tokens() < 200
-
-
 @needs_kernels
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, precision, monkeypatch):
@@ -139,6 +111,6 @@ def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, prec
 
 
 def test_a_beam_of_1000_without_kernels_is_searched(small_model, monkeypatch):
-    monkeypatch.setattr(search_module, "search_state", inference.PlainState)
+    monkeypatch.setattr(beam, "search_state", inference.PlainState)
     found = beam_search(small_model, [[5, 6]] * 100, SPECIAL, DecodingSettings(beam_size=1000, max_tokens=4), n_best=3)
     assert [[h.ids for h in one] for one in found] == [[h.ids for h in found[0]]] * 100

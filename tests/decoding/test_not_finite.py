@@ -6,17 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.conftest import SPECIAL
 
 from heed.backends.cpu.build import has_int8, library
 from heed.data.batching import make_batch
-from heed.decoding import search as search_module
+from heed.decoding import beam
+from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source
 from heed.errors import HeedError
 from heed.model.inference import PlainState, prepack
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, save_model
+from tests.conftest import SPECIAL
 
 PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
 
@@ -40,7 +42,7 @@ class Anything:
 def road(request, monkeypatch):
     """On the kernels, and on PyTorch's operations alone."""
     if request.param == "PyTorch":
-        monkeypatch.setattr(search_module, "search_state", PlainState)
+        monkeypatch.setattr(beam, "search_state", PlainState)
     elif library() is None:
         pytest.skip("no C++ compiler: Heed's kernels are not at hand")
 

@@ -14,7 +14,8 @@ from tests.conftest import SPECIAL
 from heed.config import validated
 from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
-from heed.decoding.search import DecodingSettings, beam_search
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Architecture, Transformer
 from heed.model_folder import ModelCard, load_model, read_weights, save_model, shared_weights

@@ -227,7 +227,7 @@ def translate(
     """Translate standard input to standard output, line by line, in order, as it comes. An empty line stays empty."""
     from heed.config import validated
     from heed.data.lines import Arriving, UntilError
-    from heed.decoding.search import SamplingSettings
+    from heed.decoding.settings import SamplingSettings
 
     lines = UntilError(standard_input())
     sampling = None
@@ -279,7 +279,7 @@ def score(
 ) -> None:
     """Print for each pair of lines log P(target | source), natural, eos included, and its length-penalised score."""
     from heed.data.lines import read_pairs
-    from heed.decoding.search import length_penalty as penalty
+    from heed.decoding.settings import length_penalty as penalty
 
     translator = _translator(
         model,
