@@ -26,19 +26,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from conversion import BOS, EOS, PAD, marian_of, token, write_ctranslate2
+from conversion import EOS, PAD, marian_of, token, write_ctranslate2
 
 from heed.backends.base import backend_for
-from heed.data.batching import SpecialIds
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.beam import search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import load_model
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process import keep_freed_memory, tune_process
+from heed.text.tokenizer import SpecialIds
 
-SPECIAL = SpecialIds(PAD, BOS, EOS)
+SPECIAL = SpecialIds()
 HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
 PEERS = [*CTRANSLATE2, *(f"{name}-avx512" for name in CTRANSLATE2 if "int8" in name), "hf-fp32", "hf-bf16"]

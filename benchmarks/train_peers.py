@@ -335,10 +335,11 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
-    from heed.data.batching import SpecialIds, TokenBatches
+    from heed.data.batching import TokenBatches
     from heed.data.prepare import prepare
     from heed.recipe import read_recipe
     from heed.tasks.task import task_of
+    from heed.text.tokenizer import SpecialIds
 
     recipe = read_recipe("multi30k-en-de")
     files = task_of(recipe).text_files(work, directory=work / "corpora", mirror=mirror, report=print)

@@ -21,14 +21,14 @@ with install_import_hook(
 import numpy as np
 import torch
 
-from heed.data.batching import Batch, SpecialIds, mask_places
+from heed.data.batching import Batch, mask_places
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english, german, number_splits
-from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 
 torch.set_num_threads(1)
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+SPECIAL = SpecialIds()
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,14 @@ from hypothesis import strategies as st
 
 from heed.backends.cpu.build import library
 from heed.cli import main
-from heed.data.batching import SpecialIds, TokenBatches
+from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
-from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 from heed.training.step import micro_batch_loss
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,10 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.api import TrainedRun as TrainedRun
     from heed.api import load as load
     from heed.api import train as train
-    from heed.data.batching import SpecialIds as SpecialIds
-    from heed.decoding.search import DecodingSettings as DecodingSettings
-    from heed.decoding.search import Hypothesis as Hypothesis
-    from heed.decoding.search import SamplingSettings as SamplingSettings
-    from heed.decoding.search import beam_search as beam_search
+    from heed.decoding.beam import Hypothesis as Hypothesis
+    from heed.decoding.beam import beam_search as beam_search
+    from heed.decoding.settings import DecodingSettings as DecodingSettings
+    from heed.decoding.settings import SamplingSettings as SamplingSettings
     from heed.decoding.translator import Translation as Translation
     from heed.decoding.translator import Translator as Translator
     from heed.errors import HeedError as HeedError
@@ -35,6 +34,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.recipe import read_recipe as read_recipe
     from heed.runtime.process import tune_process as tune_process
     from heed.tasks.evaluation import Evaluation as Evaluation
+    from heed.text.tokenizer import SpecialIds as SpecialIds
     from heed.text.tokenizer import Tokenizer as Tokenizer
     from heed.text.tokenizer import TokenizerSettings as TokenizerSettings
     from heed.text.tokenizer import train_tokenizer as train_tokenizer
@@ -47,16 +47,16 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
 _HOMES = {
     "Architecture": "heed.model.architecture",
     "AttentionWeights": "heed.model.attention_weights",
-    "DecodingSettings": "heed.decoding.search",
+    "DecodingSettings": "heed.decoding.settings",
     "Evaluation": "heed.tasks.evaluation",
     "HeedError": "heed.errors",
-    "Hypothesis": "heed.decoding.search",
+    "Hypothesis": "heed.decoding.beam",
     "Parse": "heed.parsing.parser",
     "Parser": "heed.parsing.parser",
     "Recipe": "heed.recipe",
-    "SamplingSettings": "heed.decoding.search",
+    "SamplingSettings": "heed.decoding.settings",
     "Score": "heed.evaluation.bleu",
-    "SpecialIds": "heed.data.batching",
+    "SpecialIds": "heed.text.tokenizer",
     "StepRecord": "heed.training.callbacks",
     "Stopped": "heed.errors",
     "Tokenizer": "heed.text.tokenizer",
@@ -67,7 +67,7 @@ _HOMES = {
     "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",
     "ValidationRecord": "heed.training.callbacks",
-    "beam_search": "heed.decoding.search",
+    "beam_search": "heed.decoding.beam",
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
     "load": "heed.api",

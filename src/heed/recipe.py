@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings, merged, parse_override, read_toml, shown, validated
 from heed.data.prepare import DataSettings
-from heed.decoding.search import DecodingSettings
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
 from heed.model.architecture import Architecture

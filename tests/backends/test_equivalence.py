@@ -23,8 +23,10 @@ from heed.backends.base import FIRST_CAPACITY, backend_for
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
+from heed.decoding.beam import Hypothesis, search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, Hypothesis, Source, search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

@@ -7,20 +7,17 @@ import sys
 
 import pytest
 import torch
-from tests.conftest import SPECIAL
 
 from heed.backends.cpu import search_state
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.weights import prepack
-from heed.decoding import search as search_module
-from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
-from heed.errors import HeedError
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
-
-pytestmark = pytest.mark.slow
+from tests.conftest import SPECIAL
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 linux = pytest.mark.skipif(
@@ -94,34 +91,6 @@ def test_a_search_that_cannot_fit_is_refused_in_one_line(number_tokenizer, tmp_p
     assert re.search(
         r"a beam of 1,000 with outputs of up to \S+ tokens may need \S+ GB, \S+ GB are free; ", done.stderr
     )
-
-
-def test_what_a_refusal_proposes_fits():
-    model, sources = wide_model(50), [Source(0, [5] * 9000)]
-    settings = DecodingSettings(beam_size=1000, max_tokens=9000)
-    with pytest.raises(HeedError) as refused:
-        next(search([model], sources, SPECIAL, settings))
-    (beam,) = re.findall(r"a beam of ([\d,]+) or", str(refused.value)) or ["0"]
-    (max_tokens,) = re.findall(r"max_tokens=(\d+)", str(refused.value))
-    for changes in ({"beam_size": int(beam.replace(",", "")) * 9 // 10}, {"max_tokens": int(max_tokens) * 9 // 10}):
-        if min(changes.values()) >= 1:
-            fitting = settings.model_copy(update=changes)
-            memory = search_module._Memory([model], fitting, None)
-            memory.check(fitting.max_tokens, required=1)
-
-
-def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer(monkeypatch):
-    monkeypatch.setattr(search_module, "free_memory", lambda: 1.6e10)
-    with torch.device("meta"):
-        base = Transformer(Architecture(), 37_000)
-    for beam in (1, 4, 21):
-        memory = search_module._Memory([base], DecodingSettings(beam_size=beam), None)
-        assert memory.n_sentences(64) == 64
-        assert memory.n_tokens() == search_module.MAX_LIVE_TOKENS
-    for sampling in (None, SamplingSettings()):
-        memory = search_module._Memory([base], DecodingSettings(beam_size=1000), sampling)
-        assert memory.n_sentences(64) < 4
-        assert memory.n_tokens() < 200
 
 
 @needs_kernels

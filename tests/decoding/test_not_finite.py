@@ -6,17 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.conftest import SPECIAL
 
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
+from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, search
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
+from tests.conftest import SPECIAL
 
 PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
 
@@ -37,7 +39,7 @@ class Anything:
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
-def road(request):
+def road(request, monkeypatch):
     """On the kernels, and on PyTorch's operations alone."""
     if request.param == "PyTorch":
         request.getfixturevalue("without_kernels")

@@ -1,23 +1,36 @@
 """Texts in, translations out, in order, whatever the batching."""
 
+import multiprocessing
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from heed.decoding.search import DecodingSettings
-from heed.decoding.translator import Translator
+from heed.backends.cpu.build import has_int8
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.translator import Translation, Translator
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english
 
+PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
 
-@pytest.fixture(scope="module")
-def translator(number_tokenizer) -> Translator:
-    torch.manual_seed(5)
-    model = Transformer(Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=4), len(number_tokenizer)).eval()
+
+def random_model(vocab_size: int, *, seed: int = 5, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    arch = Architecture(**({"n_layers": 1, "d_model": 32, "d_ff": 32, "n_heads": 4} | changes))
+    model = Transformer(arch, vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
-    return Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=5))
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator(number_tokenizer) -> Translator:
+    return Translator(random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(max_extra_tokens=5))
 
 
 def test_order_is_kept_and_batching_changes_nothing(translator):
@@ -52,8 +65,8 @@ def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer,
     lines: list[str] = []
     patient = Translator(translator.models, number_tokenizer, DecodingSettings(beam_size=1, max_extra_tokens=0))
     patient.report = lines.append
-    (translation,) = patient.translate(["seven " * 1200])
-    assert lines == ["line 1: 1,201 tokens, translated in 3 pieces."]
+    *_, translation = patient.translate(["one", " ", "seven " * 1200])
+    assert lines == ["line 3: 1,201 tokens, translated in 3 pieces."]
     assert translation.text
 
 
@@ -63,3 +76,60 @@ def test_given_targets_are_scored_alike_alone_and_together(translator):
     for source, target, log_probs in zip(sources, targets, together, strict=True):
         assert len(log_probs) == len(translator.tokenizer.encode(target)) + 1
         assert log_probs == pytest.approx(translator.log_probs([source], [target])[0], abs=1e-4)
+
+
+def results_of(translator: Translator, texts: list[str]) -> tuple[list[Translation], object, object, object]:
+    """What each of a translator's methods gives for these texts."""
+    found = list(translator.stream(texts, n_best=3))
+    drawn = translator.translate(texts[:5], prefix="drei", sampling=SamplingSettings())
+    log_probs = translator.log_probs(texts, [translation.text for translation in found])
+    attention = translator.attention(texts[0], texts[1])
+    return found, drawn, log_probs, [attention.encoder.tolist(), attention.decoder.tolist(), attention.cross.tolist()]
+
+
+@pytest.mark.parametrize("precision", ["fp32", PRECISIONS[2]])
+def test_threads_that_share_a_translator_find_what_they_find_one_after_the_other(number_tokenizer, precision):
+    models = [random_model(len(number_tokenizer), seed=seed, n_layers=2) for seed in (5, 6)]
+    draw = random.Random(1)
+    texts = [[english(draw.randrange(10**6)) for _ in range(6)] for _ in range(4)]
+    texts[0].append("seven " * 260)  # more positions than any table of sinusoids has at first
+    options = DecodingSettings(max_extra_tokens=5)
+
+    def shared() -> Translator:
+        return Translator(models, number_tokenizer, options, precision=precision)
+
+    expected = [results_of(shared(), some) for some in texts]
+    for _ in range(3):
+        translator = shared()
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda some, t=translator: results_of(t, some), texts)) == expected
+
+
+def test_streams_of_one_translator_may_be_read_in_turns(translator):
+    texts = [["seven", "eighty-one"], ["three hundred", "one"]]
+    in_turns = list(zip(*(translator.stream(some) for some in texts), strict=True))
+    assert [list(column) for column in zip(*in_turns, strict=True)] == [translator.translate(some) for some in texts]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_a_pickled_translator_is_the_same_translator(number_tokenizer, precision, positions):
+    texts = [english(number) for number in (7, 987_654, 12)] + ["[padding symbol]"]
+    model = random_model(len(number_tokenizer), positions=positions)
+    translator = Translator(model, number_tokenizer, precision=precision, copy=False)
+    expected = results_of(translator, texts)
+    again = pickle.loads(pickle.dumps(translator))  # noqa: S301
+    assert again.tokenizer == number_tokenizer and again.settings == translator.settings
+    assert results_of(again, texts) == expected == results_of(translator, texts)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_new_process_translates_with_the_translator_that_it_is_sent(number_tokenizer, precision):
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision=precision)
+    texts = [english(number) for number in (7, 987_654)]
+    expected = translator.translate(texts, n_best=2)
+    stream = translator.stream(texts, n_best=2)
+    first = next(stream)  # a search that goes on while its models are sent
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(translator.translate, (texts,), {"n_best": 2}) == expected
+    assert [first, *stream] == expected

@@ -69,7 +69,7 @@ def parse(folder: str) -> heed.Parse:
 def search(lines: list[str]) -> list[heed.Hypothesis]:
     tokenizer: heed.Tokenizer = heed.train_tokenizer(lines, heed.TokenizerSettings(vocab_size=600))
     model = heed.Transformer(heed.Architecture(n_layers=1), len(tokenizer))
-    special = heed.SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
+    special = heed.tokenizer.special
     found = heed.beam_search(model, [tokenizer.encode("two")], special, heed.DecodingSettings(beam_size=2))
     parameter: torch.nn.Parameter = next(model.parameters())
     print(parameter.shape)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from heed.decoding.search import SamplingSettings
+from heed.decoding.settings import SamplingSettings
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError
 from heed.model.transformer import Transformer

@@ -1,9 +1,10 @@
 """Whatever the model, every parse is a tree over exactly the words; what a treebank's layout holds is found."""
 
 import json
+import pickle
 import random
 import shutil
-from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.decoding.search import DecodingSettings, _limit
+from heed.decoding.beam import Hypothesis
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -70,9 +73,9 @@ def test_a_long_sentence_has_room_for_brackets(tokenizer, leaves):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, LinearisationSettings(leaves=leaves))
     constraint = TreeConstraint(tokenizer, 1, copies_words=leaves == "words")
     words = ["the", "dog"] * 100
-    constraint.expect(0, words, None)
-    (source,) = [s for s in parser._sources([(words, None)], deque(), {}, {}, constraint) if s]
-    assert _limit(source, BEAM) == source.at_least - 1 + BEAM.max_extra_tokens
+    source = parser._source(0, (words, None), tokenizer.encode(" ".join(words)), constraint)
+    assert source is not None
+    assert maximum_length(source, BEAM) == source.min_limit - 1 + BEAM.max_extra_tokens
 
 
 def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
@@ -166,6 +169,16 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     assert scores[tuple(linearised(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
 
 
+def test_threads_share_a_parser_and_a_pickled_one_parses_alike(tokenizer):
+    rng = random.Random(4)
+    sentences = [[rng.choices(WORDS, k=rng.randint(0, 7)) for _ in range(5)] for _ in range(4)]
+    parser = Parser(random_model(len(tokenizer), 2), tokenizer, BEAM, TAGS)
+    expected = [parser.parse(some) for some in sentences]
+    again = pickle.loads(pickle.dumps(parser))  # noqa: S301
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(again.parse, sentences)) == expected == list(pool.map(parser.parse, sentences))
+
+
 def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
     parser = Parser(random_model(len(tokenizer), 5), tokenizer, BEAM, TAGS)
     (parse,) = parser.parse([["the", "dog", "x"]], tags=[["DT", "VB", "FW"]])
@@ -189,7 +202,8 @@ def test_tagged_words_stay_as_they_are():
 def test_what_is_no_tree_is_none(tokenizer):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, constrained=False)
     for text in ("", "the dog"):
-        assert parser._parse(["the", "dog"], None, tuple(tokenizer.encode(text)), -1.0, -1.0).tree is None
+        best = Hypothesis(tuple(tokenizer.encode(text)), log_prob=-1.0, score=-1.0, ended=True)
+        assert parser._parse(["the", "dog"], None, best).tree is None
     with pytest.raises(ValueError):
         restored(["the"], ["▁the", "▁the", "DT"])
 
@@ -208,7 +222,7 @@ def test_the_constraint_leaves_room_to_close_everything(tokenizer, copies):
         assert allowed and steps_left > 0
         opening = [i for i in allowed if names.get(int(i), "").startswith("(")]
         chosen = int((opening or list(allowed))[0])
-        if chosen == tokenizer.eos:
+        if chosen == tokenizer.special.eos:
             break
         written.append(names.get(chosen, "piece"))
         constraint.advance(rows, torch.tensor([chosen]).numpy())

@@ -14,7 +14,17 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
-from heed.text.tokenizer import BOS, EOS, MAX_FILE_BYTES, PAD, SYMBOL, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import (
+    BOS,
+    EOS,
+    MAX_FILE_BYTES,
+    PAD,
+    SYMBOL,
+    SpecialIds,
+    Tokenizer,
+    TokenizerSettings,
+    train_tokenizer,
+)
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",
@@ -39,7 +49,9 @@ def tokenizer(request) -> Tokenizer:
 def test_decoding_gives_back_exactly_what_was_encoded(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(ids)
+    special = tokenizer.special
+    assert special == SpecialIds()
+    assert not {special.pad, special.bos, special.eos} & set(ids)
     assert all(0 <= i < len(tokenizer) for i in ids)
 
 
@@ -87,7 +99,7 @@ def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
     assert set(tokenizer.symbols) == set(symbols)
     for line in ("(NP NN )NP", "(NP ▁the the ▁fox NN )NP", "▁a/b NN"):
         (ids,) = tokenizer.encode_targets([line])
-        assert tokenizer.decode([tokenizer.bos, *ids, tokenizer.eos]) == line
+        assert tokenizer.decode([tokenizer.special.bos, *ids, tokenizer.special.eos]) == line
         assert {tokenizer.symbols[name] for name in line.split() if name in symbols} <= set(ids)
     assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
     assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]

@@ -17,7 +17,8 @@ from tests.training.test_distributed import joined
 
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus
-from heed.decoding.search import DecodingSettings, beam_search
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError, Stopped
 from heed.model.architecture import Architecture
 from heed.model_folder import read_weights, shared_weights

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from heed.decoding.search import DecodingSettings
+from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

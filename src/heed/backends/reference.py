@@ -3,7 +3,7 @@
 from copy import deepcopy
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heed.backends.base import NO_INT8, Logits
@@ -56,21 +56,37 @@ class ReferenceBackend:
         assert isinstance(logits, Tensor)
         n_sentences, beam_size = log_probs.shape
         device, vocab_size = logits.device, logits.shape[1]
-        next_log_probs = torch.log_softmax(logits.float(), dim=-1).masked_fill(never.to(device), -torch.inf)
-        # On the CPU, where these come from: asking a GPU would wait for it.
-        if not bool(may_end.all()):
-            too_early = (~may_end).repeat_interleave(beam_size).to(device)
-            next_log_probs[:, eos] = next_log_probs[:, eos].masked_fill(too_early, -torch.inf)
-        if bool((required >= 0).any()):
-            only = required.to(device).view(-1, 1)
-            others = torch.arange(vocab_size, device=device) != only
-            next_log_probs = next_log_probs.masked_fill((only >= 0) & others, -torch.inf)
+        next_log_probs = without_forbidden(torch.log_softmax(logits.float(), dim=-1), required, never, may_end, eos=eos)
         if active is not None:
             of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
             next_log_probs = of_all.index_copy_(0, active.to(device), next_log_probs)
         totals = log_probs.to(device).view(-1, 1) + next_log_probs
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu(), indices.cpu()
+
+
+def without_forbidden(
+    log_probs: Float[Tensor, "row vocab"],
+    required: Int[Tensor, "sentence beam"],
+    never: Bool[Tensor, " vocab"],
+    may_end: Bool[Tensor, " sentence"],
+    *,
+    eos: int,
+) -> Float[Tensor, "row vocab"]:
+    """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
+
+    required and may_end are on the CPU, where they cost nothing to ask: a GPU would be waited for.
+    """
+    device = log_probs.device
+    log_probs = log_probs.masked_fill(never.to(device), -torch.inf)
+    if not bool(may_end.all()):
+        too_early = (~may_end).repeat_interleave(required.shape[1]).to(device)
+        log_probs[:, eos] = log_probs[:, eos].masked_fill(too_early, -torch.inf)
+    if bool((required < 0).all()):
+        return log_probs
+    only = required.to(device).view(-1, 1)
+    others = torch.arange(log_probs.shape[1], device=device) != only
+    return log_probs.masked_fill((only >= 0) & others, -torch.inf)
 
 
 class ReferenceSearchState:

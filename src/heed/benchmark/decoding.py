@@ -11,7 +11,9 @@ import torch
 from heed.backends.base import backend_for
 from heed.benchmark.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.benchmark.training import peak_memory
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.decoding.beam import search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
 from heed.model.transformer import Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision, choose_machine

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from heed.config import validated
-from heed.data.batching import SpecialIds
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
+from heed.text.tokenizer import SpecialIds
 
 MEAN_LENGTH, LENGTH_DEVIATION = 25, 9  # tokens of a sentence, eos included
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
+SPECIAL = SpecialIds()
 FIRST_WORD = 3  # ids below are special
 DEFAULT_VOCAB_SIZE = 37_000  # of presets that leave it to the recipe: section 5.1, English-German
 

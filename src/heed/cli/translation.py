@@ -27,7 +27,7 @@ from heed.errors import HeedError
 from heed.runtime.process import release_library_pages
 
 if TYPE_CHECKING:
-    from heed.decoding.search import SamplingSettings
+    from heed.decoding.settings import SamplingSettings
     from heed.decoding.translator import Translation, Translator
 
 Form = Annotated[
@@ -122,7 +122,7 @@ def _sampling_settings(
             raise HeedError("--top-k and --top-p need --sample TEMPERATURE.")
         return None
     from heed.config import validated
-    from heed.decoding.search import SamplingSettings
+    from heed.decoding.settings import SamplingSettings
 
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     return validated(SamplingSettings, values, where="--sample")
@@ -140,7 +140,7 @@ def score(
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
     from heed.data.lines import read_sides
-    from heed.decoding.search import length_penalty as penalty
+    from heed.decoding.settings import length_penalty as penalty
 
     translator = _translator(
         model,

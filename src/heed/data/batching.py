@@ -12,19 +12,11 @@ from torch import Tensor
 
 from heed.data.corpus import SIDES, ParallelCorpus
 from heed.model.cost import Workload
+from heed.text.tokenizer import SpecialIds
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
 EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of sentences that lie one behind the other, and their lengths
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """Ids with a meaning of their own; `pad` fills positions that every mask hides."""
-
-    pad: int
-    bos: int
-    eos: int
 
 
 @dataclass(frozen=True)

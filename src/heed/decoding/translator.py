@@ -1,33 +1,29 @@
 """Texts → translations: batches a stream by length, keeps its order."""
 
+import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from heed.backends.base import backend_for
-from heed.config import validated
-from heed.data.batching import SpecialIds, make_batch
-from heed.data.lines import wait_for_more, windows
+from heed.data.batching import make_batch
+from heed.data.lines import wait_for_more
+from heed.decoding.beam import Hypothesis, search
+from heed.decoding.loading import PickledByValue, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, Hypothesis, SamplingSettings, Source, search
+from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
+from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
 from heed.errors import HeedError
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
-from heed.model_folder import load_model
-from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.device import DecodingPrecision
 from heed.text.tokenizer import Tokenizer
 
-# Sentences that are searched at a time, and pairs that are scored at a time: so many, and so many ids.
-MAX_SENTENCES, MAX_TOKENS = 64, 4096
+MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 # A longer source is translated in pieces: attention's memory grows with the square of the length.
 PIECE_TOKENS = 512
-# Lines that are sorted by length together, so that like lengths meet: few at first, so that output starts at once.
-FIRST_WINDOW, LAST_WINDOW = 16, 2048
 
 
 @dataclass(frozen=True)
@@ -42,22 +38,15 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()
 
 
-@dataclass
-class _Line:
-    """A line that was read, and what has been found for each of its pieces."""
-
-    text: str
-    found: list[list[Hypothesis]]
-
-    @property
-    def complete(self) -> bool:
-        return all(self.found)
-
-
-class Translator:
+class Translator(PickledByValue):
     """A model with its tokenizer and search settings, or several models of one vocabulary, which decide together.
 
     On a CPU with the kernels, in fp32 and int8, a line's translation and score are the same bits for every batching.
+
+    Thread safety: `translate`, `stream`, `log_probs` and `attention` change nothing in the translator, so several
+    threads may call them at once and get the results that they would get one after the other; one stream belongs to one
+    thread at a time, and `report` is called from the thread whose line it is about. A translator can be pickled, also
+    into another process of the same machine, if its `report` can.
     """
 
     def __init__(
@@ -67,15 +56,13 @@ class Translator:
         settings: DecodingSettings | None = None,
         *,
         precision: DecodingPrecision = "fp32",
-        report: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
         """copy: whether the models stay as they are; else they become the translator's, which halves the memory."""
-        given = [models] if isinstance(models, Transformer) else models
-        self.models = [backend_for(model).prepack(model, precision, copy=copy) for model in given]
+        self.models = prepacked(models, precision, copy=copy)
         self.tokenizer, self.precision, self.report = tokenizer, precision, report
         self.settings = settings or DecodingSettings()
-        self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._piece_tokens = PIECE_TOKENS
         for arch in (model.arch for model in self.models):
             if arch.positions == "learned":
@@ -90,30 +77,44 @@ class Translator:
     @classmethod
     def load(
         cls,
-        *folders: Path | str,
+        *folders: str | Path,
         device: str | None = None,
         precision: DecodingPrecision = "fp32",
-        report: Callable[[str], None] = lambda line: None,
-        **changes: Any,
+        report: Callable[[str], None] = no_report,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        length_penalty_form: LengthPenalty | None = None,
+        max_extra_tokens: int | None = None,
+        max_tokens: int | None = None,
+        min_tokens: int | None = None,
     ) -> "Translator":
-        """The translator of a model folder, or of several; it searches as the first's recipe said but for `changes`.
+        """The translator of a model folder, or of several, which decide together.
 
-        `changes`: DecodingSettings by name; None changes nothing. HeedError if the folders' tokenizers differ.
+        It searches as the first model's recipe says; the DecodingSettings given here replace the recipe's. HeedError
+        if a setting is out of range, a folder is damaged, or the folders' tokenizers differ.
         """
-        loaded = [load_model(Path(folder)) for folder in folders]
-        tokenizer = loaded[0].tokenizer
-        for folder, other in zip(folders[1:], loaded[1:], strict=True):
-            if other.tokenizer != tokenizer:
-                raise HeedError(f"{folder}: another vocabulary than {folders[0]}; only models of one can be joined.")
-        values = loaded[0].card.decoding | {name: value for name, value in changes.items() if value is not None}
-        settings = validated(DecodingSettings, values, where=str(folders[0]))
-        machine = choose_machine("fp32", device=device)
-        models = [one.model.to(machine.device) for one in loaded]
-        return cls(models, tokenizer, settings, precision=precision, report=report, copy=False)
+        loaded = load_models(folders, device=device)
+        changes = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "length_penalty_form": length_penalty_form,
+            "max_extra_tokens": max_extra_tokens,
+            "max_tokens": max_tokens,
+            "min_tokens": min_tokens,
+        }
+        settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
+        models = [folder.model for folder in loaded]
+        return cls(models, loaded[0].tokenizer, settings, precision=precision, report=report, copy=False)
 
-    def translate(self, texts: Iterable[str], *, n_best: int = 1, **options: Any) -> list[Translation]:
-        """One translation a text, in order. An empty or blank text stays empty. `options`: those of `stream`."""
-        return list(self.stream(texts, n_best=n_best, **options))
+    def translate(
+        self, texts: Iterable[str], *, n_best: int = 1, prefix: str = "", sampling: SamplingSettings | None = None
+    ) -> list[Translation]:
+        """One translation of each text, in order. An empty or blank text stays empty.
+
+        n_best: how many alternatives each has. prefix: what every translation begins with. sampling: draws beam_size
+        translations and gives the n_best of them, instead of searching.
+        """
+        return list(self.stream(texts, n_best=n_best, prefix=prefix, sampling=sampling))
 
     def stream(
         self,
@@ -126,55 +127,35 @@ class Translator:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
         A None among the texts says that no other is at hand yet, so that those before it need not wait for it; `texts`
-        may have a method `wait`, which blocks until another is. Every translation begins with `prefix`. With
-        `sampling` the n best are beam_size draws.
+        may have a method `wait`, which blocks until another is.
         """
-        lines: deque[_Line] = deque()  # read, not given out yet
-        pieces: dict[int, tuple[_Line, int]] = {}
         prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
-        sources = self._sources(texts, lines, pieces, prefix_ids)
-        found = search(
-            self.models, sources, self.special, self.settings, n_best=n_best, n_sentences=MAX_SENTENCES,
-            sampling=sampling, wait=wait_for_more(texts),
-        )  # fmt: skip
-        for result in found:
-            if result is not None:
-                line, place = pieces.pop(result[0])
-                line.found[place] = result[1]
-            while lines and lines[0].complete:
-                done = lines.popleft()
-                yield self._translation(done.text, done.found)
-        for line in lines:  # blank ones at the end
-            yield self._translation(line.text, line.found)
+        line_numbers, source_numbers = itertools.count(1), itertools.count()
 
-    def _sources(
-        self,
-        texts: Iterable[str | None],
-        lines: "deque[_Line]",
-        pieces: "dict[int, tuple[_Line, int]]",
-        prefix: Sequence[int],
-    ) -> Iterator[Source | None]:
-        """Window by window: lines as they come, cut into pieces where they are long, sorted by length."""
-        n_lines, n_pieces = 0, 0
-        for window in windows(texts, first=FIRST_WINDOW, last=LAST_WINDOW, size=len):
-            if window is None:
-                yield None
-                continue
-            arriving: list[Source] = []
-            for text, ids in zip(window, self.tokenizer.encode_lines(window), strict=True):
-                n_lines += 1
-                cut: list[list[int]] = []
-                if text.strip():
-                    cut = [ids[i : i + self._piece_tokens] for i in range(0, len(ids), self._piece_tokens)]
-                if len(cut) > 1:
-                    self.report(f"line {n_lines}: {len(ids):,} tokens, translated in {len(cut)} pieces.")
-                line = _Line(text, [[] for _ in cut])
-                lines.append(line)
-                for place, piece in enumerate(cut):
-                    pieces[n_pieces] = (line, place)
-                    arriving.append(Source(n_pieces, piece, prefix if place == 0 else ()))
-                    n_pieces += 1
-            yield from sorted(arriving, key=lambda source: len(source.ids))
+        def sources_of(lines: list[str]) -> Iterator[list[Source]]:
+            for text, ids in zip(lines, self.tokenizer.encode_lines(lines), strict=True):
+                line_number = next(line_numbers)
+                pieces = self._pieces(ids, line_number) if text.strip() else []
+                yield [
+                    Source(next(source_numbers), piece, prefix_ids if place == 0 else ())
+                    for place, piece in enumerate(pieces)
+                ]
+
+        def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
+            return search(
+                self.models, sources, self.tokenizer.special, self.settings,
+                n_best=n_best, sampling=sampling, wait=wait_for_more(texts),
+            )  # fmt: skip
+
+        for text, results in search_in_order(texts, sources_of, find, size=len):
+            yield self._translation(text, results)
+
+    def _pieces(self, ids: list[int], line_number: int) -> list[list[int]]:
+        """The ids of a line, cut where they are too many to be searched together."""
+        pieces = [ids[i : i + self._piece_tokens] for i in range(0, len(ids), self._piece_tokens)]
+        if len(pieces) > 1:
+            self.report(f"line {line_number}: {len(ids):,} tokens, translated in {len(pieces)} pieces.")
+        return pieces
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""
@@ -183,7 +164,7 @@ class Translator:
         device = self.models[0].src_embedding.weight.device
         for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
             rows = torch.tensor(group).numpy()
-            batch = make_batch([pairs[i] for i in group], self.special, rows=rows).to(device)
+            batch = make_batch([pairs[i] for i in group], self.tokenizer.special, rows=rows).to(device)
             for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
                 results[i] = values[: len(pairs[i][1]) + 1]
         return results
@@ -194,16 +175,16 @@ class Translator:
         Rows and columns are the ids of `tokenizer.encode`: a source with eos behind, a target with bos before.
         """
         device = self.models[0].src_embedding.weight.device
-        src = torch.tensor([*self.tokenizer.encode(source), self.special.eos], device=device)
-        tgt_in = torch.tensor([self.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
+        src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
+        tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
         return attention_weights(self.models[0], src, tgt_in)
 
-    def _translation(self, source: str, found: list[list[Hypothesis]]) -> Translation:
+    def _translation(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain."""
-        if len(found) == 1:
-            texts = [self._text(source, [hypothesis]) for hypothesis in found[0]]
+        if len(pieces) == 1:
+            texts = [self._text(source, [hypothesis]) for hypothesis in pieces[0]]
         else:
-            texts = [self._text(source, [hypotheses[0] for hypotheses in found])]
+            texts = [self._text(source, [hypotheses[0] for hypotheses in pieces])]
         best = texts[0]
         return Translation(source, best.text, best.score, best.log_prob, best.ended, tuple(texts))
 

@@ -1,7 +1,7 @@
 """Sentences → trees: beam search over symbols that can only write trees over exactly the words."""
 
+import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.base import backend_for
 from heed.config import validated
-from heed.data.batching import SpecialIds
-from heed.data.lines import wait_for_more, windows
-from heed.decoding.search import DecodingSettings, Source, search
+from heed.data.lines import wait_for_more
+from heed.decoding.beam import Hypothesis, search
+from heed.decoding.loading import PickledByValue, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.settings import DecodingSettings, LengthPenalty
+from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
-from heed.model_folder import load_model
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
-from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.device import DecodingPrecision
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
+Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, and their tags if they are given
 
-MAX_SENTENCES = 64  # searched at a time
 MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
-# Lines that are sorted by length together: few at first, so that output starts at once.
-FIRST_WINDOW, LAST_WINDOW = 16, 1024
 MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behind the other
 
 
@@ -46,8 +44,13 @@ class Parse:
     confidence: float
 
 
-class Parser:
-    """A model that was trained on trees, with its tokenizer and search settings."""
+class Parser(PickledByValue):
+    """A model that was trained on trees, with its tokenizer and search settings.
+
+    Thread safety: `parse` and `stream` change nothing in the parser, so several threads may call them at once; one
+    stream belongs to one thread at a time. A parser can be pickled, also into another process of the same machine, if
+    its `report` can.
+    """
 
     def __init__(
         self,
@@ -58,17 +61,13 @@ class Parser:
         *,
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
-        report: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
         """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
-        self.model, self.tokenizer, self.settings = (
-            backend_for(model).prepack(model, precision, copy=copy),
-            tokenizer,
-            settings,
-        )
+        (self.model,) = prepacked(model, precision, copy=copy)
+        self.tokenizer, self.settings = tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
-        self.special = SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos)
         self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS
         if model.arch.positions == "learned":
@@ -80,106 +79,106 @@ class Parser:
     @classmethod
     def load(
         cls,
-        folder: Path | str,
+        folder: str | Path,
         *,
         device: str | None = None,
         precision: DecodingPrecision = "fp32",
         constrained: bool = True,
-        report: Callable[[str], None] = lambda line: None,
-        **changes: Any,
+        report: Callable[[str], None] = no_report,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        length_penalty_form: LengthPenalty | None = None,
+        max_extra_tokens: int | None = None,
+        max_tokens: int | None = None,
     ) -> "Parser":
-        """The parser of a model folder; it searches as its recipe said but for `changes`, DecodingSettings by name."""
-        loaded = load_model(Path(folder))
+        """The parser of a model folder.
+
+        It searches as the model's recipe says; the DecodingSettings given here replace the recipe's. HeedError if a
+        setting is out of range, the folder is damaged, or its model translates.
+        """
+        (loaded,) = load_models([folder], device=device)
         if not loaded.card.parsing:
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
         linearisation = validated(LinearisationSettings, loaded.card.parsing, where=str(folder))
-        values = loaded.card.decoding | {name: value for name, value in changes.items() if value is not None}
-        settings = validated(DecodingSettings, values, where=str(folder))
-        model = loaded.model.to(choose_machine("fp32", device=device).device)
+        changes = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "length_penalty_form": length_penalty_form,
+            "max_extra_tokens": max_extra_tokens,
+            "max_tokens": max_tokens,
+        }
+        settings = recipe_settings(loaded, changes, where=str(folder))
         return cls(
-            model, loaded.tokenizer, settings, linearisation,
+            loaded.model, loaded.tokenizer, settings, linearisation,
             precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
-        """One parse a sentence, in order. A blank one has no tree, one that is far too long a flat one.
+        """One parse of each sentence, in order. A blank one has no tree, one that is far too long a flat one.
 
-        HeedError if a word is empty or has spaces within, or if tags are not as many as words.
+        HeedError if a word is empty or has spaces within, or if there are not as many tags as words.
         """
         return list(self.stream(zip(sentences, tags, strict=True) if tags else ((words, None) for words in sentences)))
 
-    def stream(self, sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None]) -> Iterator[Parse]:
-        """As `parse`, of (words, their tags or None) while they come in.
+    def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
+        """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
 
         A None among them says that no other is at hand yet, so that those before it need not wait; `sentences` may have
         a method `wait`, which blocks until another is. Given tags stand in the tree, and those that the model knows are
         what it must write.
         """
-        waiting: deque[int] = deque()  # read, not given out yet
-        given: dict[int, tuple[Sequence[str], Sequence[str] | None]] = {}
-        done: dict[int, Parse] = {}
         constraint = None
         if self.constrained:
             constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=self._copies_words)
-        sources = self._sources(sentences, waiting, given, done, constraint)
-        for result in search(
-            [self.model], sources, self.special, self.settings, n_sentences=MAX_SENTENCES, constraint=constraint,
-            wait=wait_for_more(sentences),
-        ):  # fmt: skip
-            if result is not None:
-                number, (best, *_) = result
-                done[number] = self._parse(*given.pop(number), best.ids, best.score, best.log_prob)
-            while waiting and waiting[0] in done:
-                yield done.pop(waiting.popleft())
-        for number in waiting:  # at the end, with nothing to search behind them
-            yield done[number]
+        numbers = itertools.count()
 
-    def _sources(
-        self,
-        sentences: Iterable[tuple[Sequence[str], Sequence[str] | None] | None],
-        waiting: "deque[int]",
-        given: "dict[int, tuple[Sequence[str], Sequence[str] | None]]",
-        done: dict[int, Parse],
-        constraint: "TreeConstraint | None",
-    ) -> Iterator[Source | None]:
-        """Window by window, sorted by length; what is not searched is done."""
-        n_read = 0
-        for window in windows(sentences, first=FIRST_WINDOW, last=LAST_WINDOW, size=n_characters):
-            if window is None:
-                yield None
-                continue
-            numbers = range(n_read, n_read + len(window))
-            n_read += len(window)
-            waiting.extend(numbers)
-            encoded = self.tokenizer.encode_lines([sentence(words) for words, _ in window])
-            arriving = []
-            for number, (words, tags), ids in zip(numbers, window, encoded, strict=True):
-                _check(number, words, tags)
-                if not words:
-                    done[number] = Parse((), None, 0.0, 0.0, 0.0)
-                elif len(ids) > self._longest:
-                    self.report(
-                        f"sentence {number + 1}: {len(ids):,} tokens, {self._longest:,} at most are parsed; it gets a "
-                        "flat tree with a confidence of 0."
-                    )
-                    done[number] = Parse(tuple(words), Tree.flat(words, tags), 0.0, 0.0, 0.0)
-                else:
-                    given[number] = words, tags
-                    at_least = 1 if constraint is None else constraint.expect(number, words, tags)
-                    length = len(ids) + len(words) * self._copies_words
-                    arriving.append(Source(number, ids, at_least=at_least, length=length))
-            yield from sorted(arriving, key=lambda source: len(source.ids))
+        def sources_of(window: list[Tagged]) -> Iterator[list[Source]]:
+            for tagged, ids in zip(window, self._encode(window), strict=True):
+                source = self._source(next(numbers), tagged, ids, constraint)
+                yield [] if source is None else [source]
 
-    def _parse(
-        self, words: Sequence[str], tags: Sequence[str] | None, ids: tuple[int, ...], score: float, log_prob: float
-    ) -> Parse:
+        def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
+            return search(
+                [self.model], sources, self.tokenizer.special, self.settings,
+                constraint=constraint, wait=wait_for_more(sentences),
+            )  # fmt: skip
+
+        for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters):
+            if results:
+                yield self._parse(words, tags, results[0][0])
+            else:
+                yield Parse(tuple(words), Tree.flat(words, tags) if words else None, 0.0, 0.0, 0.0)
+
+    def _encode(self, sentences: list[Tagged]) -> list[list[int]]:
+        return self.tokenizer.encode_lines([sentence(words) for words, _ in sentences])
+
+    def _source(
+        self, number: int, tagged: Tagged, ids: list[int], constraint: "TreeConstraint | None"
+    ) -> Source | None:
+        """What to search for a sentence; None if it is blank or far too long."""
+        words, tags = tagged
+        _check(number, words, tags)
+        if not words:
+            return None
+        if len(ids) > self._longest:
+            self.report(
+                f"sentence {number + 1}: {len(ids):,} tokens, {self._longest:,} at most are parsed; it gets a flat "
+                "tree with a confidence of 0."
+            )
+            return None
+        min_limit = 1 if constraint is None else constraint.expect(number, words, tags)
+        length = len(ids) + len(words) * self._copies_words
+        return Source(number, ids, min_limit=min_limit, length=length)
+
+    def _parse(self, words: Sequence[str], tags: Sequence[str] | None, best: Hypothesis) -> Parse:
         try:
-            if not self._symbol_ids.intersection(ids):
+            if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
-            tree = restored(words, self.tokenizer.decode(ids).split(" "), tags)
+            tree = restored(words, self.tokenizer.decode(best.ids).split(" "), tags)
         except ValueError:
             tree = None
-        return Parse(tuple(words), tree, score, log_prob, math.exp(log_prob / (len(ids) + 1)))
+        confidence = math.exp(best.log_prob / (len(best.ids) + 1))
+        return Parse(tuple(words), tree, best.score, best.log_prob, confidence)
 
 
 def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
@@ -191,13 +190,13 @@ def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> Non
 
 
 class TreeConstraint:
-    """Which ids may follow, so that brackets balance, none is empty, and each word has its leaf, in order.
+    """Allows only ids that keep brackets balanced and nonempty and give each word its leaf, in order.
 
-    Every row of the search has a state here: where it is in its sentence's script, the open brackets, whether the last
-    one has contents. A script says leaf by leaf what must be written: the pieces of the word, where words are copied,
-    and a tag, any or a given one. Which piece follows is no question, so it is not scored as one: otherwise a word that
-    the model copies with little confidence would be put off by one more bracket, and yet another. A bracket opens only
-    while what is left to write, closed at once, still fits into the longest output.
+    Every row of the search has a state here: its position in its sentence's script, the open brackets, whether the last
+    one has contents. A script lists leaf by leaf what must be written: the pieces of the word, where words are copied,
+    and a tag, any or a given one. The next piece is never in doubt, so its probability is not the model's: otherwise
+    the search would put off a word that the model copies with little confidence by opening one bracket after another. A
+    bracket opens only while the rest of the script, closed at once, still fits into the longest output.
     """
 
     ANY_TAG = -1
@@ -211,9 +210,8 @@ class TreeConstraint:
         for name in names:
             if name[0] in "()":
                 (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
-        text = (
-            set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {tokenizer.pad, tokenizer.bos, tokenizer.eos}
-        )
+        special = tokenizer.special
+        text = set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {special.pad, special.bos, special.eos}
         self.given = np.array(sorted(text) if copies_words else [], np.int64)
         self._opening = np.flatnonzero(self._opens >= 0)
         self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
@@ -223,13 +221,13 @@ class TreeConstraint:
         self._script = np.empty((0, 0), np.int64)  # by row; behind its end eos
         self._begins = np.empty((0, 0), np.bool_)  # where in it a leaf begins
         self._length = np.empty(0, np.int64)
-        self._at = np.empty(0, np.int64)
+        self._at = np.empty(0, np.int64)  # its place in the script
         self._stack = np.empty((0, MAX_OPEN), np.int64)
         self._open = np.empty(0, np.int64)
         self._just_opened = np.empty(0, np.int64)  # brackets in a row
 
     def expect(self, number: int, words: Sequence[str], tags: Sequence[str] | None) -> int:
-        """Says what the source of this number consists of, before it is searched; returns its shortest output."""
+        """Registers the words of the source of this number before it is searched; the length of its shortest output."""
         script: list[int] = []
         begins: list[bool] = []
         for place, word in enumerate(words):
@@ -243,7 +241,7 @@ class TreeConstraint:
         """New sentences, behind the others."""
         new = [self._scripts.pop(number) for number in numbers]
         width = max(self._script.shape[1], *(len(script) + 1 for script, _ in new))
-        scripts, begins = np.full((len(new), width), self._tokenizer.eos), np.ones((len(new), width), np.bool_)
+        scripts, begins = np.full((len(new), width), self._tokenizer.special.eos), np.ones((len(new), width), np.bool_)
         for row, (script, begin) in enumerate(new):
             scripts[row, : len(script)], begins[row, : len(script)] = script, begin
         more = [(0, 0), (0, width - self._script.shape[1])]
@@ -251,7 +249,7 @@ class TreeConstraint:
         def behind(old: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
             return np.concatenate([old, np.repeat(added, self._beam, axis=0)])
 
-        self._script = behind(np.pad(self._script, more, constant_values=self._tokenizer.eos), scripts)
+        self._script = behind(np.pad(self._script, more, constant_values=self._tokenizer.special.eos), scripts)
         self._begins = behind(np.pad(self._begins, more, constant_values=True), begins)
         self._length = behind(self._length, np.array([len(script) for script, _ in new]))
         none = np.zeros(len(new), np.int64)
@@ -261,7 +259,7 @@ class TreeConstraint:
         self._stack = behind(self._stack, np.zeros((len(new), MAX_OPEN), np.int64))
 
     def choices(self, rows: Ints, steps_left: Ints) -> Ints:
-        """(row, choice): what these rows may write, which have so many steps left; -1 for nothing."""
+        """(row, choice): the ids that these rows may write, padded with -1; steps_left: of each row, eos included."""
         at, n_open, fresh = self._at[rows], self._open[rows], self._just_opened[rows]
         to_write = self._length[rows] - at
         between = self._begins[rows, at]
@@ -283,7 +281,7 @@ class TreeConstraint:
         )
 
     def advance(self, rows: Ints, ids: Ints) -> None:
-        """Row i goes on from the old row rows[i] with ids[i]; rows that are not named are gone."""
+        """Row i is now the old row rows[i] with ids[i] behind; rows that are not named are gone."""
         opens, closes = self._opens[ids], self._closes[ids]
         self._script, self._begins, self._length = self._script[rows], self._begins[rows], self._length[rows]
         self._at = np.minimum(self._at[rows] + ((opens < 0) & (closes < 0)), self._length)
@@ -294,9 +292,9 @@ class TreeConstraint:
         self._just_opened = np.where(opens >= 0, self._just_opened[rows] + 1, 0)
 
 
-def n_characters(given: tuple[Sequence[str], Sequence[str] | None]) -> int:
-    """Of a sentence: its words and their tags."""
-    return sum(len(word) for part in given if part for word in part)
+def n_characters(sentence: Tagged) -> int:
+    """The characters of a sentence's words and tags."""
+    return sum(len(word) for part in sentence if part for word in part)
 
 
 def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:

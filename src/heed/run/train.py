@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from heed.backends.cpu.build import state as kernels_state
-from heed.data.batching import Batch, SpecialIds, TokenBatches
+from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.prepare import Prepared, prepare
 from heed.data.sources import DownloadProgress, Report
@@ -188,7 +188,7 @@ def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: Tokenizer, machi
     settings = recipe.training
     return TokenBatches(
         corpus,
-        SpecialIds(tokenizer.pad, tokenizer.bos, tokenizer.eos),
+        tokenizer.special,
         max_src_tokens=settings.batch_src_tokens,
         max_tgt_tokens=settings.batch_tgt_tokens,
         micro_tokens=settings.micro_batch_tokens or micro_batch_tokens(machine.device),

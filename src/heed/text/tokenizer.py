@@ -7,6 +7,7 @@ so a word has the same ids at the beginning of a line as within it.
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -49,14 +50,26 @@ class TokenizerSettings(Settings):
     )
 
 
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids that no text can produce: padding, which every mask hides, begin of sentence and end of sentence.
+
+    The defaults are those of every tokenizer that Heed trains.
+    """
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+
 class Tokenizer:
-    """Texts ↔ ids. Lossless; `pad`, `bos`, `eos` and `symbols` (name → id) are ids that no text can produce."""
+    """Texts ↔ ids. Lossless; `special` and `symbols` (name → id) are ids that no text can produce."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._backend.encode_special_tokens = True  # a text that spells a special symbol is text
         ids = backend.get_vocab(with_added_tokens=True)
-        self.pad, self.bos, self.eos = ids[PAD], ids[BOS], ids[EOS]
+        self.special = SpecialIds(ids[PAD], ids[BOS], ids[EOS])
         self.symbols = {name.removeprefix(SYMBOL): i for name, i in ids.items() if name.startswith(SYMBOL)}
         self._names = {i: name for name, i in self.symbols.items()}
 
@@ -68,6 +81,9 @@ class Tokenizer:
         return isinstance(other, Tokenizer) and self._backend.to_str() == other._backend.to_str()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._backend,)  # a backend's own pickle forgets what `__init__` sets
 
     def encode(self, text: str) -> list[int]:
         """Ids of one line, without bos and eos. HeedError if it is not valid Unicode."""
@@ -111,7 +127,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, or a line of symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
-        special = {self.pad, self.bos, self.eos}
+        special = {self.special.pad, self.special.bos, self.special.eos}
         kept = [i for i in ids if i not in special]
         if not any(i in self._names for i in kept):
             return str(self._backend.decode(kept)).removeprefix(" ")

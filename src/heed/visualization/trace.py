@@ -39,8 +39,8 @@ class AttentionTrace:
 
     def view(self, name: View) -> Attention:
         """One of the three."""
-        found: Attention = getattr(self, name)
-        return found
+        attention: Attention = getattr(self, name)
+        return attention
 
 
 def trace(
@@ -48,7 +48,8 @@ def trace(
 ) -> AttentionTrace:
     """The weights for this source and its translation, or another target.
 
-    whole_words: pieces of a word are one: what they receive is added, what they give is the mean.
+    whole_words: joins the pieces of a word: of the weights that they receive it takes the sum, of those that they give
+    the mean.
     """
     if not source.strip():
         raise HeedError("there is no sentence to look at.")
@@ -61,12 +62,12 @@ def trace(
     for side, ids in (("source", src), ("target", tgt)):
         if len(ids) > MAX_TOKENS:
             raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
-    found = translator.attention(source, target)
+    weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.pieces(src), tokenizer.pieces(tgt)
     parts = {
-        "encoder": (found.encoder, [*src_pieces, END], [*src_pieces, END]),
-        "decoder": (found.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
-        "cross": (found.cross, [*tgt_pieces, END], [*src_pieces, END]),
+        "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
+        "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
+        "cross": (weights.cross, [*tgt_pieces, END], [*src_pieces, END]),
     }
     kinds = {
         name: _attention(w.float().cpu().numpy(), queries, keys, whole_words)

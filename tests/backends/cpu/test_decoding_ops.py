@@ -1,5 +1,8 @@
 """The kernels of a search's step against PyTorch's operations."""
 
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -105,3 +108,14 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     torch.testing.assert_close(total.gather(1, index)[found], values[found], atol=1e-5, rtol=1e-5)
     for row, there in zip(index, found, strict=True):
         assert len(set(row[there].tolist())) == int(there.sum())
+
+
+@pytest.mark.parametrize("kind", ["Fp32Weight", pytest.param("Int8Weight", marks=needs_int8)])
+@pytest.mark.parametrize("pickled", [pickle.dumps, ForkingPickler.dumps])
+def test_a_packed_weight_can_be_pickled_and_stays_where_it_is(kind, pickled):
+    torch.manual_seed(1)
+    x, weight = torch.randn(3, 70), getattr(weights, kind)(torch.randn(50, 70), torch.randn(50))
+    product = weights.fp32_product if kind == "Fp32Weight" else weights.int8_product
+    expected = product(x, weight)
+    again = pickle.loads(pickled(weight))  # noqa: S301
+    assert torch.equal(product(x, again), expected) and torch.equal(product(x, weight), expected)

@@ -3,10 +3,12 @@
 import ctypes
 from contextlib import suppress
 from copy import deepcopy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.backends.base import NO_INT8
@@ -25,14 +27,27 @@ class PackedWeight:
     def __init__(self, d_in: int, d_out: int, panels: Tensor, bias: Tensor | None, *quantized: Tensor):
         self.d_in, self.d_out = d_in, d_out
         bias = torch.zeros(d_out) if bias is None else bias.float()
-        self._tensors = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
+        self._tensors: tuple[Tensor, ...] = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
+        self.structure = self._structure()
+
+    def _structure(self) -> ctypes.Structure:
+        panels, *quantized, bias = self._tensors
         offsets, steps = quantized or (None, None)
-        self.structure = structures.Weight(
-            panels.data_ptr(), _address(offsets), _address(steps), self._tensors[-1].data_ptr(), d_in, d_out
+        return structures.Weight(
+            panels.data_ptr(), _address(offsets), _address(steps), bias.data_ptr(), self.d_in, self.d_out
         )
 
     def __deepcopy__(self, memo: object) -> "PackedWeight":
         return self  # it never changes
+
+    def __getstate__(self) -> tuple[int, int, list[NDArray[Any]]]:
+        # Arrays, since multiprocessing moves tensors to shared memory, away from the structure's addresses.
+        return self.d_in, self.d_out, [tensor.detach().numpy() for tensor in self._tensors]
+
+    def __setstate__(self, state: tuple[int, int, list[NDArray[Any]]]) -> None:
+        self.d_in, self.d_out, arrays = state
+        self._tensors = tuple(torch.tensor(array) for array in arrays)
+        self.structure = self._structure()
 
 
 class Fp32Weight(PackedWeight):
@@ -102,6 +117,13 @@ class Bf16Linear(nn.Module):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
         self.bias = None if linear.bias is None else linear.bias.detach().bfloat16()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"weight": self.weight.to_dense()}  # oneDNN's order cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")

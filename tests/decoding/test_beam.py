@@ -5,13 +5,14 @@ import itertools
 
 import pytest
 import torch
-from tests.conftest import SPECIAL
 
 from heed.data.batching import make_batch, padded_sources
+from heed.decoding.beam import beam_search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, beam_search, length_penalty
+from heed.decoding.settings import DecodingSettings, length_penalty
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from tests.conftest import SPECIAL
 
 
 def search(model, sources, *, n_best=1, **changes):
@@ -21,13 +22,6 @@ def search(model, sources, *, n_best=1, **changes):
 def forced_log_prob(model, source, target_ids) -> float:
     batch = make_batch([(source, target_ids)], SPECIAL, rows=None)
     return float(token_log_probs([model], batch).double().sum())
-
-
-def test_length_penalty_is_that_of_wu_et_al():
-    # ((5 + 10) / 6) ^ 0.6 = 2.5 ^ 0.6 = e^(0.6 · 0.916291) = e^0.549774 = 1.732862
-    assert length_penalty(10, 0.6) == pytest.approx(1.732862, abs=1e-6)
-    assert length_penalty(1, 0.6) == 1.0
-    assert length_penalty(123, 0.0) == 1.0
 
 
 SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [], [20, 21, 5], [5, 6, 7]]

@@ -1,48 +1,22 @@
 """What holds for every search: it does not depend on the batch, ends early without loss, obeys what is asked of it."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SPECIAL
 
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
+from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import DecodingSettings, SamplingSettings, Source, beam_search, length_penalty, search
-from heed.model.architecture import Architecture
-from heed.model.transformer import Transformer
-
-pytestmark = pytest.mark.slow
+from heed.decoding.settings import DecodingSettings, length_penalty
+from heed.decoding.stream import Source
+from tests.conftest import SPECIAL
+from tests.decoding.searches import MODEL, SHORT, SOURCE, VOCAB_SIZE, hypotheses_of, sharp_model
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
-VOCAB_SIZE = 40
-
-
-def sharp_model(seed: int = 7, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    model = Transformer(
-        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), VOCAB_SIZE
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model.eval()
-
-
-MODEL = sharp_model()
-SOURCE = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=200)
-SHORT = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=8)
-
-
-def hypotheses_of(model, sources, options, *, n_best=1, n_sentences=64, sampling=None):
-    numbered = [Source(number, ids) for number, ids in enumerate(sources)]
-    results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences, sampling=sampling)
-    found = dict(result for result in results if result is not None)
-    return [found[number] for number in range(len(sources))]
 
 
 @needs_kernels
@@ -157,19 +131,6 @@ def test_both_states_of_a_search_find_the_same(sources, beam_size, share):
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
 
 
-@given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
-def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
-    options = DecodingSettings(min_tokens=least, max_tokens=10)
-    ((_, found),) = search([MODEL], [Source(0, source, prefix)], SPECIAL, options, n_best=4)
-    for hypothesis in found:
-        assert list(hypothesis.ids[: len(prefix)]) == prefix
-        assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= 10
-        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
-        log_probs = token_log_probs([MODEL], batch)[0, : len(hypothesis.ids) + hypothesis.ended]
-        assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
-
-
 def test_an_ensemble_decides_by_the_mean_probability():
     models, options = [MODEL, sharp_model(8)], DecodingSettings(max_tokens=8)
     source = [5, 9, 11]
@@ -181,50 +142,3 @@ def test_an_ensemble_decides_by_the_mean_probability():
         batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
         log_probs = token_log_probs(models, batch)[0, : len(hypothesis.ids) + hypothesis.ended]
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
-
-
-def test_samples_follow_the_models_distribution_and_depend_on_seed_and_number_alone():
-    options = DecodingSettings(beam_size=1, max_tokens=1)
-    source = [5, 9, 11]
-    drawn = hypotheses_of(MODEL, [source] * 4000, options, sampling=SamplingSettings(temperature=0.8))
-    counts = np.zeros(VOCAB_SIZE)
-    for (hypothesis,) in drawn:
-        counts[hypothesis.ids[0] if hypothesis.ids else SPECIAL.eos] += 1
-    batch = make_batch([(source, [])], SPECIAL, rows=None)
-    with torch.no_grad():
-        logits = MODEL(batch.src, batch.src_mask, batch.tgt_in)[0, -1].double()
-    logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
-    expected = 4000 * torch.softmax(logits / 0.8, dim=-1).numpy()
-    often = expected > 5
-    assert ((counts - expected)[often] ** 2 / expected[often]).sum() < 2 * often.sum() + 20  # chi-square, far tail
-    again = hypotheses_of(MODEL, [source] * 50, options, n_sentences=7, sampling=SamplingSettings(temperature=0.8))
-    assert [h[0].ids for h in again] == [h[0].ids for h in drawn[:50]]
-    other = hypotheses_of(MODEL, [source] * 50, options, sampling=SamplingSettings(temperature=0.8, seed=2))
-    assert [h[0].ids for h in other] != [h[0].ids for h in again]
-
-
-@given(source=SHORT)
-@settings(max_examples=10, deadline=None)
-def test_drawing_among_one_id_is_greedy_search(source):
-    options = DecodingSettings(beam_size=1, max_tokens=8)
-    (greedy,) = beam_search(MODEL, [source], SPECIAL, options)[0]
-    for sampling in (SamplingSettings(top_k=1), SamplingSettings(top_p=1e-9), SamplingSettings(temperature=0.01)):
-        ((drawn,),) = hypotheses_of(MODEL, [source], options, sampling=sampling)
-        assert drawn.ids == greedy.ids
-        assert drawn.log_prob == pytest.approx(greedy.log_prob, abs=1e-4)
-
-
-def test_a_search_goes_on_while_no_other_source_is_at_hand():
-    """None says "not yet": what was given is finished before the next is asked for in earnest."""
-    given_out = []
-
-    def arriving():
-        for number, ids in enumerate(([5, 6], [7, 8, 9], [4])):
-            yield Source(number, ids)
-            while len(given_out) <= number:
-                yield None
-
-    for result in search([MODEL], arriving(), SPECIAL, DecodingSettings(max_tokens=6)):
-        if result is not None:
-            given_out.append(result[0])
-    assert given_out == [0, 1, 2]

@@ -1,0 +1,244 @@
+"""Which ids follow: the most probable ones, those that a constraint allows, or drawn ones. One strategy a search.
+
+Axes: row = sentence × beam; of a sentence, choice = continuations.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heed.backends.base import Backend, Logits
+from heed.backends.reference import without_forbidden
+from heed.decoding.settings import DecodingSettings, Floats, Ints, SamplingSettings
+from heed.text.tokenizer import SpecialIds
+
+Bools = NDArray[np.bool_]
+
+
+class Continuations(NamedTuple):
+    """Hypotheses one id longer, each (sentence, choice): log P, the row within the sentence that goes on, its new id.
+
+    -∞: there is none at this place.
+    """
+
+    log_probs: Floats
+    parents: Ints
+    ids: Ints
+
+    def first(self, n: int) -> "Continuations":
+        """The first n of every sentence."""
+        return Continuations(self.log_probs[:, :n], self.parents[:, :n], self.ids[:, :n])
+
+
+@runtime_checkable
+class Beams(Protocol):
+    """What a choice reads of the sentences that are being searched."""
+
+    numbers: NDArray[np.int64]  # of each sentence, its source's number
+    lengths: NDArray[np.int64]  # of each sentence, the ids that its targets have so far
+    limits: NDArray[np.int64]  # of each sentence, the most ids that they may have
+    log_probs: Floats  # (sentence, beam)
+
+    def required_ids(self) -> Int[Tensor, "sentence beam"]:
+        """The id that a prefix asks of each row, or -1."""
+
+
+@runtime_checkable
+class Choice(Protocol):
+    """How hypotheses are continued."""
+
+    # Whether the rows of a sentence compete: its continuations come from any row, best first, twice the beam of them,
+    # since even if half of them end, `beam_size` unfinished ones remain. Else every row has one, its own.
+    rows_compete: bool
+    # Whether logits need not be computed before they are chosen from (DeferredLogits).
+    takes_deferred_logits: bool
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        """The sources of these numbers are searched from now on, behind the others."""
+
+    def choose(self, logits: Logits, active: Int[Tensor, " active"] | None, beams: Beams) -> Continuations:
+        """The continuations of every sentence. active: the rows that have logits, None for all."""
+
+    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+        """Row i of each sentence, (sentence, beam), is now what was rows[i], with ids[i] behind.
+
+        Sentences that are not going_on are gone.
+        """
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """Decides which ids may follow, row by row: beam_size rows a sentence, in the order of their admission."""
+
+    # Ids of which at most one may follow anywhere. Each gets the probability of all of them together, since the
+    # constraint, not the model, decides between them.
+    given: NDArray[np.int64]
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        """The sources of these numbers are searched from now on."""
+
+    def choices(self, rows: NDArray[np.int64], steps_left: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(row, choice): the ids that may follow these rows, padded with -1.
+
+        steps_left: how many ids each row may still get, eos included.
+        """
+
+    def advance(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        """Row i is now what was rows[i], with ids[i] behind; the rows that are not named are gone."""
+
+
+def make_choice(
+    settings: DecodingSettings,
+    special: SpecialIds,
+    backend: Backend,
+    *,
+    vocab_size: int,
+    device: torch.device,
+    sampling: SamplingSettings | None,
+    constraint: Constraint | None,
+) -> Choice:
+    """The strategy of a search with these settings."""
+    if sampling is not None:
+        return SampledChoice(settings, special, sampling, vocab_size=vocab_size, device=device)
+    if constraint is not None:
+        return ConstrainedChoice(settings, constraint, device=device)
+    return BestChoice(settings, special, backend, vocab_size=vocab_size)
+
+
+class BestChoice:
+    """The most probable continuations of each sentence."""
+
+    rows_compete, takes_deferred_logits = True, True
+
+    def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: Backend, *, vocab_size: int):
+        self._beam_size, self._min_tokens, self._backend = settings.beam_size, settings.min_tokens, backend
+        self._vocab_size, self._eos = vocab_size, special.eos
+        self._never = _never_chosen(special, vocab_size, torch.device("cpu"))
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        pass
+
+    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
+        k = min(2 * self._beam_size, self._beam_size * self._vocab_size)
+        values, index = self._backend.best_continuations(
+            logits,
+            active,
+            torch.from_numpy(np.ascontiguousarray(beams.log_probs)),
+            beams.required_ids(),
+            self._never,
+            torch.from_numpy(beams.lengths >= self._min_tokens),
+            eos=self._eos,
+            k=k,
+        )
+        places = index.numpy()
+        parents = places // self._vocab_size
+        return Continuations(values.numpy(), parents, places - parents * self._vocab_size)
+
+    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+        pass
+
+
+class ConstrainedChoice:
+    """The most probable continuations among those that a constraint allows."""
+
+    rows_compete, takes_deferred_logits = True, False
+
+    def __init__(self, settings: DecodingSettings, constraint: Constraint, *, device: torch.device):
+        self._beam_size, self._constraint, self._device = settings.beam_size, constraint, device
+        self._given = torch.from_numpy(constraint.given).to(device)
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        self._constraint.admit(numbers)
+
+    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
+        n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
+        rows = np.arange(n_rows) if active is None else active.numpy()
+        allowed = self._constraint.choices(rows, (beams.limits - beams.lengths)[rows // self._beam_size])
+        n_allowed = allowed.shape[1]
+        log_probs = torch.log_softmax(cast(Tensor, logits).float(), dim=-1)
+        if len(self._given):
+            log_probs[:, self._given] = torch.logsumexp(log_probs[:, self._given], dim=-1, keepdim=True)
+        of_allowed = log_probs.gather(1, torch.from_numpy(allowed.clip(0)).to(self._device)).double().cpu().numpy()
+        total, ids = np.full((n_rows, n_allowed), -np.inf), np.zeros((n_rows, n_allowed), np.int64)
+        total[rows] = beams.log_probs.reshape(-1, 1)[rows] + np.where(allowed < 0, -np.inf, of_allowed)
+        ids[rows] = allowed
+        k = min(2 * self._beam_size, self._beam_size * n_allowed)
+        best = torch.from_numpy(total.reshape(n_sentences, -1)).topk(k, dim=1)
+        index = best.indices.numpy()
+        chosen = ids.reshape(n_sentences, -1)[np.arange(n_sentences)[:, None], index]
+        return Continuations(best.values.numpy(), index // n_allowed, chosen.clip(0))
+
+    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+        old_rows, new_ids = (array[going_on].astype(np.int64).ravel() for array in (rows, ids))
+        self._constraint.advance(old_rows, new_ids)
+
+
+class SampledChoice:
+    """One continuation of every row, drawn by inverting its distribution at a random number of the row's own.
+
+    The number depends on the seed, the source's number, the row and the position alone, so a draw does not depend on
+    what is searched at the same time.
+    """
+
+    rows_compete, takes_deferred_logits = False, False
+
+    def __init__(
+        self,
+        settings: DecodingSettings,
+        special: SpecialIds,
+        sampling: SamplingSettings,
+        *,
+        vocab_size: int,
+        device: torch.device,
+    ):
+        self._beam_size, self._min_tokens, self._sampling = settings.beam_size, settings.min_tokens, sampling
+        self._eos, self._device = special.eos, device
+        self._never = _never_chosen(special, vocab_size, device)
+
+    def admit(self, numbers: Sequence[int]) -> None:
+        pass
+
+    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
+        may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
+        log_probs = without_forbidden(
+            torch.log_softmax(cast(Tensor, logits).detach().float(), dim=-1),
+            *(beams.required_ids(), self._never, may_end),
+            eos=self._eos,
+        )
+        sharpened = torch.log_softmax(log_probs / self._sampling.temperature, dim=-1)
+        probs, ids = sharpened.double().exp().sort(dim=-1, descending=True, stable=True)
+        before = probs.cumsum(dim=-1) - probs
+        left_out = before >= self._sampling.top_p
+        if self._sampling.top_k is not None:
+            left_out[:, self._sampling.top_k :] = True
+        cumulated = probs.masked_fill(left_out, 0).cumsum(dim=-1)
+        drawn = torch.searchsorted(cumulated, self._random_numbers(beams) * cumulated[:, -1:], right=True)
+        chosen = ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
+        shape = beams.log_probs.shape
+        values = beams.log_probs + log_probs.gather(1, chosen).double().cpu().numpy().reshape(shape)
+        return Continuations(
+            values, np.broadcast_to(np.arange(self._beam_size), shape), chosen.cpu().numpy().reshape(shape)
+        )
+
+    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+        pass
+
+    def _random_numbers(self, beams: Beams) -> Float[Tensor, "row 1"]:
+        """One in [0, 1) for each row."""
+        numbers = [
+            np.random.default_rng((self._sampling.seed, int(number), int(length))).random(self._beam_size)
+            for number, length in zip(beams.numbers, beams.lengths, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(numbers)).to(self._device)[:, None]
+
+
+def _never_chosen(special: SpecialIds, vocab_size: int, device: torch.device) -> Bool[Tensor, " vocab"]:
+    """True for the ids that no target may have."""
+    never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+    never[[special.pad, special.bos]] = True
+    return never

@@ -1,0 +1,188 @@
+"""The stream of sources into a search: how many at a time, within what memory; results in the order of the input."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from heed.backends.base import FIRST_CAPACITY, bytes_per_position
+from heed.data.lines import windows
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.errors import HeedError
+from heed.model.transformer import Transformer
+from heed.runtime.memory import free_memory
+
+# Limits on what is searched at a time: sentences; tokens of all targets; bytes. Base reaches the last two first with
+# beams above 21. A single sentence may exceed them if that much memory is free.
+MAX_SENTENCES, MAX_LIVE_TOKENS, MAX_BYTES = 64, 8192, 5 * 2**30
+# Items that are sorted by length together, so that sentences of similar lengths are searched together: few at first, so
+# that output starts at once.
+FIRST_WINDOW, LAST_WINDOW = 16, 2048
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One sentence to search: its number in the stream, its ids without eos, ids that every target begins with.
+
+    min_limit: the maximum length of a target, eos included, is never lower, whatever the settings say. length: what
+    max_extra_tokens is added to; by default the number of its ids.
+    """
+
+    number: int
+    ids: Sequence[int]
+    prefix: Sequence[int] = ()
+    min_limit: int = 1
+    length: int | None = None
+
+
+def maximum_length(source: Source, settings: DecodingSettings) -> int:
+    """The most ids that a target of this source may have, eos included."""
+    length = len(source.ids) if source.length is None else source.length
+    longest = max(1, length + settings.max_extra_tokens)
+    if settings.max_tokens is not None:
+        longest = min(longest, settings.max_tokens)
+    return max(longest, _guaranteed_length(source))
+
+
+def _guaranteed_length(source: Source) -> int:
+    """The ids that a target may have whatever the settings say, eos included."""
+    return max(len(source.prefix) + 1, source.min_limit)
+
+
+class SearchMemory:
+    """The memory that a search may take, and what sentences and tokens need of it, in bytes."""
+
+    def __init__(self, models: Sequence[Transformer], settings: DecodingSettings, sampling: SamplingSettings | None):
+        self._beam_size = settings.beam_size
+        self._per_position = sum(map(bytes_per_position, models))  # of a row
+        # A step without the kernels holds a row's logits in up to 5 forms of 4 or 8 bytes, and in 13 to draw.
+        self._per_step = models[0].vocab_size * (80 if sampling else 24)
+        self._free = _free_bytes(models[0].src_embedding.weight.device)
+        self._budget = min(MAX_BYTES, self._free / 2)
+
+    def max_sentences(self, wanted: int) -> int:
+        """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""
+        per_sentence = self._beam_size * (FIRST_CAPACITY * self._per_position + self._per_step)
+        return max(1, min(wanted, int(self._budget / per_sentence)))
+
+    def max_tokens(self) -> int:
+        """How many tokens the targets that are searched at a time may have together."""
+        return min(MAX_LIVE_TOKENS, int(self._budget / (self._beam_size * self._per_position)))
+
+    def check(self, limit: int, *, required: int) -> None:
+        """HeedError if memory may not hold a sentence whose target has up to `limit` tokens.
+
+        required: the limit that no setting can lower.
+        """
+        row_bytes = limit * self._per_position + self._per_step
+        if self._beam_size * row_bytes <= self._free:
+            return
+        needed, free = self._beam_size * row_bytes / 1e9, self._free / 1e9
+        beam = int(self._free / row_bytes)
+        max_tokens = int((self._free / self._beam_size - self._per_step) / self._per_position)
+        fits = [f"a beam of {beam:,}"] * (beam >= 1) + [f"max_tokens={max_tokens}"] * (max_tokens >= required)
+        raise HeedError(
+            f"a beam of {self._beam_size:,} with outputs of up to {limit:,} tokens may need {needed:,.1f} GB, "
+            f"{free:,.1f} GB are free; {' or '.join(fits) or 'a smaller model'} fits."
+        )
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + cached)
+    return free_memory()
+
+
+class SourceQueue:
+    """The sources that have not entered the search yet; it reads one source ahead of those that it hands out."""
+
+    def __init__(self, sources: Iterable[Source | None], settings: DecodingSettings, memory: SearchMemory):
+        self._stream, self._settings, self._memory = iter(sources), settings, memory
+        self._next: Source | None = None
+        self.exhausted = False
+
+    def take(self, n: int, n_tokens: int, *, idle: bool) -> list[Source]:
+        """Up to n sources that are at hand, whose targets have at most n_tokens together.
+
+        idle: nothing is being searched, so the first source may exceed n_tokens. HeedError if a source needs more
+        memory than is free.
+        """
+        taken: list[Source] = []
+        while len(taken) < n:
+            if self._next is None:
+                try:
+                    self._next = next(self._stream)
+                except StopIteration:
+                    self.exhausted = True
+                if self._next is None:
+                    break
+            limit = maximum_length(self._next, self._settings)
+            self._memory.check(limit, required=_guaranteed_length(self._next))
+            if limit > n_tokens and (taken or not idle):
+                break
+            taken.append(self._next)
+            self._next = None
+            n_tokens -= limit
+        return taken
+
+
+@dataclass
+class _Pending(Generic[T, R]):
+    """An item that was read and not yet handed out, and the results of its sources, None where one is missing."""
+
+    item: T
+    results: list[R | None]
+
+    @property
+    def complete(self) -> bool:
+        return all(result is not None for result in self.results)
+
+
+def search_in_order(
+    items: Iterable[T | None],
+    sources_of: Callable[[list[T]], Iterable[list[Source]]],
+    search: Callable[[Iterator[Source | None]], Iterable[tuple[int, R] | None]],
+    *,
+    size: Callable[[T], int],
+) -> Iterator[tuple[T, list[R]]]:
+    """Searches a stream of items and yields each with the results of its sources, in the order of the items.
+
+    sources_of: for each of some items, its sources, numbered uniquely; an item without sources needs no search. search:
+    from sources to (number, result), in any order. size: the characters of an item. A None among the items says that no
+    other is at hand yet; a None among the results, that the search has nothing to do. Memory does not grow with the
+    number of items.
+    """
+    pending: deque[_Pending[T, R]] = deque()
+    places: dict[int, tuple[_Pending[T, R], int]] = {}  # of each source's result, by its number
+
+    def sources() -> Iterator[Source | None]:
+        for window in windows(items, first=FIRST_WINDOW, last=LAST_WINDOW, size=size):
+            if window is None:
+                yield None
+                continue
+            arriving: list[Source] = []
+            for item, item_sources in zip(window, sources_of(window), strict=True):
+                entry: _Pending[T, R] = _Pending(item, [None] * len(item_sources))
+                pending.append(entry)
+                places.update({source.number: (entry, place) for place, source in enumerate(item_sources)})
+                arriving += item_sources
+            yield from sorted(arriving, key=lambda source: len(source.ids))
+
+    def completed() -> Iterator[tuple[T, list[R]]]:
+        while pending and pending[0].complete:
+            entry = pending.popleft()
+            yield entry.item, [result for result in entry.results if result is not None]
+
+    for found in search(sources()):
+        if found is not None:
+            number, result = found
+            entry, place = places.pop(number)
+            entry.results[place] = result
+        yield from completed()
+    yield from completed()  # items without sources at the end of the stream

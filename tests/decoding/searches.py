@@ -1,0 +1,35 @@
+"""A small model whose hypotheses differ clearly in probability, sources for it, and searches of them."""
+
+import torch
+from hypothesis import strategies as st
+
+from heed.decoding.beam import search
+from heed.decoding.stream import Source
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from tests.conftest import SPECIAL
+
+VOCAB_SIZE = 40
+
+
+def sharp_model(seed: int = 7, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    model = Transformer(
+        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), VOCAB_SIZE
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model.eval()
+
+
+MODEL = sharp_model()
+SOURCE = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=200)
+SHORT = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=8)
+
+
+def hypotheses_of(model, sources, options, *, n_best=1, n_sentences=64, sampling=None):
+    numbered = [Source(number, ids) for number, ids in enumerate(sources)]
+    results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences, sampling=sampling)
+    found = dict(result for result in results if result is not None)
+    return [found[number] for number in range(len(sources))]

@@ -1,0 +1,59 @@
+"""Continuations that a prefix, a minimum length or a random number decides."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.data.batching import make_batch
+from heed.decoding.beam import beam_search, search
+from heed.decoding.scoring import token_log_probs
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source
+from tests.conftest import SPECIAL
+from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of
+
+
+@given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
+    options = DecodingSettings(min_tokens=least, max_tokens=10)
+    ((_, found),) = search([MODEL], [Source(0, source, prefix)], SPECIAL, options, n_best=4)
+    for hypothesis in found:
+        assert list(hypothesis.ids[: len(prefix)]) == prefix
+        assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= 10
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
+        log_probs = token_log_probs([MODEL], batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
+
+
+def test_samples_follow_the_models_distribution_and_depend_on_seed_and_number_alone():
+    options = DecodingSettings(beam_size=1, max_tokens=1)
+    source = [5, 9, 11]
+    drawn = hypotheses_of(MODEL, [source] * 4000, options, sampling=SamplingSettings(temperature=0.8))
+    counts = np.zeros(VOCAB_SIZE)
+    for (hypothesis,) in drawn:
+        counts[hypothesis.ids[0] if hypothesis.ids else SPECIAL.eos] += 1
+    batch = make_batch([(source, [])], SPECIAL, rows=None)
+    with torch.no_grad():
+        logits = MODEL(batch.src, batch.src_mask, batch.tgt_in)[0, -1].double()
+    logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
+    expected = 4000 * torch.softmax(logits / 0.8, dim=-1).numpy()
+    often = expected > 5
+    assert ((counts - expected)[often] ** 2 / expected[often]).sum() < 2 * often.sum() + 20  # chi-square, far tail
+    again = hypotheses_of(MODEL, [source] * 50, options, n_sentences=7, sampling=SamplingSettings(temperature=0.8))
+    assert [h[0].ids for h in again] == [h[0].ids for h in drawn[:50]]
+    other = hypotheses_of(MODEL, [source] * 50, options, sampling=SamplingSettings(temperature=0.8, seed=2))
+    assert [h[0].ids for h in other] != [h[0].ids for h in again]
+
+
+@given(source=SHORT)
+@settings(max_examples=10, deadline=None)
+def test_drawing_among_one_id_is_greedy_search(source):
+    options = DecodingSettings(beam_size=1, max_tokens=8)
+    (greedy,) = beam_search(MODEL, [source], SPECIAL, options)[0]
+    for sampling in (SamplingSettings(top_k=1), SamplingSettings(top_p=1e-9), SamplingSettings(temperature=0.01)):
+        ((drawn,),) = hypotheses_of(MODEL, [source], options, sampling=sampling)
+        assert drawn.ids == greedy.ids
+        assert drawn.log_prob == pytest.approx(greedy.log_prob, abs=1e-4)
