@@ -39,7 +39,7 @@ class Anything:
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
-def road(request, monkeypatch):
+def road(request):
     """On the kernels, and on PyTorch's operations alone."""
     if request.param == "PyTorch":
         request.getfixturevalue("without_kernels")

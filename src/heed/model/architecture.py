@@ -48,7 +48,7 @@ class Architecture(Settings):
     )
     share: Literal["all", "tgt", "none"] = Field(
         default="all",
-        description="all: source embedding, target embedding and softmax are one matrix (section 3.4); tgt: last two",
+        description="all: both embeddings and the softmax share one matrix (section 3.4); tgt: not the source's",
     )
 
     @model_validator(mode="after")
