@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heed.runtime import choose_machine
+from heed.runtime.device import choose_machine
 from tests.gpu.emulation import CUDA, emulated_cuda
 
 WAITING = {

@@ -25,19 +25,19 @@ TRAINING: Places = {
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
 }
 LOADING: Places = {
-    ("decoding/translator.py", "Translator.load"): "weights, from the CPU's memory where they were checked",
-    ("parsing/parser.py", "Parser.load"): "the same",
+    ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
 }
 SEARCH: Places = {
-    ("decoding/search.py", "_Live.__init__"): "the ids that are never chosen, once a search",
-    ("model/inference.py", "PlainState.admit"): "new sources",
-    ("model/inference.py", "PlainState.logits"): "each row's last id, which the CPU chose",
-    ("model/inference.py", "PlainState.select"): "which rows go on, which the CPU chose",
-    ("decoding/search.py", "_Live._best"): "the hypotheses' log-probabilities, and their best continuations",
-    ("decoding/search.py", "_Live._best_allowed"): "the same of a constrained search",
-    ("decoding/search.py", "_Live._sampled"): "the ids that were drawn",
-    ("decoding/search.py", "_Live._draws"): "random numbers, drawn on the CPU so that every device draws the same",
-    ("decoding/search.py", "_Live._allowed"): "the rows that may not end yet, and what prefixes ask for",
+    ("decoding/choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
+    ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
+    ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
+    ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
+    ("backends/reference.py", "ReferenceBackend.best_continuations"): "the log-probabilities so far, and the best continuations",
+    ("backends/reference.py", "without_forbidden"): "the rows that may not end yet, and what prefixes ask for",
+    ("decoding/choice.py", "ConstrainedChoice.__init__"): "the ids that a constraint decides between, once a search",
+    ("decoding/choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
+    ("decoding/choice.py", "SampledChoice.choose"): "the ids that were drawn",
+    ("decoding/choice.py", "SampledChoice._random_numbers"): "drawn on the CPU, so that every device draws the same",
 }
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",

@@ -106,13 +106,20 @@ def native_kernels() -> Literal["fast", "sanitized", "none"]:
 
 def kernel_flags() -> list[str]:
     """More flags for the kernels' compiler: those that HEED_KERNELS names if it begins with a dash."""
-    wanted = os.environ.get("HEED_KERNELS", "")
-    return shlex.split(wanted) if wanted.startswith("-") else []
+    return _words("HEED_KERNELS") if os.environ.get("HEED_KERNELS", "").startswith("-") else []
 
 
-def cpp_compiler() -> str | None:
-    """The C++ compiler that CXX names."""
-    return os.environ.get("CXX") or None
+def cpp_compiler() -> list[str]:
+    """The C++ compiler that CXX names, with its arguments; empty if it names none."""
+    return _words("CXX")
+
+
+def _words(variable: str) -> list[str]:
+    """Of an environment variable, split as a shell does. HeedError if a quotation mark is missing."""
+    try:
+        return shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise HeedError(f"{variable}={os.environ[variable]}: {error}.") from None
 
 
 def n_threads() -> int:

@@ -126,6 +126,25 @@ def test_a_planted_library_is_not_loaded(cache, tmp_path, how):
     assert "code ran" not in (said := python(LOADED, path, cache=cache).stdout) and str(path) in said
 
 
+def test_where_open_files_have_no_names_a_private_copy_is_loaded(tmp_path):
+    """As on macOS: a second library, not the one that is loaded already."""
+    content = planted(tmp_path)[:-DIGEST_BYTES]
+    code = "import sys, pathlib; from heed.backends.cpu import build; folder = pathlib.Path(sys.argv[1])\n"
+    code += "build._load_copy((folder / 'planted.so').read_bytes(), folder)"
+    assert content == (tmp_path / "planted.so").read_bytes()
+    before = sorted(tmp_path.iterdir())
+    assert python(code, tmp_path, cache=tmp_path).stdout == "code ran\n"
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "heed"] == before
+
+
+def test_the_compiler_that_is_named_is_used(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "CXX": "no-such-compiler"}
+    assert "the kernels need the C++ compiler no-such-compiler (CXX)" in python(STATE, cache=tmp_path, env=env).stdout
+    env |= {"CXX": "false"}
+    assert "false failed" in python(STATE, cache=tmp_path, env=env).stdout
+
+
 @as_root
 @pytest.mark.parametrize("how", ["another's", "can be written"])
 def test_a_cache_that_another_user_can_write_is_not_used(cache, tmp_path, how):

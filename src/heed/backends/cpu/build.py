@@ -34,7 +34,6 @@ SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp
 FLAGS = [
     "-std=c++17",
     "-O3",
-    "-shared",
     "-fPIC",
     "-fvisibility=hidden",
     # Sums may be taken in any order, which vectors need; NaN and infinity keep their meaning.
@@ -148,28 +147,30 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     if platform.system() not in ("Linux", "Darwin"):
         return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}"
     chosen = cpp_compiler()
-    names = [chosen] if chosen else ["c++", "g++", "clang++"]
-    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    candidates = [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]
+    compiler = next((command for command in candidates if shutil.which(command[0])), None)
     if compiler is None:
-        wanted = f"the C++ compiler {chosen} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
+        wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
         return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
     try:
         return _compiled_or_kept(compiler), "Heed's kernels"
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
-        return None, f"{without}: {compiler} failed ({messages[0] if messages else error.returncode})"
+        return None, f"{without}: {compiler[0]} failed ({messages[0] if messages else error.returncode})"
     except (OSError, HeedError, subprocess.TimeoutExpired) as error:
         return None, f"{without}: the kernels could not be made ({error})"
 
 
-def _compiled_or_kept(compiler: str) -> ctypes.CDLL:
+def _compiled_or_kept(compiler: Sequence[str]) -> ctypes.CDLL:
     """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     compiling, linking = flags(version)
     for extra in (SANITIZE if native_kernels() == "sanitized" else [], kernel_flags()):
         compiling, linking = [*compiling, *extra], [*linking, *extra]
-    key = hashlib.sha256(b"\0".join([*sources, " ".join(compiling + linking).encode(), version, _processor()]))
+    key = hashlib.sha256(
+        b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, _processor()])
+    )
     path = cache_folder() / f"kernels-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
         return _loaded(path)
@@ -201,10 +202,10 @@ def flags(version: bytes, *, system: str | None = None, machine: str | None = No
     else:
         openmp, linking = ["-fopenmp"], []
     compiling = [*FLAGS, *processor, *openmp]
-    return compiling, [*compiling, *linking]
+    return compiling, [*compiling, "-shared", *linking]
 
 
-def compile_kernels(compiler: str, compiling: Sequence[str], linking: Sequence[str], target: Path) -> None:
+def compile_kernels(compiler: Sequence[str], compiling: Sequence[str], linking: Sequence[str], target: Path) -> None:
     """Compiles the library and writes it to `target`, its hash behind it. CalledProcessError if the compiler fails."""
     for left in target.parent.glob(f"{SCRATCH}*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -212,10 +213,10 @@ def compile_kernels(compiler: str, compiling: Sequence[str], linking: Sequence[s
         scratch = Path(name)
         objects = [scratch / f"{source.stem}.o" for source in SOURCES]
         _run_side_by_side(
-            [compiler, *compiling, "-c", str(source), "-o", str(made)]
+            [*compiler, *compiling, "-c", str(source), "-o", str(made)]
             for source, made in zip(SOURCES, objects, strict=True)
         )
-        _run_side_by_side([[compiler, *map(str, objects), *linking, "-o", str(scratch / target.name)]])
+        _run_side_by_side([[*compiler, *map(str, objects), *linking, "-o", str(scratch / target.name)]])
         content = (scratch / target.name).read_bytes()
         with whole_file(target) as temporary:
             temporary.write_bytes(content + hashlib.sha256(content).digest())

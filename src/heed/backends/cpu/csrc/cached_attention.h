@@ -49,8 +49,8 @@ static inline void four_dots(const bf16* query, const bf16* const* keys, int64_t
 // out = Σ weights[head, t] · values[t] for as many heads as C counts 32 columns of, two positions at a time; `values`
 // holds the last position once more behind the last, with the weight 0.
 template <int D, size_t... C>
-static inline void weighted_sums(std::index_sequence<C...>, const bf16* const* values, int64_t from,
-                                 const bf16* weights, int64_t weights_ld, float* out, int64_t length) {
+static inline void mixed_values(std::index_sequence<C...>, const bf16* const* values, int64_t from, const bf16* weights,
+                                int64_t weights_ld, float* out, int64_t length) {
     Floats low[sizeof...(C)], high[sizeof...(C)];
     ((low[C] = Floats{}, high[C] = Floats{}), ...);
     for (int64_t t = 0; t < length; t += 2) {
@@ -96,8 +96,8 @@ static inline void attend_row(const Q* q, At at, Q* out, int64_t length, const H
             for (int64_t h = 0; h < heads.n; h++) inverse[h] = softmax_numerators(p + h * ld, length, ld, scale);
             round_to_bf16(p, weights, heads.n * ld);
             for (int64_t h = 0; h < heads.n; h += 4)
-                weighted_sums<D>(std::make_index_sequence<4 * D / 32>(), addresses, heads.keys() + h * D,
-                                 weights + h * ld, ld, sum + h * D, length);
+                mixed_values<D>(std::make_index_sequence<4 * D / 32>(), addresses, heads.keys() + h * D,
+                                weights + h * ld, ld, sum + h * D, length);
             for (int64_t h = 0; h < heads.n; h++)
                 for (int32_t j = 0; j < D; j++) put(sum[h * D + j] * inverse[h], out[h * D + j]);
             return;

@@ -40,7 +40,7 @@ static inline void each_above(const float* x, int64_t from, int64_t to, const fl
 // rows: those that have logits, of all n_sentences · beam. By row of all: log_probs, its log-probability so far, and
 // `required`, the only id that it may take, or -1. By id: `never`, whether it is excluded. By sentence: whether it
 // may_end, by eos.
-struct Request {
+struct ContinuationRequest {
     const int64_t* rows;
     const double* log_probs;
     const int64_t* required;
@@ -48,9 +48,9 @@ struct Request {
     int64_t n_rows, n_sentences, beam, vocab, eos, k;
 };
 
-class Continuations : public Request {
+class Continuations : public ContinuationRequest {
 public:
-    explicit Continuations(const Request& request) : Request(request) {}
+    explicit Continuations(const ContinuationRequest& request) : ContinuationRequest(request) {}
 
     void begin(int64_t pieces) {
         n_pieces = pieces;

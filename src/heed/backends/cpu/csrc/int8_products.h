@@ -37,7 +37,7 @@ template <class U>
     const Floats steps = step * load(w.steps + from);
     Floats y = as_float(sum) * steps + load(w.bias + from);
     if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
-    store_first(y, to + from, w.width - from);
+    store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
 // As many rows at a time as there are indices R, which are written out so that every sum has its own register. They

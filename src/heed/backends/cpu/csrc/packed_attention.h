@@ -267,6 +267,7 @@ struct Queries {
     bool causal;
     const Dropout& dropout;
     bool drops;
+    Mask real;   // queries that exist
     Bits first;  // each query's first_element
 
     Queries(const Shape& s, const Dropout& dropout, const Span& span, int64_t i0)
@@ -276,14 +277,12 @@ struct Queries {
           causal(s.causal),
           dropout(dropout),
           drops(s.rate > 0),
+          real(lanes_below(n)),
           first{} {
         if (drops)
             for (int64_t i = 0; i < n; i++) first[i] = first_element(s, dropout, span.q0 + i0 + i, span.head);
     }
-    Mask seeing(int64_t key) const {
-        const Mask real = lanes_below(n);
-        return causal && key > i0 ? both(real, lanes_from(key - i0)) : real;
-    }
+    Mask seeing(int64_t key) const { return causal && key > i0 ? both(real, lanes_from(key - i0)) : real; }
     Floats factors(int64_t key) const {
         const auto dropped = random_bits(first + uint32_t(key), dropout.key0, dropout.key1) < dropout.n_dropped;
         return dropped ? Floats{} : Floats{} + dropout.scale;
@@ -303,7 +302,7 @@ struct Queries {
 
 // Of n vectors, the numbers of vectors 2t and 2t + 1 as pairs; a last vector alone is paired with zeros.
 static inline void pair_up(const float* x, int32_t* to, int64_t n) {
-    const auto rounded = [](const float* from) { return __builtin_convertvector(rounded_to_bf16(load(from)), Bits); };
+    const auto rounded = [](const float* from) { return widened_bits(rounded_to_bf16(load(from))); };
     for (int64_t t = 0; t < n; t += 2) {
         const Bits second = t + 1 < n ? rounded(x + (t + 1) * LANES) : Bits{};
         store(rounded(x + t * LANES) | second << 16, to + t / 2 * LANES);

@@ -1,8 +1,8 @@
 // Parallel regions and loops, run by the OpenMP library that PyTorch has loaded: both share one set of threads.
 //
-// g++ and Apple's clang++ compile the pragmas for that library. Elsewhere clang++ would compile them for LLVM's, whose
-// threads would compete with PyTorch's; so it is not asked to, and the functions of GNU's library that g++ would call
-// are called here.
+// On Linux that is GNU's library (libgomp), on macOS LLVM's (libomp). g++ and Apple's clang++ compile OpenMP's pragmas
+// for these. clang++ on Linux would compile them for LLVM's library, whose threads would compete with PyTorch's, so
+// there OpenMP is off and libgomp is called directly, as g++ would call it.
 
 #pragma once
 
@@ -23,20 +23,20 @@ void GOMP_barrier(void);
 
 namespace heed {
 
-// The threads of a parallel region, as one of them sees it. All of them call the same loops in the same order; each
-// loop ends when all threads have ended it.
+// The threads of a parallel region, as seen by one of them. All threads must call the same loops in the same order; a
+// loop returns when every thread has finished it.
 class Team {
 public:
-    struct Counters {  // where the next thread goes on in a loop; the loop before has used the other one
+    struct Counters {  // the next index of a loop; consecutive loops alternate between the two
         alignas(64) std::atomic<int64_t> next[2];
     };
     const int64_t size, index;  // how many threads, and which one this is
 
-    Team() : size(1), index(0), counters_(nullptr) {}  // of one thread alone, be it inside a region
+    Team() : size(1), index(0), counters_(nullptr) {}  // a single thread, which waits for nobody
     explicit Team(Counters& counters)
         : size(omp_get_num_threads()), index(omp_get_thread_num()), counters_(&counters) {}
 
-    // run(i) for each i below n: every thread takes a part of about the same size, the same one each time.
+    // Calls run(i) for each i below n. The threads get contiguous parts of equal size, the same ones in every call.
     template <class Run>
     void split(int64_t n, Run run) {
         const int64_t least = n / size, longer = n % size;
@@ -45,7 +45,7 @@ public:
         barrier();
     }
 
-    // run(i) for each i below n: threads take `chunk` of them in turn, each when it is done with its last ones.
+    // Calls run(i) for each i below n. A thread takes the next `chunk` indices whenever it has finished its last ones.
     template <class Run>
     void share(int64_t n, int64_t chunk, Run run) {
         if (size > 1) {
@@ -69,7 +69,7 @@ private:
 #endif
     }
 
-    // Where a thread goes on in a loop; `end`: where it has ended.
+    // The next index for this thread, whose last chunk ended at `end`.
     int64_t take(int64_t end, int64_t n, int64_t chunk) {
         return size > 1 ? next_->fetch_add(chunk, std::memory_order_relaxed) : std::min(end, n);
     }
@@ -79,8 +79,8 @@ private:
     unsigned n_loops_ = 0;
 };
 
-// run(team) in every thread. Each has its own copy of `run`, so that what it captures by value ([=]) stays in
-// registers: the compiler need not fear that a kernel's results overwrite it.
+// Calls run(team) in every thread. Each thread has its own copy of `run`: what it captures by value ([=]) can stay in
+// registers, because the compiler knows that no store through a kernel's pointers changes it.
 template <class Run>
 static void parallel(Run run) {
     Team::Counters counters = {};

@@ -52,7 +52,7 @@ struct BlockWriter {
         if constexpr (ADD) {
             float* sums = reinterpret_cast<float*>(to);
             store_first(left + load_first(sums, columns), sums, columns);
-            store_first(right + load_first(sums + 16, columns - 16), sums + 16, columns - 16);
+            store_first(right + load_first(sums + 16, right_columns()), sums + 16, right_columns());
         } else {
             store_first(rounded_to_bf16(left + bias[0], right + bias[1]), reinterpret_cast<bf16*>(to), columns);
         }
@@ -60,6 +60,7 @@ struct BlockWriter {
         to += step;
         rows--;
     }
+    int64_t right_columns() const { return std::max<int64_t>(0, columns - 16); }
 };
 
 // One product, whose threads share what this holds.
@@ -133,7 +134,7 @@ struct TileProduct {
         writer.columns = n - p * SIDE;
         if constexpr (!ADD) {
             writer.bias[0] = bias ? load_first(bias + p * SIDE, writer.columns) : Floats{};
-            writer.bias[1] = bias ? load_first(bias + p * SIDE + 16, writer.columns - 16) : Floats{};
+            writer.bias[1] = bias ? load_first(bias + p * SIDE + 16, writer.right_columns()) : Floats{};
         }
     }
 };

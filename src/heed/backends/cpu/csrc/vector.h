@@ -1,9 +1,10 @@
-// Vectors of 16 numbers and the instructions that the kernels are made of: all that depends on the compiler or the
-// processor. Vectors are those of GCC and Clang, which split them where registers are shorter.
+// Vectors of 16 numbers and the operations that the kernels are made of: everything that depends on the compiler or the
+// processor. The vectors are GCC's and Clang's vector types, which both split where registers are shorter.
 //
-// Every function is given in plain C++, and once more by an instruction where the processor has a better one than the
-// compiler finds. The constants HAS_... say which of them are fast; the kernels choose by them. With HEED_EMULATE the
-// plain functions serve for all, so that every kernel can be tested on every processor.
+// Every operation exists in plain C++. Where a processor has an instruction that the compiler would not choose, there
+// is a second version that uses it. The HAS_... constants tell the kernels which operations are fast. If HEED_EMULATE
+// is defined, the plain versions are used throughout and all HAS_... constants but HAS_SHUFFLES are true, so every
+// kernel can be tested on every processor.
 
 #pragma once
 
@@ -101,7 +102,14 @@ static inline float as_float(int32_t x) { return float(x); }
 static inline Floats as_float(Ints x) { return __builtin_convertvector(x, Floats); }
 static inline uint32_t as_bits(int32_t x) { return uint32_t(x); }
 static inline Bits as_bits(Ints x) { return bit_cast<Bits>(x); }
-static inline Floats widened(Halves x) { return bit_cast<Floats>(__builtin_convertvector(x, Bits) << 16); }
+static inline Bits widened_bits(Halves x) {
+#if defined(HEED_AVX512)
+    return bit_cast<Bits>(_mm512_maskz_cvtepu16_epi32(0xffff, bit_cast<__m256i>(x)));  // GCC 12 takes two steps
+#else
+    return __builtin_convertvector(x, Bits);
+#endif
+}
+static inline Floats widened(Halves x) { return bit_cast<Floats>(widened_bits(x) << 16); }
 
 // To the nearest integers, ties to even.
 static inline Ints rounded_to_ints(Floats x) {
@@ -115,8 +123,8 @@ static inline Ints rounded_to_ints(Floats x) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Memory, which need not be aligned. load_first reads n numbers, or a whole vector where n is larger, and fills up with
-// zeros; store_first writes as many.
+// Memory, which need not be aligned. load_first reads n >= 0 numbers, or a whole vector where n is larger, and fills up
+// with zeros; store_first writes as many.
 
 template <class V, class T>
 [[gnu::always_inline]] static inline V load_as(const T* x) {
@@ -134,9 +142,9 @@ static inline Floats load(const float* x) { return load_as<Floats>(x); }
 static inline Bits broadcast_pair(const void* x) { return Bits{} + load_as<uint32_t>(static_cast<const char*>(x)); }
 
 #if defined(HEED_AVX512)
-typedef __mmask16 Mask;  // chooses lanes
-static inline Mask lanes_below(int64_t n) { return n >= LANES ? Mask(0xffff) : n <= 0 ? Mask(0) : Mask((1u << n) - 1); }
-static inline Mask lanes_from(int64_t n) { return n <= 0 ? Mask(0xffff) : n >= LANES ? Mask(0) : Mask(0xffffu << n); }
+typedef __mmask16 Mask;  // chooses lanes: those below n >= 0, and those from n on, n < 32
+static inline Mask lanes_below(int64_t n) { return n >= LANES ? Mask(0xffff) : Mask((1u << n) - 1); }
+static inline Mask lanes_from(int64_t n) { return Mask(0xffffu << n); }
 static inline Mask both(Mask a, Mask b) { return Mask(a & b); }
 static inline Floats select(Mask which, Floats x, Floats otherwise) {
     return _mm512_mask_blend_ps(which, otherwise, x);
@@ -145,7 +153,7 @@ static inline uint32_t lanes_above(Floats x, float bar) {
     return _mm512_cmp_ps_mask(x, _mm512_set1_ps(bar), _CMP_GT_OQ);
 }
 
-static inline __mmask32 short_lanes_below(int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0u : (1u << n) - 1; }
+static inline __mmask32 short_lanes_below(int64_t n) { return n >= 32 ? 0xffffffffu : (1u << n) - 1; }
 static inline Floats load_first(const float* x, int64_t n) { return _mm512_maskz_loadu_ps(lanes_below(n), x); }
 static inline Floats load_first(const bf16* x, int64_t n) {
     return widened(bit_cast<Halves>(_mm256_maskz_loadu_epi16(lanes_below(n), x)));
@@ -167,7 +175,7 @@ static inline void store_first_bytes(Ints x, uint8_t* to, int64_t n) {
 #else
 typedef Ints Mask;
 static inline Ints lane_numbers() { return Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-static inline int32_t clamped(int64_t n) { return n < 0 ? 0 : n > LANES ? int32_t(LANES) : int32_t(n); }
+static inline int32_t clamped(int64_t n) { return n > LANES ? int32_t(LANES) : int32_t(n); }
 static inline Mask lanes_below(int64_t n) { return lane_numbers() < clamped(n); }
 static inline Mask lanes_from(int64_t n) { return lane_numbers() >= clamped(n); }
 static inline Mask both(Mask a, Mask b) { return a & b; }
@@ -190,7 +198,7 @@ static inline Floats load_first(const bf16* x, int64_t n) {
 }
 static inline Shorts load_first_shorts(const bf16* x, int64_t n) {
     Shorts y = {};
-    memcpy(&y, x, size_t(n < 0 ? 0 : n > 2 * LANES ? 2 * LANES : n) * sizeof(bf16));
+    memcpy(&y, x, size_t(n > 2 * LANES ? 2 * LANES : n) * sizeof(bf16));
     return y;
 }
 static inline void store_first(Floats x, float* to, int64_t n) { memcpy(to, &x, size_t(clamped(n)) * sizeof(float)); }
@@ -198,7 +206,7 @@ static inline void store_first(Floats x, bf16* to, int64_t n) {
     for (int i = 0; i < clamped(n); i++) put(x[i], to[i]);
 }
 static inline void store_first(Shorts x, bf16* to, int64_t n) {
-    memcpy(to, &x, size_t(n < 0 ? 0 : n > 2 * LANES ? 2 * LANES : n) * sizeof(bf16));
+    memcpy(to, &x, size_t(n > 2 * LANES ? 2 * LANES : n) * sizeof(bf16));
 }
 static inline void store_first_bytes(Ints x, uint8_t* to, int64_t n) {
     for (int i = 0; i < clamped(n); i++) to[i] = uint8_t(x[i]);

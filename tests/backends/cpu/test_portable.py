@@ -1,0 +1,394 @@
+"""The kernels by other compilers and on other processors: warnings, their own tests, and a run on an emulated Arm."""
+
+import ctypes
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heed.backends.cpu import build, structures
+
+HERE = Path(__file__).parent
+COMPILERS = ("g++", "clang++")
+X86 = platform.machine() == "x86_64"
+EMULATE = "-DHEED_EMULATE"  # every kernel, in plain C++
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+
+pytestmark = pytest.mark.skipif(not build.FOLDER.is_dir(), reason="the kernels' sources are not at hand")
+
+
+def flags_of(compiler: str, *more: str, machine: str | None = None) -> tuple[list[str], list[str]]:
+    """For compiling and linking with this compiler; skips the test where it does not exist."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    compiling, linking = build.flags(version, machine=machine)
+    return [*compiling, *more], [*linking, *more]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("processor", ["native", "x86-64-v3", "x86-64-v4", "sapphirerapids", "emulated"])
+def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
+    """AVX2 alone, AVX-512, AVX-512 with everything, tiles included. Some of g++'s warnings need its optimizer."""
+    if not X86 and processor not in ("native", "emulated"):
+        pytest.skip("one of x86-64's kinds of processor")
+    chosen = {"native": [], "emulated": [EMULATE]}.get(processor, [f"-march={processor}"])
+    compiling, _ = flags_of(compiler, *chosen, "-O1" if compiler == "g++" else "-O0", *WARNINGS)
+    for source in build.SOURCES:
+        command = [compiler, *compiling, "-c", str(source), "-o", str(tmp_path / "made.o")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "more"),
+    [("clang++", ""), ("g++", "-march=x86-64-v3"), ("g++", EMULATE)],
+    ids=["clang++", "AVX2", "emulated"],
+)
+def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(compiler, more):
+    """Emulated, all kernels run, those for 8-bit integers, pairs of bf16 and tiles (AMX) too."""
+    if shutil.which(compiler) is None or ("-march" in more and not X86):
+        pytest.skip(f"no {compiler}, or another processor")
+    env = os.environ | {"CXX": compiler, "HEED_KERNELS": more}
+    tests = [str(HERE / name) for name in ("test_training_ops.py", "test_decoding_ops.py")]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, env=env, cwd=HERE.parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    no_int8 = {EMULATE: False, "-march=x86-64-v3": True}.get(more, not build.has_int8())  # skips the tests of int8
+    assert "passed" in done.stdout and ("skipped" in done.stdout) == no_int8, done.stdout[-2000:]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Cases for run_cases.cpp: the memory that a kernel is called with, and what it leaves there.
+
+TYPES = {torch.float32: b"f", torch.bfloat16: b"h", torch.float64: b"d"}
+
+
+@dataclass(eq=False)
+class Table:
+    """Memory that holds addresses: a structure, several, or a list of addresses."""
+
+    content: bytes
+    addresses: dict[int, "Tensor | Table"]  # by offset
+
+
+Tensor = torch.Tensor
+Memory = Tensor | Table
+
+
+def structure(kind: type[ctypes.Structure], **values: Any) -> Table:
+    """A structure with these fields: numbers, or the memory whose address a field holds."""
+    content, addresses = bytearray(ctypes.sizeof(kind)), {}
+    for name, form in kind._fields_:  # type: ignore[misc]
+        offset, value = getattr(kind, name).offset, values.pop(name)
+        if isinstance(value, Table) and issubclass(form, ctypes.Structure):
+            content[offset : offset + len(value.content)] = value.content
+            addresses |= {offset + inner: memory for inner, memory in value.addresses.items()}
+        elif isinstance(value, Tensor | Table):
+            addresses[offset] = value
+        elif value is not None:
+            content[offset : offset + ctypes.sizeof(form)] = bytes(form(value))
+    assert not values, values
+    return Table(bytes(content), addresses)
+
+
+def several(tables: Sequence[Table]) -> Table:
+    """Structures one behind the other."""
+    size = len(tables[0].content)
+    addresses = {i * size + at: memory for i, table in enumerate(tables) for at, memory in table.addresses.items()}
+    return Table(b"".join(table.content for table in tables), addresses)
+
+
+def addresses_of(tensors: Sequence[Tensor]) -> Table:
+    return Table(bytes(8 * len(tensors)), {8 * i: x for i, x in enumerate(tensors)})
+
+
+def content_of(memory: Memory) -> bytes:
+    return memory.content if isinstance(memory, Table) else memory.view(torch.uint8).numpy().tobytes()
+
+
+@dataclass
+class Case:
+    """A call of a kernel. run() makes it in this process."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    regions: list[Memory] = field(default_factory=list)
+    before: list[bytes] = field(default_factory=list)
+    after: list[bytes] = field(default_factory=list)
+    result: int = 0
+
+    def __post_init__(self) -> None:
+        for argument in self.arguments:
+            if isinstance(argument, Tensor | Table):
+                self._add(argument)
+        self.before = [content_of(memory) for memory in self.regions]
+
+    def _add(self, memory: Memory) -> None:
+        if not any(known is memory for known in self.regions):
+            self.regions.append(memory)
+            for inner in memory.addresses.values() if isinstance(memory, Table) else ():
+                self._add(inner)
+
+    def index(self, memory: Memory) -> int:
+        return next(i for i, known in enumerate(self.regions) if known is memory)
+
+    def run(self, library: ctypes.CDLL) -> None:
+        buffers = [ctypes.create_string_buffer(content, max(len(content), 1)) for content in self.before]
+        for memory, buffer in zip(self.regions, buffers, strict=True):
+            for offset, target in memory.addresses.items() if isinstance(memory, Table) else ():
+                struct.pack_into("=Q", buffer, offset, ctypes.addressof(buffers[self.index(target)]))
+        self.result = (
+            getattr(library, self.name)(
+                *(
+                    ctypes.addressof(buffers[self.index(x)]) if isinstance(x, Tensor | Table) else x
+                    for x in self.arguments
+                )
+            )
+            or 0
+        )
+        self.after = [buffer.raw[: len(content)] for buffer, content in zip(buffers, self.before, strict=True)]
+
+    def packed(self) -> bytes:
+        """As run_cases.cpp reads it."""
+        parts = [struct.pack("<q", len(self.name)), self.name.encode(), struct.pack("<q", len(self.regions))]
+        for memory, before, after in zip(self.regions, self.before, self.after, strict=True):
+            addresses = memory.addresses if isinstance(memory, Table) else {}
+            kind = b"x" if isinstance(memory, Table) else TYPES.get(memory.dtype, b"x")
+            parts += [kind, struct.pack("<q", len(before)), before, after, struct.pack("<q", len(addresses))]
+            parts += [struct.pack("<qq", offset, self.index(target)) for offset, target in addresses.items()]
+        parts.append(struct.pack("<q", len(self.arguments)))
+        for x in self.arguments:
+            if isinstance(x, Tensor | Table):
+                parts.append(struct.pack("<cqd", b"p", self.index(x), 0.0))
+            elif isinstance(x, float):
+                parts.append(struct.pack("<cqd", b"f", 0, x))
+            else:
+                parts.append(struct.pack("<cqd", b"0" if x is None else b"n", x or 0, 0.0))
+        parts.append(struct.pack("<q", self.result))
+        return b"".join(parts)
+
+
+def training_cases(dtype: torch.dtype, kind: str, draw: "Draw", rate: float) -> Iterator[Case]:
+    """Each kernel of a training step."""
+    n, d, vocab, seed = 13, 37, 50, 12345678901234567
+    x, branch, gain, bias, y = (draw.numbers(dtype, *shape) for shape in ((n, d), (n, d), (d,), (d,), (n, d)))
+    total, mean, rstd = torch.zeros(n, d, dtype=dtype), torch.zeros(n), torch.zeros(n)
+    out = torch.zeros(n, d, dtype=dtype)
+    yield Case(f"add_norm_{kind}", (x, branch, gain, bias, total, out, mean, rstd, n, d, rate, seed, 1e-5))
+    deviation = draw.numbers(torch.float32, n).abs() + 0.5
+    dx, dbranch, dgain, dbias = (torch.zeros(*shape) for shape in ((n, d), (n, d), (d,), (d,)))
+    dx, dbranch = dx.to(dtype), dbranch.to(dtype)
+    backward = (y, x, gain, draw.numbers(torch.float32, n), deviation, dx, dbranch, dgain, dbias, n, d, rate, seed)
+    yield Case(f"add_norm_backward_{kind}", backward)
+    yield Case(f"bias_relu_{kind}", (x, bias, n, d))
+    yield Case(f"bias_relu_backward_{kind}", (y, x, dx, dbias, n, d))
+    ids, places = draw.integers(n, low=-1, high=vocab), draw.integers(n, low=0, high=20)
+    table, positions, dtable = draw.numbers(dtype, vocab, d), draw.numbers(dtype, 20, d), torch.ones(vocab, d)
+    yield Case(f"embed_{kind}", (ids, places, table, positions, out, n, d, 6.0, rate, seed))
+    yield Case(f"embed_backward_{kind}", (y, ids, dtable, n, d, 6.0, rate, seed))
+    logits, targets = draw.numbers(dtype, n, vocab), draw.integers(n, low=0, high=vocab)
+    yield Case(f"smoothed_loss_{kind}", (logits, targets, mean, rstd, n, vocab, 0.1))
+
+
+def attention_cases(
+    dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int, int, int], rate: float, causal: bool
+) -> Iterator[Case]:
+    """Attention of packed sequences and its gradients."""
+    n_heads, d_k, d_v = widths
+    lengths, src_lengths = (1, 17, 5, 33), (1, 17, 5, 33) if causal else (9, 2, 40, 16)
+    offsets, src_offsets = (torch.tensor([0, *ends]).cumsum(0) for ends in (lengths, src_lengths))
+    n, n_keys = int(offsets[-1]), int(src_offsets[-1])
+    q, k, dq, dk = (draw.numbers(dtype, rows, n_heads * d_k) for rows in (n, n_keys, n, n_keys))
+    v, dv, out, dout = (draw.numbers(dtype, rows, n_heads * d_v) for rows in (n_keys, n_keys, n, n))
+    strides = {"q_stride": n_heads * d_k, "k_stride": n_heads * d_k, "v_stride": n_heads * d_v}
+    shape = structure(
+        structures.Shape, q_offsets=offsets, k_offsets=src_offsets, n_sentences=len(lengths), n_heads=n_heads, d_k=d_k,
+        d_v=d_v, **strides, seed=987654321, rate=rate, causal=causal,
+    )  # fmt: skip
+    yield Case(f"attend_{kind}", (q, k, v, out, shape))
+    yield Case(f"attend_backward_{kind}", (q, k, v, dout, dq, dk, dv, shape))
+
+
+def packed_weight(draw: "Draw", d_in: int, d_out: int, *, int8: bool) -> Table:
+    panels = -(-d_out // 32)
+    bias, steps = draw.numbers(torch.float32, panels * 32), draw.numbers(torch.float32, panels * 32).abs() / 1000
+    if not int8:
+        weights = draw.numbers(torch.float32, panels, d_in, 32) * d_in**-0.5
+        return structure(structures.Weight, panels=weights, offsets=None, steps=None, bias=bias, d_in=d_in, d_out=d_out)
+    numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-127, high=128)
+    offsets = (-128 * numbers.sum(dim=(1, 3))).flatten().int()
+    return structure(
+        structures.Weight, panels=numbers.to(torch.int8), offsets=offsets, steps=steps, bias=bias, d_in=d_in,
+        d_out=d_out,
+    )  # fmt: skip
+
+
+def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int, int, int]) -> Iterator[Case]:
+    """Each kernel of a search's step."""
+    n_heads, d_k, d_v = widths
+    n_sentences, beam, capacity, d, d_ff, vocab, n_layers = 3, 4, 20, 32, 48, 70, 2
+    n, keys, values = n_sentences * beam, n_heads * d_k, n_heads * d_v
+    rows = torch.tensor([i for i in range(n) if i != 5])
+    n_rows = len(rows)
+    slots = torch.arange(n).view(n_sentences, beam).flip(1).flatten()
+    ancestors = (torch.arange(n)[:, None] // beam * beam + draw.integers(n, capacity, low=0, high=beam)).int()
+    lengths = draw.integers(n_sentences, low=0, high=capacity).repeat_interleave(beam)
+    src_lengths = draw.integers(n_sentences, low=1, high=30)
+    beams = structure(
+        structures.Beams, ancestors=ancestors, rows=rows, slots=slots, lengths=lengths, src_lengths=src_lengths,
+        n_rows=n_rows, beam=beam, capacity=capacity, n_heads=n_heads, d_k=d_k, d_v=d_v,
+    )  # fmt: skip
+
+    def caches() -> tuple[Tensor, Table]:
+        sources = [draw.numbers(dtype, int(length), keys + values) for length in src_lengths]
+        return draw.numbers(dtype, n, capacity, keys + values), addresses_of(sources)
+
+    out = torch.zeros(n_rows, values, dtype=dtype)
+    cache, memories = caches()
+    yield Case(f"attend_to_past_{kind}", (draw.numbers(dtype, n_rows, 2 * keys + values), cache, beams, out))
+    yield Case(f"attend_to_source_{kind}", (draw.numbers(dtype, n_rows, keys), memories, beams, out))
+
+    def layer() -> Table:
+        cache, memories = caches()
+        shapes = {"qkv": (d, 2 * keys + values), "self_out": (values, d), "query": (d, keys), "cross_out": (values, d)}
+        shapes |= {"inner": (d, d_ff), "outer": (d_ff, d)}
+        int8 = dtype == torch.bfloat16
+        weights = {name: packed_weight(draw, *shape, int8=int8) for name, shape in shapes.items()}
+        parts = [f"{norm}_{part}" for norm in ("self", "cross", "feed_forward") for part in ("gain", "bias")]
+        norms = {name: draw.numbers(dtype, d) for name in parts}
+        return structure(structures.DecoderLayer, **weights, **norms, cache=cache, memories=memories)
+
+    step = structure(
+        structures.Step, layers=several([layer() for _ in range(n_layers)]), n_layers=n_layers, d_model=d, d_ff=d_ff,
+        beams=beams, tokens=draw.integers(n, low=0, high=vocab), embedding=draw.numbers(dtype, vocab, d),
+        positions=draw.numbers(dtype, capacity, d), scale=d**0.5, epsilon=1e-5,
+    )  # fmt: skip
+    yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
+
+
+def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[Case]:
+    n_sentences, beam, vocab, d, eos, k = 3, 4, 700, 26, 2, 8
+    rows = torch.tensor([i for i in range(n_sentences * beam) if i != 5])
+    log_probs = draw.numbers(torch.float64, n_sentences, beam)
+    required = torch.full((n_sentences, beam), -1)
+    required[1, 2] = 30
+    never, may_end = torch.zeros(vocab, dtype=torch.bool), torch.tensor([True, False, True])
+    never[:2] = True
+    account = (rows, log_probs, required, never, may_end)
+    results = (torch.zeros(n_sentences, k, dtype=torch.float64), torch.zeros(n_sentences, k, dtype=torch.int64))
+    sizes = (len(rows), n_sentences, beam)
+    logits = draw.numbers(dtype, len(rows), vocab) * 3
+    yield Case(f"best_continuations_{kind}", (logits, *account, *results, *sizes, vocab, eos, k))
+    x, y, weight = draw.numbers(dtype, 14, d), torch.zeros(14, 75, dtype=dtype), packed_weight(draw, d, 75, int8=True)
+    yield Case(f"int8_product_{kind}", (x, weight, y, 14, 1))
+    if dtype == torch.float32:
+        weight = packed_weight(draw, d, vocab, int8=True)
+        x = draw.numbers(dtype, len(rows), d)
+        yield Case("int8_best_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
+        y = torch.zeros(len(rows), 75)
+        yield Case("panel_product_float", (x, packed_weight(draw, d, 75, int8=False), y, len(rows), 0))
+
+
+def tile_cases(draw: "Draw") -> Iterator[Case]:
+    m, n, depth, bf16 = 70, 45, 83, torch.bfloat16
+    bias = draw.numbers(bf16, n)
+    for a_transposed in (0, 1):
+        for b_transposed in (0, 1):
+            a = draw.numbers(bf16, depth, m) if a_transposed else draw.numbers(bf16, m, depth)
+            b = draw.numbers(bf16, depth, n) if b_transposed else draw.numbers(bf16, n, depth)
+            for out, given, add in ((draw.numbers(bf16, m, n), bias, 0), (draw.numbers(torch.float32, m, n), None, 1)):
+                operands = (a, a.shape[1], a_transposed, b, b.shape[1], b_transposed)
+                yield Case("tile_product", (*operands, given, out, n, m, n, depth, add))
+
+
+class Draw:
+    """Random tensors."""
+
+    def __init__(self, seed: int):
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def numbers(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self._generator).to(dtype)
+
+    def integers(self, *shape: int, low: int, high: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=self._generator)
+
+
+def all_cases() -> Iterator[Case]:
+    draw = Draw(7)
+    for dtype, kind in ((torch.float32, "float"), (torch.bfloat16, "bf16")):
+        for rate in (0.0, 0.3):
+            yield from training_cases(dtype, kind, draw, rate)
+            for causal in (False, True):
+                for widths in ((4, 32, 32), (2, 64, 64), (3, 5, 7)):
+                    yield from attention_cases(dtype, kind, draw, widths, rate, causal)
+        for widths in ((4, 32, 32), (4, 64, 64), (3, 5, 7)):
+            yield from search_cases(dtype, kind, draw, widths)
+        yield from continuation_cases(dtype, kind, draw)
+    yield from tile_cases(draw)
+    yield Case("first_outside", (torch.tensor([3, 0, 4, 9, 2]), 5, 0, 9))
+
+
+@pytest.fixture(scope="module")
+def case_file(tmp_path_factory) -> Path:
+    """What this machine's library computes, with every kernel in plain C++: its tests compare it with PyTorch."""
+    compiling, linking = flags_of("c++", EMULATE)
+    folder = tmp_path_factory.mktemp("cases")
+    build.compile_kernels(["c++"], compiling, linking, folder / "emulated.so")
+    library = build._loaded(folder / "emulated.so")
+    library.tile_product.argtypes, library.tile_product.restype = build.TILE_PRODUCT, None
+    cases = list(all_cases())
+    for case in cases:
+        case.run(library)
+        assert case.result or case.after != case.before, case.name
+    (folder / "cases").write_bytes(struct.pack("<q", len(cases)) + b"".join(case.packed() for case in cases))
+    return folder / "cases"
+
+
+def test_the_cases_call_every_kernel():
+    exported = {f"{name}_{kind}" for name in build.SIGNATURES for kind in ("float", "bf16")}
+    exported |= {f"{name}_float" for name in build.FP32_SIGNATURES} | {"tile_product", "first_outside"}
+    assert {case.name for case in all_cases()} == exported
+
+
+@pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="no qemu-aarch64, which runs Arm's instructions")
+@pytest.mark.parametrize(
+    ("compiler", "more"),
+    [("aarch64-linux-gnu-g++", ""), ("aarch64-linux-gnu-g++", EMULATE), ("clang++", "--target=aarch64-linux-gnu")],
+)
+def test_the_kernels_compute_the_same_on_arm(compiler, more, case_file, tmp_path):
+    if shutil.which("aarch64-linux-gnu-g++") is None:
+        pytest.skip("no aarch64-linux-gnu-g++, whose libraries clang++ needs too")
+    compiling, linking = (
+        [flag for flag in flags if flag not in ("-shared", "-mcpu=native")]
+        for flags in flags_of(compiler, *filter(None, [more]), *WARNINGS, machine="aarch64")
+    )
+    objects = []
+    for source in (*build.SOURCES, HERE / "run_cases.cpp"):
+        objects.append(str(tmp_path / f"{source.stem}.o"))
+        command = [compiler, *compiling, f"-I{build.FOLDER}", "-c", str(source), "-o", objects[-1]]
+        subprocess.run(command, check=True)
+    program = tmp_path / "run_cases"
+    subprocess.run([compiler, *objects, *linking, "-static", "-o", str(program)], check=True)
+
+    def run(cases: Path) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"OMP_NUM_THREADS": "3"}
+        return subprocess.run(["qemu-aarch64", program, cases], env=env, capture_output=True, text=True)
+
+    done = run(case_file)
+    assert done.returncode == 0 and ", 0 wrong" in done.stdout, done.stdout + done.stderr
+    assert (", 0 skipped" in done.stdout) == (more == EMULATE)
+    content = bytearray(case_file.read_bytes())
+    content[-8] ^= 1  # the expected result of the last case
+    (tmp_path / "wrong").write_bytes(content)
+    assert run(tmp_path / "wrong").returncode == 1
