@@ -47,21 +47,22 @@ def test_defaults_of_settings_are_named_so_that_type_checkers_see_them():
                 assert not call.args, f"{path}, line {call.lineno}: write Field(default=…)"
 
 
-def test_the_version_is_that_of_the_package_and_the_command_prints_it(heed):
+def test_the_version_is_that_of_the_package_and_the_command_prints_it(heed, tmp_path):
     import heed as library
 
     with (PROJECT / "pyproject.toml").open("rb") as file:
         declared = tomllib.load(file)["project"]["version"]
     assert library.__version__ == declared
     assert heed("--version").stdout == f"heed {declared}\n"
-    # Code that was never installed has no metadata.
+    # Code that was never installed has no metadata; beside src/heed an installation may have left some.
+    (tmp_path / "heed").symlink_to(PROJECT / "src" / "heed")
     code = (
         "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import heed; print(heed.__version__)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     shown = subprocess.run(
         [sys.executable, "-S", "-c", code],
-        env=environment | {"PYTHONPATH": str(PROJECT / "src")},
+        env=environment | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,

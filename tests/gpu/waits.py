@@ -32,7 +32,10 @@ SEARCH: Places = {
     ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
     ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
     ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
-    ("backends/reference.py", "ReferenceBackend.best_continuations"): "the log-probabilities so far, and the best continuations",
+    (
+        "backends/reference.py",
+        "ReferenceBackend.best_continuations",
+    ): "the log-probabilities so far, and the best continuations",
     ("backends/reference.py", "without_forbidden"): "the rows that may not end yet, and what prefixes ask for",
     ("decoding/choice.py", "ConstrainedChoice.__init__"): "the ids that a constraint decides between, once a search",
     ("decoding/choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",

@@ -16,25 +16,30 @@ Ints: TypeAlias = NDArray[np.integer[Any]]
 class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
-    beam_size: int = Field(4, ge=1, le=1000, description="hypotheses kept for each sentence; 1 is greedy")
-    length_penalty: float = Field(0.6, ge=0, le=10, description="α; 0 compares plain log-probabilities")
+    beam_size: int = Field(default=4, ge=1, le=1000, description="hypotheses kept for each sentence; 1 is greedy")
+    length_penalty: float = Field(default=0.6, ge=0, le=10, description="α; 0 compares plain log-probabilities")
     length_penalty_form: LengthPenalty = Field(
-        "paper", description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)"
+        default="paper",
+        description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)",
     )
     max_extra_tokens: int = Field(
-        50, ge=0, le=10_000, description="an output has at most this many tokens more than its input"
+        default=50, ge=0, le=10_000, description="an output has at most this many tokens more than its input"
     )
-    max_tokens: int | None = Field(None, ge=1, le=10_000, description="the most tokens of an output, eos included")
-    min_tokens: int = Field(0, ge=0, le=10_000, description="the fewest tokens of an output, eos not included")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=10_000, description="the most tokens of an output, eos included"
+    )
+    min_tokens: int = Field(default=0, ge=0, le=10_000, description="the fewest tokens of an output, eos not included")
 
 
 class SamplingSettings(Settings):
     """How to draw instead of searching; a draw depends only on the seed and the number of its source."""
 
-    temperature: float = Field(1.0, ge=0.01, le=100, description="divides the logits")
-    top_k: int | None = Field(None, ge=1, le=2**24, description="draw from the k most probable ids")
-    top_p: float = Field(1.0, gt=0, le=1, description="draw from the fewest ids whose probabilities add up to p")
-    seed: int = Field(1, ge=0, le=2**63 - 1, description="of the draws")
+    temperature: float = Field(default=1.0, ge=0.01, le=100, description="divides the logits")
+    top_k: int | None = Field(default=None, ge=1, le=2**24, description="draw from the k most probable ids")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="draw from the fewest ids whose probabilities add up to p"
+    )
+    seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of the draws")
 
 
 def length_penalty(length: int, alpha: float, form: LengthPenalty = "paper") -> float:
