@@ -63,11 +63,11 @@ def switch_off(what: str) -> None:
     from heed.backends.reference import ReferenceBackend
 
     # Typed as Any: these modules are changed.
-    cpu, packed, training_ops, process, objective, step = (
+    cpu, packed, training_ops, process, loss, step = (
         cast(Any, import_module(f"heed.{name}"))
         for name in (
             *("backends.cpu", "backends.cpu.packed", "backends.cpu.training_ops"),
-            *("runtime.process", "training.objective", "training.step"),
+            *("runtime.process", "training.loss", "training.step"),
         )
     )
     reference, fast = ReferenceBackend(), cast(Any, forward)
@@ -85,7 +85,7 @@ def switch_off(what: str) -> None:
         case "loss":
             cpu.CpuBackend.smoothed_loss_ = ReferenceBackend.smoothed_loss_
         case "row_multiple":
-            packed.ROW_MULTIPLE = objective.ROW_MULTIPLE = 1
+            packed.ROW_MULTIPLE = loss.ROW_MULTIPLE = 1
         case "main_grad":
             whole = step.MasterWeights.__init__
 

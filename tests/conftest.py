@@ -12,11 +12,9 @@ from jaxtyping import install_import_hook
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 
-with install_import_hook(
-    ["heed.backends", "heed.model", "heed.training.objective", "heed.decoding"], "beartype.beartype"
-):
+with install_import_hook(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"], "beartype.beartype"):
     import heed.decoding.translator
-    import heed.training.objective
+    import heed.training.loss
 
 import numpy as np
 import torch

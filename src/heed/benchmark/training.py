@@ -22,8 +22,8 @@ from heed.model.transformer import Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
 from heed.training.distributed import Workers
+from heed.training.loss import CPU_CHUNK, GPU_CHUNK
 from heed.training.memory import largest_fitting_batches
-from heed.training.objective import CPU_CHUNK, GPU_CHUNK
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, train_step
 

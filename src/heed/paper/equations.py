@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heed.model.transformer import sinusoid
 from heed.paper.page import Page, command, prose
-from heed.training.objective import learning_rate
+from heed.training.schedule import learning_rate
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # d_k
 N_KEYS = 64

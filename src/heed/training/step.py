@@ -12,7 +12,7 @@ from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Workers
-from heed.training.objective import projected_loss
+from heed.training.loss import projected_loss
 from heed.training.settings import TrainingSettings
 
 

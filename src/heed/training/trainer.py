@@ -20,7 +20,7 @@ from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import OtherWorkerEnded, UnresponsiveWorker, Workers
 from heed.training.logbook import Logbook, duration
 from heed.training.memory import largest_fitting_batches
-from heed.training.objective import learning_rate
+from heed.training.schedule import learning_rate
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, StepResult, make_optimizer, train_step
 

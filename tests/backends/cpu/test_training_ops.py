@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from heed.backends.cpu import CpuBackend, training_ops
 from heed.backends.cpu.build import has_tiles, library
 from heed.backends.cpu.packed import PackedSequences
-from heed.training.objective import projected_loss
+from heed.training.loss import projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 

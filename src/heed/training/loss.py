@@ -1,4 +1,4 @@
-"""What training minimises, and how fast it steps: label-smoothed loss (section 5.4) and equation 3."""
+"""What training minimises: the label-smoothed loss of section 5.4."""
 
 from typing import Any
 
@@ -13,11 +13,6 @@ from heed.backends.base import Backend
 # the weight (docs/explain/performance.md); a GPU wants larger products.
 CPU_CHUNK, GPU_CHUNK = 512, 4096
 ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/explain/performance.md
-
-
-def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """factor · d_model^-0.5 · min(step^-0.5, step · warmup^-1.5): equation 3; step counts from 1."""
-    return float(factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 
 def projected_loss(
