@@ -8,8 +8,8 @@ import torch
 
 from heed.data.batching import make_batch, padded_sources
 from heed.decoding.beam import beam_search
-from heed.decoding.scoring import token_log_probs
-from heed.decoding.settings import DecodingSettings, length_penalty
+from heed.decoding.scoring import length_penalty, token_log_probs
+from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from tests.conftest import SPECIAL

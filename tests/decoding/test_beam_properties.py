@@ -9,8 +9,8 @@ from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
 from heed.decoding.beam import beam_search, search
-from heed.decoding.scoring import token_log_probs
-from heed.decoding.settings import DecodingSettings, length_penalty
+from heed.decoding.scoring import length_penalty, token_log_probs
+from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, SOURCE, VOCAB_SIZE, hypotheses_of, sharp_model

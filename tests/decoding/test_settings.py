@@ -2,7 +2,7 @@
 
 import pytest
 
-from heed.decoding.settings import length_penalty
+from heed.decoding.scoring import length_penalty
 
 
 def test_length_penalty_is_that_of_wu_et_al():

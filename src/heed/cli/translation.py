@@ -140,7 +140,7 @@ def score(
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
     from heed.data.lines import read_sides
-    from heed.decoding.settings import length_penalty as penalty
+    from heed.decoding.scoring import length_penalty as penalty
 
     translator = _translator(
         model,

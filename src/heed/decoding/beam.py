@@ -16,7 +16,8 @@ from torch import Tensor
 from heed.backends.base import Logits, SearchState, backend_for, not_finite
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Bools, Choice, Constraint, Continuations, make_choice
-from heed.decoding.settings import DecodingSettings, Floats, Ints, SamplingSettings, length_penalties
+from heed.decoding.scoring import length_penalties
+from heed.decoding.settings import DecodingSettings, Floats, Ints, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, SourceQueue, maximum_length
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds

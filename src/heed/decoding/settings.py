@@ -40,20 +40,3 @@ class SamplingSettings(Settings):
         default=1.0, gt=0, le=1, description="draw from the fewest ids whose probabilities add up to p"
     )
     seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of the draws")
-
-
-def length_penalty(length: int, alpha: float, form: LengthPenalty = "paper") -> float:
-    """The number that divides a target's log-probability to give its score; `length` counts its ids, eos included.
-
-    paper: ((5 + length) / 6) ** alpha, Wu et al. 2016, equation 14; section 6.1 uses alpha 0.6. average: length **
-    alpha, with alpha 1 the mean log-probability. none: 1.
-    """
-    return float(length_penalties(np.array([length]), alpha, form)[0])
-
-
-def length_penalties(lengths: Ints, alpha: float, form: LengthPenalty) -> Floats:
-    """`length_penalty` of each length."""
-    if form == "none":
-        return np.ones(lengths.shape)
-    base = (5 + lengths) / 6 if form == "paper" else lengths.astype(np.float64)
-    return base**alpha

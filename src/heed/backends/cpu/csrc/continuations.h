@@ -144,7 +144,7 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
     parallel([&](Team& team) {
         Scratch scratch;
         float* const z = scratch.take(vocab + vocab / Continuations::BLOCK + 1);
-        team.share(n, 1, [&](int64_t r) {
+        team.share_last(n, 1, [&](int64_t r) {
             for (int32_t j = 0; j < vocab; j++) z[j] = to_float(logits[r * vocab + j]);
             wanted.take(z, z + vocab, r, 0, 0, vocab);
         });

@@ -132,7 +132,7 @@ template <class Run>
 static void for_rows(int64_t n, Run run) {
     parallel([&](Team& team) {
         Scratch scratch;
-        team.split(n, [&](int64_t r) { run(r, scratch); });
+        team.split_last(n, [&](int64_t r) { run(r, scratch); });
     });
 }
 

@@ -31,7 +31,7 @@ template <class Run>
 static void for_heads(const Shape& s, Run run) {
     parallel([=](Team& team) {
         Scratch scratch;
-        team.share(s.n_sentences * s.n_heads, 16, [&](int64_t pair) { run(span_of(s, pair), scratch); });
+        team.share_last(s.n_sentences * s.n_heads, 16, [&](int64_t pair) { run(span_of(s, pair), scratch); });
     });
 }
 

@@ -31,7 +31,7 @@ static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, 
     parallel([=](Team& team) {
         Scratch scratch;
         float* const s = scratch.take(d);
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             const T *xi = x + i * d, *bi = branch + i * d;
             T *si = sum + i * d, *yi = y + i * d;
             if (rate > 0) {
@@ -61,7 +61,7 @@ static void add_norm_backward(const T* dy, const T* sum, const T* gain, const fl
         Scratch scratch;
         float *const normal = scratch.take(2 * d), *const g = normal + d;
         float *const my_dgain = all_rows + team.index * 2 * d, *const my_dbias = my_dgain + d;
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             const T *dyi = dy + i * d, *si = sum + i * d;
             T *dxi = dx + i * d, *dbi = dbranch + i * d;
             const float m = mean[i], r = rstd[i];
@@ -102,7 +102,7 @@ static void add_norm_backward(const T* dy, const T* sum, const T* gain, const fl
 template <class T>
 static void bias_relu(T* h, const T* bias, int64_t n, int64_t d) {
     parallel([=](Team& team) {
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             for (int32_t j = 0; j < d; j++) {
                 const float x = to_float(h[i * d + j]) + to_float(bias[j]);
                 put(x < 0 ? 0 : x, h[i * d + j]);  // NaN stays NaN
@@ -117,7 +117,7 @@ static void bias_relu_backward(const T* dy, const T* y, T* dh, float* dbias, int
     float* const all_rows = sums.rows.get();
     parallel([=](Team& team) {
         float* const mine = all_rows + team.index * d;
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             for (int32_t j = 0; j < d; j++) {
                 const float g = to_float(y[i * d + j]) > 0 ? to_float(dy[i * d + j]) : 0;
                 put(g, dh[i * d + j]);
@@ -137,7 +137,7 @@ static void embed(const int64_t* ids, const int64_t* places, const T* table, con
                   int64_t d, float scale, float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
     parallel([=](Team& team) {
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             const T *row = table + std::max<int64_t>(ids[i], 0) * d, *position = positions + places[i] * d;
             const float times = ids[i] < 0 ? 0 : scale;
             for (int32_t j = 0; j < d; j++) {
@@ -171,7 +171,7 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
     parallel([=](Team& team) {
         Scratch scratch;
         float* const p = scratch.take(vocab);
-        team.split(n, [&](int64_t i) {
+        team.split_last(n, [&](int64_t i) {
             T* const z = logits + i * vocab;
             float total = 0, all = 0;
             for (int32_t j = 0; j < vocab; j++) {
