@@ -14,6 +14,8 @@ from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
 
+# Products get a multiple of this number of rows: oneDNN prepares anew for each number (docs/explain/performance.md).
+ROW_MULTIPLE = 64
 # Positions for which a search has room at first.
 FIRST_CAPACITY = 64
 

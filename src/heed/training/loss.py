@@ -7,12 +7,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Backend
+from heed.backends.base import ROW_MULTIPLE, Backend
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/explain/performance.md); a GPU wants larger products.
 CPU_CHUNK, GPU_CHUNK = 512, 4096
-ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/explain/performance.md
 
 
 def projected_loss(

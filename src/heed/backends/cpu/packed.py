@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-ROW_MULTIPLE = 64  # oneDNN prepares its products anew for each number of rows: docs/explain/performance.md
+from heed.backends.base import ROW_MULTIPLE
 
 
 @dataclass(frozen=True)
