@@ -13,7 +13,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Workers
-from heed.training.memory import largest_fitting_batches
+from heed.training.memory import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
 from tests.conftest import SPECIAL
@@ -87,9 +87,8 @@ class Training:
 
     def fit(self) -> None:
         """Makes the micro-batches as small as the device's memory asks for."""
-        self.batches = largest_fitting_batches(
-            *(self.weights, self.optimizer, self.batches, self.machine, Workers()), label_smoothing=0.1
-        )
+        probe = MemoryProbe(self.weights, self.optimizer, self.machine, Workers(), label_smoothing=0.1)
+        self.batches = probe.largest_fitting(self.batches)
 
     def batch(self, number: int) -> list[Batch]:
         """The micro-batches of a step, on the CPU."""

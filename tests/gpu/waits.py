@@ -12,10 +12,7 @@ ONCE: Places = {
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
-    (
-        "training/memory.py",
-        "fits_in_memory",
-    ): "whether the largest micro-batches fit, before the first step",
+    ("training/memory.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/trainer.py", "_Loop._report"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",

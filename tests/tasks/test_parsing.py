@@ -66,7 +66,7 @@ def test_a_trained_parser_validates_and_evaluates_by_f1(parser_run):
     model_folder = parser_run / "runs/small/model"
     files = task.text_files(parser_run / "runs/small", directory=parser_run, mirror=None, report=pytest.fail)
     parser = Parser.load(model_folder)
-    name, greedy_f1 = task.validator(files, parser.tokenizer, precision="fp32")(parser.model)
+    name, greedy_f1 = task.validator(files, parser.tokenizer, precision="fp32")(parser.models[0])
     assert name == "f1" and greedy_f1 > 80
     reports: list[str] = []
     dev, test = task.evaluate(model_folder, files.evaluation_sets, title="average", report=reports.append)

@@ -11,7 +11,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.training import memory
 from heed.training.distributed import Workers
-from heed.training.memory import fits_in_memory, largest_fitting_batches
+from heed.training.memory import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer
 
@@ -58,7 +58,7 @@ def test_the_trial_uses_the_runs_label_smoothing_and_leaves_neither_gradients_no
 
     monkeypatch.setattr(memory, "micro_batch_loss", recorded)
     before = [parameter.detach().clone() for parameter in weights.masters.parameters()]
-    assert largest_fitting_batches(weights, optimizer, batches, FP32, Workers(), label_smoothing=0.3) is batches
+    assert MemoryProbe(weights, optimizer, FP32, Workers(), 0.3).largest_fitting(batches) is batches
     assert used == {0.3}
     assert not optimizer.state and not weights.sums.buffer.any()
     assert all(map(torch.equal, before, weights.masters.parameters()))
@@ -69,8 +69,9 @@ def test_an_error_that_is_none_of_memory_is_not_taken_for_one(parts, monkeypatch
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(memory, "micro_batch_loss", broken)
+    weights, optimizer, batches = parts
     with pytest.raises(RuntimeError, match="shapes differ"):
-        fits_in_memory(*parts, FP32, Workers(), label_smoothing=0.1)
+        MemoryProbe(weights, optimizer, FP32, Workers(), 0.1).fits(batches)
 
 
 def test_errors_of_memory_are_told_from_others():

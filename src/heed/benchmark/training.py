@@ -23,7 +23,7 @@ from heed.recipe import read_preset
 from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
 from heed.training.distributed import Workers
 from heed.training.loss import CPU_CHUNK, GPU_CHUNK
-from heed.training.memory import largest_fitting_batches
+from heed.training.memory import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, train_step
 
@@ -135,9 +135,8 @@ class _TrainingLoop:
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
-        self._batches = largest_fitting_batches(
-            *(self._weights, self._optimizer, batches, machine, Workers()), label_smoothing=settings.label_smoothing
-        )
+        probe = MemoryProbe(self._weights, self._optimizer, machine, Workers(), settings.label_smoothing)
+        self._batches = probe.largest_fitting(batches)
         self._plans = itertools.chain.from_iterable(self._batches.plan(epoch) for epoch in itertools.count())
 
     def warm_up(self) -> int:

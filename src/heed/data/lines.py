@@ -187,8 +187,8 @@ def windows(items: Iterable[T | None], *, first: int, last: int, size: Callable[
 
     Fewer where their characters, of which an item has `size`, come to MAX_CHARACTERS.
 
-    A None among the items says that no other is at hand yet: what has come is given out at once, and None while nothing
-    has.
+    None in place of an item means that the next one has not arrived yet: the items before it are yielded at once, or
+    None if there are none.
     """
     window: list[T] = []
     n_items, n_characters = first, 0

@@ -66,9 +66,9 @@ def search(
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
-    At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. A None in the
-    stream says that no other source is at hand yet: the search continues with those that it has. When it has none left,
-    it yields a None of its own and calls `wait`, which blocks until the stream has another.
+    At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. None in the
+    stream means that the next source has not arrived yet: the search continues with those that it has. When it has none
+    left, it yields None and calls `wait`, which blocks until a source arrives.
 
     A hypothesis ends when eos is among the beam_size best continuations of its sentence; the search continues with
     beam_size unfinished ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best,

@@ -1,9 +1,16 @@
 """Model folders → models that are ready to search with; what Translator and Parser have in common around a search."""
 
-import pickle
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from heed.backends.base import backend_for
 from heed.config import validated
@@ -44,15 +51,50 @@ def no_report(line: str) -> None:
     """Reports nothing."""
 
 
-class PickledByValue:
-    """Pickled as one block of bytes, packed weights included, for a machine with the same kernels.
+@dataclass(frozen=True)
+class _TensorValue:
+    """A tensor's content, which stands for it in a pickle."""
 
-    Multiprocessing's pickler moves tensors to shared memory, also for the sender, away from the addresses that a
-    running search holds.
+    content: NDArray[np.uint8]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+    is_parameter: bool
+
+    @classmethod
+    def of(cls, x: Tensor) -> "_TensorValue":
+        content = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        return cls(content, x.dtype, tuple(x.shape), x.device, isinstance(x, nn.Parameter))
+
+    def tensor(self) -> Tensor:
+        x = torch.tensor(self.content).view(self.dtype).view(self.shape).to(self.device)
+        return nn.Parameter(x, requires_grad=False) if self.is_parameter else x
+
+
+class PickledByValue:
+    """Pickles its `models` with arrays in the place of tensors, packed weights included.
+
+    Multiprocessing moves the tensors that it pickles to shared memory, also for the sender: away from the addresses
+    that a running search holds. A pickle is for a machine with the same kernels.
     """
 
-    def __getstate__(self) -> bytes:
-        return pickle.dumps(self.__dict__)
+    models: list[Transformer]
 
-    def __setstate__(self, state: bytes) -> None:
-        self.__dict__.update(pickle.loads(state))  # noqa: S301  # part of a pickle that the caller already trusts
+    def __getstate__(self) -> dict[str, Any]:
+        modules = [module for model in self.models for module in model.modules()]
+        tensors = {id(x): x for module in modules for x in _tensors_of(module)}
+        values: dict[int, Any] = {key: _TensorValue.of(x) for key, x in tensors.items()}
+        contents = list(values.values())
+        # A copy takes what its memo holds for an object in the place of the object.
+        return vars(self) | {"models": deepcopy(self.models, values), "contents": contents}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensors: dict[int, Any] = {id(value): value.tensor() for value in state.pop("contents")}
+        vars(self).update(state | {"models": deepcopy(state["models"], tensors)})
+
+
+def _tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """A module's own tensors: parameters, buffers, attributes; none of a module that says itself how it is pickled."""
+    if not hasattr(type(module), "__deepcopy__"):
+        attributes = (x for x in vars(module).values() if isinstance(x, Tensor))
+        yield from itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False), attributes)

@@ -154,9 +154,9 @@ def search_in_order(
     """Searches a stream of items and yields each with the results of its sources, in the order of the items.
 
     sources_of: for each of some items, its sources, numbered uniquely; an item without sources needs no search. search:
-    from sources to (number, result), in any order. size: the characters of an item. A None among the items says that no
-    other is at hand yet; a None among the results, that the search has nothing to do. Memory does not grow with the
-    number of items.
+    from sources to (number, result), in any order. size: the characters of an item. None in place of an item means that
+    the next one has not arrived yet; None in place of a result, that the search has nothing to do. Memory does not grow
+    with the number of items.
     """
     pending: deque[_Pending[T, R]] = deque()
     places: dict[int, tuple[_Pending[T, R], int]] = {}  # of each source's result, by its number

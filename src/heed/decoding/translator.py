@@ -126,8 +126,8 @@ class Translator(PickledByValue):
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
-        A None among the texts says that no other is at hand yet, so that those before it need not wait for it; `texts`
-        may have a method `wait`, which blocks until another is.
+        None in place of a text means that the next one has not arrived yet: earlier texts are translated without
+        waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
         prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         line_numbers, source_numbers = itertools.count(1), itertools.count()

@@ -261,7 +261,7 @@ def _left_open(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np
     begin, end = ours[:, 0] + 1, ours[:, 1]
     n_places = end - begin
     found = np.zeros(len(ours), np.int64)
-    width = 1  # furthest[i] is the maximum over so many places from i
+    width = 1  # furthest[i] is the maximum over `width` places from i
     while width <= n_places.max():
         # Two windows, which overlap, cover a range of width to 2 × width places.
         here = (width <= n_places) & (n_places < 2 * width)

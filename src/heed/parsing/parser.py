@@ -65,7 +65,7 @@ class Parser(PickledByValue):
         copy: bool = True,
     ):
         """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
-        (self.model,) = prepacked(model, precision, copy=copy)
+        self.models = prepacked(model, precision, copy=copy)
         self.tokenizer, self.settings = tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self._copies_words = linearisation.leaves == "words"
@@ -123,9 +123,9 @@ class Parser(PickledByValue):
     def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
 
-        A None among them says that no other is at hand yet, so that those before it need not wait; `sentences` may have
-        a method `wait`, which blocks until another is. Given tags stand in the tree, and those that the model knows are
-        what it must write.
+        None in place of a sentence means that the next one has not arrived yet: earlier sentences are parsed without
+        waiting for it. `sentences` may have a method `wait`, which blocks until it arrives. Given tags stand in the
+        tree, and the model must write those of them that it knows.
         """
         constraint = None
         if self.constrained:
@@ -139,7 +139,7 @@ class Parser(PickledByValue):
 
         def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
             return search(
-                [self.model], sources, self.tokenizer.special, self.settings,
+                self.models, sources, self.tokenizer.special, self.settings,
                 constraint=constraint, wait=wait_for_more(sentences),
             )  # fmt: skip
 

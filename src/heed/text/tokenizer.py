@@ -46,7 +46,7 @@ class TokenizerSettings(Settings):
         default=2_000_000,
         ge=1,
         le=1_000_000_000,
-        description="learn from so many pairs of lines at most, evenly spread",
+        description="most pairs of lines to learn from, taken at equal distances from the corpus",
     )
 
 

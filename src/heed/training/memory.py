@@ -1,5 +1,7 @@
 """The largest micro-batches that memory holds, found by trying them before the first step."""
 
+from dataclasses import dataclass
+
 import torch
 
 from heed.data.batching import TokenBatches
@@ -10,82 +12,67 @@ from heed.training.distributed import Workers
 from heed.training.step import MasterWeights, micro_batch_loss
 
 
-def largest_fitting_batches(
-    weights: MasterWeights,
-    optimizer: torch.optim.Adam,
-    batches: TokenBatches,
-    machine: Machine,
-    workers: Workers,
-    *,
-    label_smoothing: float,
-) -> TokenBatches:
-    """The batches, their micro-batches halved until every worker's memory holds the largest of them.
+@dataclass(frozen=True)
+class MemoryProbe:
+    """Tries passes of a run. The gradients are zero afterwards, and no weight has changed."""
 
-    HeedError if not even one pair fits.
-    """
-    while not fits_in_memory(weights, optimizer, batches, machine, workers, label_smoothing=label_smoothing):
-        if batches.micro_tokens <= batches.longest:
-            raise HeedError(
-                f"not even one pair of {batches.longest:,} tokens fits into memory: lower data.max_tokens, or take a "
-                "smaller model."
-            )
-        batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
-    return batches
+    weights: MasterWeights
+    optimizer: torch.optim.Adam
+    machine: Machine
+    workers: Workers
+    label_smoothing: float
 
+    def largest_fitting(self, batches: TokenBatches) -> TokenBatches:
+        """The batches, their micro-batches halved until every worker's memory holds the largest of them.
 
-def fits_in_memory(
-    weights: MasterWeights,
-    optimizer: torch.optim.Adam,
-    batches: TokenBatches,
-    machine: Machine,
-    workers: Workers,
-    *,
-    label_smoothing: float,
-) -> bool:
-    """Whether every worker can make both passes over the heaviest micro-batches. The gradients are zero afterwards."""
-    fits = torch.ones(1, device=machine.device)
-    try:
-        _try_heaviest(weights, optimizer, batches, machine, workers, label_smoothing)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        fits.zero_()
-    weights.zero_sums()
-    if machine.device.type == "cuda":
-        torch.cuda.empty_cache()
-    workers.all_reduce_(fits)
-    return int(fits) == workers.n
+        HeedError if not even one pair fits.
+        """
+        while not self.fits(batches):
+            if batches.micro_tokens <= batches.longest:
+                raise HeedError(
+                    f"not even one pair of {batches.longest:,} tokens fits into memory: lower data.max_tokens, or take "
+                    "a smaller model."
+                )
+            batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
+        return batches
 
+    def fits(self, batches: TokenBatches) -> bool:
+        """Whether every worker can make both passes over the heaviest micro-batches."""
+        fits = torch.ones(1, device=self.machine.device)
+        try:
+            self._try_heaviest(batches)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            fits.zero_()
+        self.weights.zero_sums()
+        if self.machine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.workers.all_reduce_(fits)
+        return int(fits) == self.workers.n
 
-def _try_heaviest(
-    weights: MasterWeights,
-    optimizer: torch.optim.Adam,
-    batches: TokenBatches,
-    machine: Machine,
-    workers: Workers,
-    label_smoothing: float,
-) -> None:
-    """Makes both passes over the heaviest micro-batches; an out-of-memory error if they do not fit.
+    def _try_heaviest(self, batches: TokenBatches) -> None:
+        """Makes both passes over the heaviest micro-batches; an out-of-memory error if they do not fit.
 
-    A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the rows
-    goes first, and all of them only if four times the memory that the quarter took is free.
-    """
-    on_cpu = machine.device.type == "cpu"
-    heaviest = batches.heaviest()
-    if not on_cpu:  # on a CPU a worker's pass merges its rows of several micro-batches: see _Loop._step
-        heaviest = workers.shard(heaviest)
-    moments = []
-    if not optimizer.state:  # the first step allocates Adam's two moments
-        moments = [torch.empty_like(weights.sums.buffer) for _ in range(2)]
-    for rows in heaviest:
-        before = reset_peak_memory() if on_cpu else 0
-        parts = [rows[: -(-len(rows) // 4)], rows] if on_cpu else [rows]
-        for i, part in enumerate(parts):
-            # All workers count as if they shared this machine's memory: on several machines that is too cautious.
-            if i == 1 and 4 * workers.n * (peak_memory() - before) > free_memory():
-                raise MemoryError
-            batch = batches.collate(part).to(machine.device)
-            loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=label_smoothing)
-            loss.backward()
-            weights.collect_gradients()
-    moments.clear()
+        A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the
+        rows goes first, and all of them only if four times the memory that the quarter took is free.
+        """
+        on_cpu = self.machine.device.type == "cpu"
+        heaviest = batches.heaviest()
+        if not on_cpu:  # on a CPU a worker's pass merges its rows of several micro-batches: see _Loop._step
+            heaviest = self.workers.shard(heaviest)
+        moments = []
+        if not self.optimizer.state:  # the first step allocates Adam's two moments
+            moments = [torch.empty_like(self.weights.sums.buffer) for _ in range(2)]
+        for rows in heaviest:
+            before = reset_peak_memory() if on_cpu else 0
+            parts = [rows[: -(-len(rows) // 4)], rows] if on_cpu else [rows]
+            for i, part in enumerate(parts):
+                # All workers count as if they shared this machine's memory: on several machines that is too cautious.
+                if i == 1 and 4 * self.workers.n * (peak_memory() - before) > free_memory():
+                    raise MemoryError
+                batch = batches.collate(part).to(self.machine.device)
+                loss, _ = micro_batch_loss(self.weights.model, batch, label_smoothing=self.label_smoothing)
+                loss.backward()
+                self.weights.collect_gradients()
+        moments.clear()

@@ -19,7 +19,7 @@ from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import OtherWorkerEnded, UnresponsiveWorker, Workers
 from heed.training.logbook import Logbook, duration
-from heed.training.memory import largest_fitting_batches
+from heed.training.memory import MemoryProbe
 from heed.training.schedule import learning_rate
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, StepResult, make_optimizer, train_step
@@ -117,14 +117,9 @@ def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
 def _fit_into_memory(
     setup: _Setup, batches: TokenBatches, state: TrainState, report: Callable[[str], None]
 ) -> TokenBatches:
-    fitting = largest_fitting_batches(
-        setup.weights,
-        setup.optimizer,
-        batches.with_micro_tokens(state.micro_tokens),
-        setup.machine,
-        setup.workers,
-        label_smoothing=setup.settings.label_smoothing,
-    )
+    label_smoothing = setup.settings.label_smoothing
+    probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, label_smoothing)
+    fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
     if fitting.micro_tokens != state.micro_tokens:
         report(
             f"A pass over {state.micro_tokens:,} tokens does not fit into memory; training with "

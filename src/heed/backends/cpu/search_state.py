@@ -23,8 +23,7 @@ class CpuSearchState:
     past lies in the slots of its ancestors, which `_ancestors` names by position, so that reordering a beam moves no
     keys. The source's keys and values stay where the admission put them.
 
-    Sentences come and go at any step, and in fp32 and int8 a hypothesis has the same bits whatever is searched
-    alongside it.
+    Sentences can be added and removed at any step. In fp32 and int8, a hypothesis has the same bits in every batch.
     """
 
     takes_active_rows = True
@@ -52,7 +51,7 @@ class CpuSearchState:
         self._free = list(range(self._n_places))[::-1]
 
     def _places(self, capacity: int) -> int:
-        """For how many sentences of so many positions the caches have room."""
+        """The number of sentences with `capacity` positions that the caches have room for."""
         weight = self._model.src_embedding.weight
         bytes_a_place = self._beam * capacity * self._arch.n_layers * self._kv_width * weight.element_size()
         return max(1, min(self._most, MAX_CACHES // bytes_a_place))

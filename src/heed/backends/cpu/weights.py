@@ -116,14 +116,20 @@ class Bf16Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
-        self.bias = None if linear.bias is None else linear.bias.detach().bfloat16()
+        self.bias: Tensor | None = None if linear.bias is None else linear.bias.detach().bfloat16()
+
+    def __deepcopy__(self, memo: object) -> "Bf16Linear":
+        return self  # it never changes
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"weight": self.weight.to_dense()}  # oneDNN's order cannot be pickled
+        # Arrays, as of a PackedWeight, in fp32, since numpy has no bf16; oneDNN's order cannot be pickled.
+        bias = None if self.bias is None else self.bias.float().numpy()
+        return vars(self) | {"weight": self.weight.to_dense().float().numpy(), "bias": bias}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(torch.tensor(state["weight"]).bfloat16())
+        self.bias = None if state["bias"] is None else torch.tensor(state["bias"]).bfloat16()
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")

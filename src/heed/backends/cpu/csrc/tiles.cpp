@@ -18,7 +18,7 @@ namespace heed {
 constexpr int64_t SIDE = 32;     // rows and columns of a block of the result: 2 x 2 tiles of 16 x 16 sums
 constexpr int64_t ROWS = 128;    // of the result, a thread's at a time
 constexpr int64_t DEPTH = 1024;  // products that are summed before the sum is added to the result in memory
-// Panels are taken in groups of so many numbers: a thread multiplies all of its rows by one group before the next.
+// Numbers in a group of panels: a thread multiplies all of its rows by one group before it takes the next.
 constexpr int64_t GROUP = 1 << 18;
 
 struct Buffer {  // grows
