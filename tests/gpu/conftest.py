@@ -1,6 +1,7 @@
 """What the tests of the GPU's code share: the device, Heed without its CPU kernels, and how to take training steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +19,9 @@ from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
 from tests.conftest import SPECIAL
 from tests.gpu.emulation import EmulatedCuda, emulated_cuda
+from tests.gpu.real import RealCuda, real_cuda
 
+Gpu = Callable[[], AbstractContextManager[EmulatedCuda | RealCuda]]
 CPU = torch.device("cpu")
 VOCAB_SIZE = 50
 SETTINGS = TrainingSettings(batch_src_tokens=600, batch_tgt_tokens=600, micro_batch_tokens=300)
@@ -32,8 +35,23 @@ def no_kernels() -> Iterator[None]:
         yield
 
 
+GPUS: dict[str, Gpu] = {"emulated": emulated_cuda} | ({"real": real_cuda} if torch.cuda.is_available() else {})
+
+
+@pytest.fixture(params=GPUS.values(), ids=GPUS)
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    """Opens a GPU for a block: the emulated one, and a real one where there is one."""
+    return request.param
+
+
 @pytest.fixture
-def cuda() -> Iterator[EmulatedCuda]:
+def cuda(gpu: Gpu) -> Iterator[EmulatedCuda | RealCuda]:
+    with gpu() as device:
+        yield device
+
+
+@pytest.fixture
+def emulated() -> Iterator[EmulatedCuda]:
     with emulated_cuda() as device:
         yield device
 

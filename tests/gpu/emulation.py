@@ -7,7 +7,7 @@ would wait for a GPU, and counts operations. A copy that has not arrived holds g
 It cannot show speed, which of PyTorch's kernels runs, real memory use, races between streams, or NCCL. It is stricter
 than a GPU in two points: a copy sent with non_blocking arrives only when an event recorded after it, or the whole
 device, is waited for, where on a GPU any later wait would do; and to write one number where a mask is true counts as a
-wait. A real GPU is not used, if there is one.
+wait. real.py opens a real GPU.
 """
 
 import sys

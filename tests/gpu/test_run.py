@@ -102,11 +102,13 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
     return {name: value for name, value in found.items() if name in LOGGED}
 
 
-def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(run, texts):
+def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, run, texts, monkeypatch):
     """fp32 without dropout, whose random numbers would be others. From the corpus to the scores of the average."""
     options = {"precision": "fp32", "model": {"dropout": 0.0}}
-    expected = run("cpu", **options)
-    with emulated_cuda() as cuda:
+    with monkeypatch.context() as patch:
+        patch.setenv("HEED_DEVICE", "cpu")
+        expected = run("cpu", **options)
+    with gpu() as cuda:
         found = run("gpu", **options)
         decoding = ONCE | LOADING | SEARCH | SCORING
         assert cuda.places() - decoding.keys() == TRAINING.keys()
@@ -122,21 +124,21 @@ def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(run, t
     assert scores == pytest.approx(found.logged("test")[-1], rel=1e-6)  # of the last checkpoint, on the test set
 
 
-def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_nothing_else(run):
+def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_nothing_else(gpu, run):
     options = {"model": {"dropout": 0.1}, "report_every": 100, "checkpoint_every": "100 steps", "average_last": 1}
     waits = []
     for n_steps in (2, 5):
-        with emulated_cuda() as cuda:
+        with gpu() as cuda:
             run(f"{n_steps} steps", max_steps=n_steps, **options)
             waits.append(cuda.waits)
     assert waits[1] - waits[0] == {Wait("training/step.py", "StepResult.wait", "event"): 3}
     assert not waits[0] - waits[1]
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(run):
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(gpu, run):
     """In bf16, which a new GPU is trained in unless the recipe says otherwise, with dropout."""
     options = {"model": {"dropout": 0.1}}
-    with emulated_cuda():
+    with gpu():
         straight = run("straight", **options)
         run("stopped", max_steps=2, average_last=1, **options)
         resumed = run("stopped", **options)
@@ -148,8 +150,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(run):
     assert resumed.logged("train") == straight.logged("train") and len(straight.logged("train")) == 4
 
 
-def test_a_step_that_is_not_finite_is_left_out_of_a_run(run):
-    with emulated_cuda(), pytest.raises(HeedError, match="not finite 3 steps in a row"):
+def test_a_step_that_is_not_finite_is_left_out_of_a_run(gpu, run):
+    with gpu(), pytest.raises(HeedError, match="not finite 3 steps in a row"):
         run("faulty", learning_rate_factor=1e30, warmup_steps=1, max_steps=20, checkpoint_every="20 steps")
 
 

@@ -104,34 +104,34 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(cuda, corpus, precis
     assert len(moved) == len(before)
 
 
-def test_micro_batches_become_so_small_that_the_device_holds_them(cuda, corpus):
+def test_micro_batches_become_so_small_that_the_device_holds_them(emulated, corpus):
     """The feed-forward layer's inner activations are the largest tensors: tokens × d_ff × 4 bytes."""
     d_ff = 4096
     arch = architecture(n_layers=1, d_ff=d_ff)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": 600})
     training = Training.begin(corpus, arch, CUDA, settings=settings)
-    cuda.largest_allocation = 200 * d_ff * 4
+    emulated.largest_allocation = 200 * d_ff * 4
     training.fit()
     assert training.batches.micro_tokens == 150
     assert training.step(training.batch(0)).wait().finite
-    cuda.largest_allocation = 5 * d_ff * 4
+    emulated.largest_allocation = 5 * d_ff * 4
     with pytest.raises(HeedError, match="not even one pair of 10 tokens fits into memory"):
         training.fit()
 
 
-def test_no_causal_mask_is_built_where_the_fused_attention_needs_none(cuda, corpus):
+def test_no_causal_mask_is_built_where_the_fused_attention_needs_none(emulated, corpus):
     training = Training.begin(corpus, architecture(), CUDA)
     training.step(training.batch(0))
-    assert cuda.operations["scaled_dot_product_attention"] == 3 * 2 * len(training.batch(0))
-    assert cuda.operations["tril"] == 0
+    assert emulated.operations["scaled_dot_product_attention"] == 3 * 2 * len(training.batch(0))
+    assert emulated.operations["tril"] == 0
 
 
-def test_masks_are_built_once_for_all_layers(cuda, corpus):
+def test_masks_are_built_once_for_all_layers(emulated, corpus):
     n_operations = []
     for n_layers in (1, 3):
         training = Training.begin(corpus, architecture(n_layers=n_layers), CUDA)
         training.step(training.batch(0))
-        cuda.forget()
+        emulated.forget()
         training.step(training.batch(1))
-        n_operations.append(cuda.mask_operations.copy())
+        n_operations.append(emulated.mask_operations.copy())
     assert n_operations[0] and n_operations[0] == n_operations[1]
