@@ -67,6 +67,7 @@ def test_train_calls_back_with_what_it_logs_and_returns_what_it_made(recipe, tmp
     assert heed.load(str(trained.model)).translate(["forty-two", ""])[1].text == ""
 
 
+@pytest.mark.slow
 def test_an_exception_of_a_callback_ends_the_run_and_the_next_call_resumes_it(recipe, tmp_path):
     def give_up(record: heed.ValidationRecord) -> None:
         raise InterruptedError(f"at {record.step}")

@@ -510,6 +510,7 @@ def test_log_probabilities_of_given_targets_in_fp32(case):
         torch.testing.assert_close(ours.double(), of_targets(true_logits(case), batch), rtol=0, atol=FP32_LOGITS)
 
 
+@pytest.mark.slow
 @needs_kernels
 @low_precisions
 def test_log_probabilities_of_given_targets_in_low_precision(case, precision):
@@ -548,6 +549,7 @@ def log_probs_of(
     return torch.tensor(lengths), torch.tensor(differences)
 
 
+@pytest.mark.slow
 @needs_kernels
 @low_precisions
 def test_logits_of_a_search_in_low_precision_are_as_exact_as_its_arithmetic(case, precision):
@@ -576,6 +578,7 @@ def test_a_small_networks_logits_in_low_precision_are_those_of_its_arithmetic(ca
     assert agree.double().mean() > 0.3  # about 0.5 to 0.9 in int8, nearly all in bf16
 
 
+@pytest.mark.slow
 @needs_kernels
 @low_precisions
 def test_a_search_in_low_precision_adds_up_its_own_logits_and_mostly_finds_what_fp32_finds(case, precision):

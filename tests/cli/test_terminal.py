@@ -114,6 +114,7 @@ heed.cli.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "status", "parts"),
     [

@@ -49,6 +49,7 @@ def tokenizer_of_base():
     return words, train_tokenizer([" ".join(words)], TokenizerSettings(vocab_size=37_000, min_frequency=1))
 
 
+@pytest.mark.slow
 @linux
 @needs_kernels
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -67,6 +68,7 @@ def test_base_translates_a_long_line_within_700_megabytes(tokenizer_of_base, tmp
     assert peak < 700
 
 
+@pytest.mark.slow
 @linux
 @needs_kernels
 def test_a_long_prefix_takes_memory_for_what_lives_alone(number_tokenizer, tmp_path):
@@ -110,6 +112,7 @@ def test_moving_sentences_while_the_caches_grow_changes_nothing(small_arch, prec
     assert beam_search(model, sources, SPECIAL, settings, n_best=4) == expected
 
 
+@pytest.mark.slow
 def test_a_beam_of_1000_without_kernels_is_searched(small_model, without_kernels):
     found = beam_search(small_model, [[5, 6]] * 100, SPECIAL, DecodingSettings(beam_size=1000, max_tokens=4), n_best=3)
     assert [[h.ids for h in one] for one in found] == [[h.ids for h in found[0]]] * 100

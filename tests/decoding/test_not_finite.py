@@ -56,6 +56,7 @@ def damaged(model: Transformer, value: float, part: str) -> Transformer:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("part", ["", "embedding", "encoder", "decoder.1.feed_forward_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])

@@ -40,6 +40,7 @@ print(n_graphs, counters["stats"]["unique_graphs"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"positions": "learned", "share": "none", "d_k": 5, "d_v": 7}], ids=["sinusoid", "learned"]
 )

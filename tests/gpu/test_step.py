@@ -26,6 +26,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCES = {"fp32": 1e-6, "bf16": 1e-3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_step_has_the_losses_of_the_cpu_and_waits_for_nothing(cuda, corpus, options, precision):
@@ -45,6 +46,7 @@ def test_a_step_has_the_losses_of_the_cpu_and_waits_for_nothing(cuda, corpus, op
     assert cuda.places() == {("training/step.py", "StepResult.wait")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("options", RANDOM.values(), ids=RANDOM)
 def test_a_step_with_dropout_depends_on_the_seed_alone_and_waits_for_nothing(cuda, corpus, options, precision):

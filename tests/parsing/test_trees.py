@@ -139,6 +139,7 @@ def test_two_trees_in_a_line_are_refused():
     assert parse_tree("  ") is None
 
 
+@pytest.mark.slow
 def test_all_trees_of_gum_come_back(data_folder):
     n_trees = 0
     for split in ("train", "dev"):

@@ -42,6 +42,7 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
         assert torch.allclose(tensor, expected, atol=1e-7)
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from([*STATE_FILES, "manifest.json"]),
     how=st.sampled_from(["cut", "flip", "empty", "remove", "swap"]),

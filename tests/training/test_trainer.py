@@ -87,6 +87,7 @@ def test_a_small_model_learns_to_copy(tmp_path, number_tokenizer):
     assert [list(hypotheses[0].ids) for hypotheses in found] == sources
 
 
+@pytest.mark.slow
 def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):
     losses = {}
     for name, machine in (("fp32", FP32), ("bf16", BF16)):
@@ -226,6 +227,7 @@ def out_of_memory_at(call):
     return limited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
 def test_out_of_memory_in_a_step_saves_the_state_and_names_what_to_lower(tmp_path, number_tokenizer, machine):
     small = {"machine": machine, "micro_batch_tokens": 300}
@@ -302,6 +304,7 @@ except HeedError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
 def test_memory_that_really_runs_out_leaves_a_state_to_resume_from(tmp_path, number_tokenizer):
     """A pass needs tens of MB; after the first validation the process may take only 4 more."""
