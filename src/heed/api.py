@@ -7,7 +7,7 @@ from pathlib import Path
 from heed.decoding.translator import Translator
 from heed.recipe import Recipe, read_recipe
 from heed.run.train import train_recipe
-from heed.runtime.device import DecodingPrecision
+from heed.runtime.device import DecodingPrecisionChoice
 from heed.tasks.evaluation import Evaluation
 from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
 
@@ -53,9 +53,10 @@ def train(
     return TrainedRun(Path(run) / "model", tuple(evaluations))
 
 
-def load(folder: str | Path, *, device: str | None = None, precision: DecodingPrecision = "fp32") -> Translator:
+def load(folder: str | Path, *, device: str | None = None, precision: DecodingPrecisionChoice = "auto") -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate(["two"])`.
 
-    device: cpu, cuda, cuda:1 …; by default the fastest there is. precision: "fp32", "bf16" or "int8".
+    device: cpu, cuda, cuda:1 …; by default the fastest there is. precision: "fp32", "bf16", "int8", or
+    "auto", the fastest of them that this machine is good at.
     """
     return Translator.load(folder, device=device, precision=precision)

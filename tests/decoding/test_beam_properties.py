@@ -19,6 +19,7 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: H
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 @given(
@@ -42,6 +43,7 @@ def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
         assert found == alone[place]  # ids, scores and all: equal, not close
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 def test_threads_that_share_a_search_find_what_one_finds(precision):
@@ -74,7 +76,10 @@ def test_in_bf16_a_score_hardly_depends_on_the_batch():
 
 
 def exhausted_beam(model, source, options, n_best):
-    """The same search written with lists, every step from the whole prefix, running on to the maximum length."""
+    """The same search written with lists, every step from the whole prefix.
+
+    It runs on to the maximum length, or with early_stopping until beam_size hypotheses have ended.
+    """
     alpha, form = options.length_penalty, options.length_penalty_form
     beams, ended = [((), 0.0)], []
     limit = max(1, len(source) + options.max_extra_tokens)
@@ -92,20 +97,33 @@ def exhausted_beam(model, source, options, n_best):
             if ids[-1] == SPECIAL.eos:
                 ended.append((ids[:-1], total / length_penalty(len(ids), alpha, form)))
         beams = [pair for pair in grown if pair[0][-1] != SPECIAL.eos][: options.beam_size]
-        if options.beam_size == 1 and ended:
+        if len(ended) >= options.beam_size and (options.early_stopping or options.beam_size == 1):
             break
     if not ended:
         ended = [(ids, total / length_penalty(len(ids), alpha, form)) for ids, total in beams]
     return sorted(ended, key=lambda pair: -pair[1])[:n_best]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["paper", "average", "none"])
-@given(source=SHORT, beam_size=st.integers(1, 4), alpha=st.sampled_from([0.0, 0.6, 1.0, 1.4]), seed=st.integers(0, 3))
-@settings(max_examples=25, deadline=None)
-def test_ending_early_changes_nothing(form, source, beam_size, alpha, seed):
+@given(
+    source=SHORT,
+    beam_size=st.integers(1, 4),
+    alpha=st.sampled_from([0.0, 0.6, 1.0, 1.4]),
+    early=st.booleans(),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_to(
+    form, source, beam_size, alpha, early, seed
+):
     model = sharp_model(seed)
     options = DecodingSettings(
-        beam_size=beam_size, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=max(1, 7 - len(source))
+        beam_size=beam_size,
+        length_penalty=alpha,
+        length_penalty_form=form,
+        max_extra_tokens=max(1, 7 - len(source)),
+        early_stopping=early,
     )
     n_best = min(2, beam_size)
     (found,) = beam_search(model, [source], SPECIAL, options, n_best=n_best)

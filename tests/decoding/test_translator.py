@@ -87,6 +87,7 @@ def results_of(translator: Translator, texts: list[str]) -> tuple[list[Translati
     return found, drawn, log_probs, [attention.encoder.tolist(), attention.decoder.tolist(), attention.cross.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", PRECISIONS[2]])
 def test_threads_that_share_a_translator_find_what_they_find_one_after_the_other(number_tokenizer, precision):
     models = [random_model(len(number_tokenizer), seed=seed, n_layers=2) for seed in (5, 6)]
@@ -111,6 +112,7 @@ def test_streams_of_one_translator_may_be_read_in_turns(translator):
     assert [list(column) for column in zip(*in_turns, strict=True)] == [translator.translate(some) for some in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 def test_a_pickled_translator_is_the_same_translator(number_tokenizer, precision, positions):
@@ -123,6 +125,7 @@ def test_a_pickled_translator_is_the_same_translator(number_tokenizer, precision
     assert results_of(again, texts) == expected == results_of(translator, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_new_process_translates_with_the_translator_that_it_is_sent(number_tokenizer, precision):
     translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision=precision)

@@ -85,7 +85,9 @@ def test_every_search_finds_what_the_cpu_finds(gpu, folders, settings, n_models,
     chosen = [folders["base"], folders["second"]][:n_models]
 
     def search(device: str) -> list[Translation]:
-        return Translator.load(*chosen, device=device, max_tokens=8, **settings).translate(SOURCES, **options)
+        return Translator.load(*chosen, device=device, precision="fp32", max_tokens=8, **settings).translate(
+            SOURCES, **options
+        )
 
     expected, found = map(texts_and_scores, on_both(gpu, search, SEARCH))
     assert found[0] == expected[0] and len(found[0][0]) == options.get("n_best", 1)
@@ -95,7 +97,7 @@ def test_every_search_finds_what_the_cpu_finds(gpu, folders, settings, n_models,
 @pytest.mark.parametrize("name", MODELS)
 def test_every_architecture_translates_and_scores_as_on_the_cpu(gpu, folders, name):
     def search(device: str) -> tuple[list[Translation], list[list[float]]]:
-        translator = Translator.load(folders[name], device=device, max_tokens=6)
+        translator = Translator.load(folders[name], device=device, precision="fp32", max_tokens=6)
         return translator.translate(SOURCES), translator.log_probs(SOURCES, TARGETS)
 
     expected, found = on_both(gpu, search, SEARCH | SCORING)
@@ -125,7 +127,7 @@ def test_scores_in_bf16_are_near_those_of_the_cpu_in_bf16_and_int8_is_refused(gp
 @pytest.mark.parametrize("name", ["base", "radius", "d_k and d_v"])
 def test_attention_is_that_of_the_cpu(gpu, folders, name):
     def weights(device: str) -> dict[str, torch.Tensor]:
-        traced = Translator.load(folders[name], device=device).attention(SOURCES[3], TARGETS[3])
+        traced = Translator.load(folders[name], device=device, precision="fp32").attention(SOURCES[3], TARGETS[3])
         return {kind: tensor.cpu() for kind, tensor in vars(traced).items()}
 
     expected, found = on_both(gpu, weights, ATTENTION)
@@ -153,7 +155,9 @@ def test_parses_are_those_of_the_cpu(gpu, parsers, leaves, constrained):
 
     def parse(device: str) -> list[Parse]:
         changes = {"beam_size": 3, "max_extra_tokens": 6}
-        return Parser.load(parsers[leaves], device=device, constrained=constrained, **changes).parse(sentences)
+        return Parser.load(parsers[leaves], device=device, precision="fp32", constrained=constrained, **changes).parse(
+            sentences
+        )
 
     expected, found = on_both(gpu, parse, SEARCH)
     assert [x.tree for x in found] == [x.tree for x in expected]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from heed.backends.reference import ReferenceBackend
 from heed.config import validated
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -103,8 +104,9 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
 
 
 def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, run, texts, monkeypatch):
-    """fp32 without dropout, whose random numbers would be others. From the corpus to the scores of the average."""
+    """From the corpus to the average's scores, all in fp32. Without dropout, whose random numbers would be others."""
     options = {"precision": "fp32", "model": {"dropout": 0.0}}
+    monkeypatch.setattr(ReferenceBackend, "fastest_precision", lambda self, device: ("fp32", "test"))
     with monkeypatch.context() as patch:
         patch.setenv("HEED_DEVICE", "cpu")
         expected = run("cpu", **options)
@@ -135,6 +137,7 @@ def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_
     assert not waits[0] - waits[1]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(gpu, run):
     """In bf16, which a new GPU is trained in unless the recipe says otherwise, with dropout."""
     options = {"model": {"dropout": 0.1}}

@@ -80,7 +80,7 @@ def test_a_long_sentence_has_room_for_brackets(tokenizer, leaves):
 
 def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
     said = []
-    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, report=said.append)
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, precision="fp32", report=said.append)
     words = ["dog"] * 3000
     long, short, blank, tagged = parser.parse(
         [words, ["dog"], [], words], tags=[["NN"] * 3000, ["NN"], [], ["X"] * 3000]
@@ -153,7 +153,7 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     words = ["dog"]
     model = random_model(len(tokenizer), 4)
     tight = DecodingSettings(beam_size=400, length_penalty=0.0, max_extra_tokens=4)
-    (found,) = Parser(model, tokenizer, tight, TAGS).parse([words])
+    (found,) = Parser(model, tokenizer, tight, TAGS, precision="fp32").parse([words])
     longest = len(tokenizer.encode("dog")) + 4 - 1
     leaves, labels = ["DT", "NN", "VB", "."], ["NP", "S", "VP"]
     trees = [[leaf] for leaf in leaves]
@@ -162,7 +162,7 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
         trees = [[f"({label}", *inner, f"){label}"] for label in labels for inner in trees]
         candidates += trees
     targets = [" ".join(symbols) for symbols in candidates]
-    log_probs = Translator(model, tokenizer, tight).log_probs(["dog"] * len(targets), targets)
+    log_probs = Translator(model, tokenizer, tight, precision="fp32").log_probs(["dog"] * len(targets), targets)
     scores = {tuple(symbols): sum(values) for symbols, values in zip(candidates, log_probs, strict=True)}
     assert found.tree is not None
     assert found.log_prob == pytest.approx(max(scores.values()), abs=1e-4)

@@ -129,3 +129,14 @@ def test_released_library_pages_leave_memory_and_come_back_when_they_run():
         "print(before - resident())\nassert float(torch.ones(3, 3).matmul(torch.ones(3, 3)).sum()) == 27.0"
     )
     assert int(output_of(code)) > 20 * 2**20
+
+
+def test_torch_that_is_imported_quickly_computes_and_has_what_was_postponed():
+    code = (
+        "from heed.runtime.process import import_torch\nimport_torch()\nimport gc, sys, torch\n"
+        "assert gc.isenabled() and float(torch.ones(3, 3).matmul(torch.ones(3, 3)).sum()) == 27.0\n"
+        "assert 'torch._decomp' not in sys.modules\n"
+        "assert torch._meta_registrations.register_meta and 'torch._decomp' in sys.modules\n"
+        "print((torch.ones(2, 3, device='meta') @ torch.ones(3, 4, device='meta')).shape)"
+    )
+    assert output_of(code) == "torch.Size([2, 4])"

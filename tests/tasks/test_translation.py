@@ -90,7 +90,7 @@ def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, numbe
     recipe = own_files(tmp_path)
     task = task_of(recipe)
     files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
-    name, score = task.validator(files, number_tokenizer, precision="fp32")(model)
+    name, score = task.validator(files, number_tokenizer)(model)
     greedy = Translator(model, number_tokenizer, recipe.decoding.model_copy(update={"beam_size": 1}))
     texts = [translation.text for translation in greedy.translate(english(n) for n in range(100, 110))]
     assert name == "bleu"
@@ -103,8 +103,9 @@ def test_evaluation_scores_every_set_with_the_models_own_search(tmp_path, model,
     files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
     save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de", recipe.decoding.model_dump()))
     reports: list[str] = []
+    precision = Translator.load(tmp_path / "model").precision
     dev, late = task.evaluate(tmp_path / "model", files.evaluation_sets, title="average", report=reports.append)
-    assert reports == ["Translating dev with the average.", "Translating late with the average."]
+    assert reports == [f"Translating {name} with the average in {precision}." for name in ("dev", "late")]
     assert [(result.name, result.n_lines, set(result.scores)) for result in (dev, late)] == [
         ("dev", 10, {"bleu", "chrf"}),
         ("late", 7, {"bleu", "chrf"}),

@@ -77,6 +77,9 @@ class Backend(Protocol):
     ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
         """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss."""
 
+    def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
+        """The precision in which a search is fastest on this device, and why; it costs no BLEU (docs/results.md)."""
+
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         """The model ready to translate in this precision, without gradients; HeedError if that is impossible here.
 

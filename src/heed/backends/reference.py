@@ -10,7 +10,7 @@ from heed.backends.base import NO_INT8, Logits
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
-from heed.runtime.device import DecodingPrecision
+from heed.runtime.device import DecodingPrecision, choose_machine
 
 
 class ReferenceBackend:
@@ -31,6 +31,12 @@ class ReferenceBackend:
         grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
         logits.copy_(grad)
         return loss, nll
+
+    def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
+        if device.type == "cpu":
+            return "fp32", "without Heed's kernels"
+        machine = choose_machine("auto", device=str(device))
+        return machine.precision, machine.why
 
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         if precision == "int8":

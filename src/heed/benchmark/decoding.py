@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from heed.backends.base import backend_for
 from heed.benchmark.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.benchmark.training import peak_memory
 from heed.decoding.beam import search
+from heed.decoding.loading import chosen_precision, no_report, prepacked
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.model.transformer import Transformer
 from heed.recipe import read_preset
-from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.device import DecodingPrecisionChoice, choose_machine
 
 MIN_BATCHES = 4  # at least, however long they take
 WARM_UP = 1 / 5  # of all measurements: the first ones allocate memory and fill the batch
@@ -50,7 +50,7 @@ def decoding_speed(
     src_length: int,
     tgt_length: int,
     vocab_size: int | None = None,
-    precision: DecodingPrecision = "fp32",
+    precision: DecodingPrecisionChoice = "auto",
     device: str | None = None,
     seconds: float = 15.0,
 ) -> DecodingSpeed:
@@ -59,7 +59,8 @@ def decoding_speed(
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)
-    model = backend_for(model).prepack(model, precision, copy=False)
+    computed = chosen_precision(model, precision, report=no_report)
+    (model,) = prepacked(model, computed, copy=False)
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
     settings = DecodingSettings(
         beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
@@ -79,7 +80,7 @@ def decoding_speed(
         sentences_per_second=speed / tgt_length,
         latency_ms_p50=float(np.quantile(latencies, 0.5)) * 1e3,
         latency_ms_p95=float(np.quantile(latencies, 0.95)) * 1e3,
-        dtype=precision,
+        dtype=computed,
         device=str(machine.device),
         beam=beam,
         batch=batch,

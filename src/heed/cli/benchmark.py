@@ -53,7 +53,7 @@ def bench_decode(
     src_len: Annotated[int, typer.Option(min=1, help="Tokens per source, eos included.")] = 25,
     tgt_len: Annotated[int, typer.Option(min=1, help="Tokens per output, to which search is forced.")] = 25,
     vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
-    precision: PrecisionOption = "fp32",
+    precision: PrecisionOption = "auto",
     device: Device = None,
     as_json: JSON = False,
 ) -> None:

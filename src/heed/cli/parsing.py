@@ -21,7 +21,7 @@ from heed.cli.terminal import (
     standard_input,
 )
 from heed.errors import HeedError
-from heed.runtime.process import release_library_pages
+from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:
     from heed.parsing.evalb import ParseScore
@@ -46,16 +46,16 @@ def parse(
         ),
     ] = 0.0,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object a line.")] = False,
-    precision: PrecisionOption = "fp32",
+    precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
     """Parse tokenised sentences of standard input, one per line, into trees over exactly their words, one per line."""
+    import_torch()
     from heed.data.lines import Arriving, UntilError
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 
     lines = standard_input()
-    release_library_pages()
     parser = Parser.load(
         model,
         device=device,

@@ -15,7 +15,7 @@ from heed.errors import HeedError
 from heed.text.printable import is_hidden, printable
 
 if TYPE_CHECKING:
-    from heed.runtime.device import DecodingPrecision
+    from heed.runtime.device import DecodingPrecisionChoice
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
@@ -36,7 +36,7 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="fp32; bf16 and int8 are faster. Results in fp32 and int8 do not depend on the batch.",
+        help="fp32, bf16, int8, or auto: the fastest here. Results in fp32 and int8 do not depend on the batch.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]
@@ -103,8 +103,8 @@ def standard_input() -> Iterator[str]:
     return lines_of_standard_input()
 
 
-def decoding_precision(name: str) -> "DecodingPrecision":
+def decoding_precision(name: str) -> "DecodingPrecisionChoice":
     """The name, if decoding has this precision; else HeedError lists those it has."""
-    if name not in ("fp32", "bf16", "int8"):
-        raise HeedError(f"--precision {name}: expected fp32, bf16 or int8.")
-    return cast("DecodingPrecision", name)
+    if name not in ("auto", "fp32", "bf16", "int8"):
+        raise HeedError(f"--precision {name}: expected auto, fp32, bf16 or int8.")
+    return cast("DecodingPrecisionChoice", name)

@@ -3,9 +3,9 @@
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -24,11 +24,13 @@ from heed.cli.terminal import (
     standard_input,
 )
 from heed.errors import HeedError
-from heed.runtime.process import release_library_pages
+from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:
-    from heed.decoding.settings import SamplingSettings
-    from heed.decoding.translator import Translation, Translator
+    from heed.decoding.settings import LengthPenalty, SamplingSettings
+    from heed.decoding.translator import Translation
+    from heed.runtime.device import DecodingPrecisionChoice
+    from heed.tasks.evaluation import Evaluation
 
 Form = Annotated[
     str | None,
@@ -67,23 +69,26 @@ def translate(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of --sample.")] = 1,
     scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    precision: PrecisionOption = "fp32",
+    precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
     """Translate standard input line by line, in order, as it arrives. Empty lines stay empty."""
+    import_torch()
     from heed.data.lines import Arriving, UntilError
+    from heed.decoding.translator import Translator
 
     lines = UntilError(standard_input())
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
     if sampling is not None and beam is not None:
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
-    translator = _translator(
+    translator = Translator.load(
         *models,
         device=device,
-        precision=precision,
+        precision=decoding_precision(precision),
+        report=say,
         beam_size=beam if sampling is None else n_best,
         length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
+        length_penalty_form=_form(length_penalty_form),
         min_tokens=min_tokens,
         max_tokens=max_tokens,
     )
@@ -135,19 +140,22 @@ def score(
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    precision: PrecisionOption = "fp32",
+    precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
+    import_torch()
     from heed.data.lines import read_sides
     from heed.decoding.scoring import length_penalty as penalty
+    from heed.decoding.translator import Translator
 
-    translator = _translator(
+    translator = Translator.load(
         model,
         device=device,
-        precision=precision,
+        precision=decoding_precision(precision),
+        report=say,
         length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
+        length_penalty_form=_form(length_penalty_form),
     )
     settings = translator.settings
     sources, targets = read_sides((src, tgt))
@@ -171,7 +179,10 @@ def evaluate(
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
     as_json: JSON = False,
-    precision: PrecisionOption = "fp32",
+    precision: Annotated[
+        str,
+        typer.Option(help="fp32, bf16, int8, or auto: the fastest here. all: one after the other, with their times."),
+    ] = "auto",
     device: Device = None,
 ) -> None:
     """Score a model's translations of --src by BLEU, chrF and perplexity, or finished translations --hyp."""
@@ -185,29 +196,73 @@ def evaluate(
     if hyp is not None:
         texts, references = read_sides((hyp, ref))
         scores = {"bleu": bleu(texts, references, tokenize=tokenization), "chrf": chrf(texts, references)}
-        result = Evaluation(str(hyp), len(texts), scores)
-    else:
-        assert model is not None and src is not None
+        _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
+        return
+    assert model is not None and src is not None
+    import_torch()
+    sources, references = read_sides((src, ref))
+
+    def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
+        from heed.decoding.translator import Translator
         from heed.tasks.translation import evaluate_translations
 
-        sources, references = read_sides((src, ref))
-        translator = _translator(
+        translator = Translator.load(
             model,
             device=device,
             precision=precision,
+            report=report,
             beam_size=beam,
             length_penalty=length_penalty,
-            length_penalty_form=length_penalty_form,
+            length_penalty_form=_form(length_penalty_form),
         )
-        result = evaluate_translations(translator, sources, references, name=str(src), tokenize=tokenization)
+        return evaluate_translations(translator, sources, references, name=str(src), tokenize=tokenization)
+
+    if precision == "all":
+        _show_precisions(evaluation, as_json=as_json)
+    else:
+        _show_evaluation(evaluation(decoding_precision(precision), say), as_json=as_json)
+
+
+def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
     if as_json:
-        numbers = {key: value for key, value in result.numbers().items() if key != "name"}
-        print_json(numbers | {"perplexity": result.perplexity})
+        print_json(_numbers(result) | {"perplexity": result.perplexity})
         return
     for line in result.scores.values():
         show(line)
     if result.perplexity is not None:
         print(f"perplexity {result.perplexity:.4f} a target token, eos included")
+
+
+def _form(name: str | None) -> "LengthPenalty | None":
+    """The name as it is: whoever loads the model checks it."""
+    return cast("LengthPenalty | None", name)
+
+
+def _numbers(result: "Evaluation") -> dict[str, Any]:
+    return {key: value for key, value in result.numbers().items() if key != "name"}
+
+
+def _show_precisions(
+    evaluation: Callable[["DecodingPrecisionChoice", Callable[[str], None]], "Evaluation"], *, as_json: bool
+) -> None:
+    """A row for each precision that this machine has: what it costs in BLEU and in time."""
+    from heed.runtime.device import DecodingPrecision
+
+    results = []
+    for precision in get_args(DecodingPrecision):
+        try:
+            results.append(evaluation(precision, say))
+        except HeedError as error:
+            if precision != "int8":
+                raise
+            say(str(error))  # not every machine has it
+    if as_json:
+        print_json([_numbers(result) | {"seconds": result.seconds} for result in results])
+        return
+    print("precision    BLEU    chrF  perplexity  seconds")
+    for result in results:
+        bleu, chrf = result.scores["bleu"].value, result.scores["chrf"].value
+        print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {result.perplexity:10.4f}  {result.seconds:7.2f}")
 
 
 def _with_count(lines: Iterable[str]) -> Iterator[str]:
@@ -222,10 +277,3 @@ def _with_count(lines: Iterable[str]) -> Iterator[str]:
         yield line
     if shown:
         message(f"\r{n:,} lines read" + " " * 20 + "\n")
-
-
-def _translator(*models: Path, device: str | None, precision: str, **settings: Any) -> "Translator":
-    from heed.decoding.translator import Translator
-
-    release_library_pages()
-    return Translator.load(*models, device=device, precision=decoding_precision(precision), report=say, **settings)

@@ -72,7 +72,8 @@ def search(
 
     A hypothesis ends when eos is among the beam_size best continuations of its sentence; the search continues with
     beam_size unfinished ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best,
-    which never changes the result, and a beam of 1 stops at its first eos. A hypothesis that reaches the maximum length
+    which never changes the result; with `early_stopping` also when beam_size hypotheses have ended, as a beam of 1
+    always does. A hypothesis that reaches the maximum length
     without eos counts only where none has ended.
 
     Several models decide together, by the mean of their probabilities. With `sampling`, each of the beam_size
@@ -151,7 +152,17 @@ class BeamBatch:
     Kept on the CPU in numpy, whose small operations take a fraction of a tensor's time.
     """
 
-    _BY_SENTENCE = ("numbers", "lengths", "limits", "_limit_penalties", "_last", "_history", "_prefixes", "log_probs")
+    _BY_SENTENCE = (
+        "numbers",
+        "lengths",
+        "limits",
+        "_limit_penalties",
+        "_n_ended",
+        "_last",
+        "_history",
+        "_prefixes",
+        "log_probs",
+    )
 
     def __init__(self, special: SpecialIds, settings: DecodingSettings, choice: Choice, *, n_best: int):
         self._special, self._settings, self._choice = special, settings, choice
@@ -161,6 +172,7 @@ class BeamBatch:
         self._longest = 0  # of them
         self.limits = np.empty(0, np.int64)  # the most ids that a target may have
         self._limit_penalties = np.empty(0)  # of a target of that length: the mildest
+        self._n_ended = np.empty(0, np.int64)  # hypotheses
         self._last: Ints = np.empty((0, self._beam_size), np.int64)  # each row's last id
         self._history = np.empty((0, self._beam_size, 0), np.int32)
         self._prefixes = np.empty((0, 0), np.int64)  # -1 where nothing is required
@@ -192,6 +204,7 @@ class BeamBatch:
             "lengths": np.zeros(n, np.int64),
             "limits": limits,
             "_limit_penalties": self._penalties(limits),
+            "_n_ended": np.zeros(n, np.int64),
             "_last": np.full((n, self._beam_size), self._special.bos),
             "_history": np.full((n, self._beam_size, width), self._special.bos, np.int32),
             "_prefixes": prefixes,
@@ -242,6 +255,7 @@ class BeamBatch:
         if ending.any():
             best_log_probs, parents, _ = continuations.first(self._beam_size)
             self._collect(ending, best_log_probs, parents, ended=True)
+            self._n_ended = self._n_ended + ending.sum(axis=1)
         self.log_probs, parents, self._last = self._unfinished(continuations, is_eos)
         self._history = self._history[self._places, parents]
         self._history[self._places[:, 0], :, self.lengths - 1] = self._last
@@ -250,8 +264,8 @@ class BeamBatch:
         if self._choice.rows_compete:
             # Log-probabilities only fall, so this is the best score that any unfinished hypothesis can reach.
             done = at_limit | (self.log_probs[:, 0] / self._limit_penalties <= self._ended.threshold)
-            if self._beam_size == 1:
-                done |= ending[:, 0]
+            if self._settings.early_stopping or self._beam_size == 1:
+                done |= self._n_ended >= self._beam_size
         else:
             done = at_limit | (self.log_probs == -np.inf).all(axis=1)
         if at_limit.any():

@@ -1,7 +1,7 @@
 """Model folders → models that are ready to search with; what Translator and Parser have in common around a search."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder, load_model
-from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, choose_machine
 
 
 def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[ModelFolder]:
@@ -45,6 +45,19 @@ def prepacked(
     """The models with their weights packed for the search. Without `copy` they are changed, which halves the memory."""
     models = [models] if isinstance(models, Transformer) else models
     return [backend_for(model).prepack(model, precision, copy=copy) for model in models]
+
+
+def chosen_precision(
+    models: Transformer | Sequence[Transformer], precision: DecodingPrecisionChoice, *, report: Callable[[str], None]
+) -> DecodingPrecision:
+    """`precision`, or in place of "auto" the one in which these models search fastest, which is reported."""
+    if precision != "auto":
+        return precision
+    model = models if isinstance(models, Transformer) else models[0]
+    fastest, why = backend_for(model).fastest_precision(model.src_embedding.weight.device)
+    others = " or ".join(name for name in ("fp32", "bf16") if name != fastest)
+    report(f"Searching in {fastest}, the fastest precision here ({why}); for another, --precision {others}.")
+    return fastest
 
 
 def no_report(line: str) -> None:

@@ -28,6 +28,10 @@ class DecodingSettings(Settings):
     max_tokens: int | None = Field(
         default=None, ge=1, le=10_000, description="the most tokens of an output, eos included"
     )
+    early_stopping: bool = Field(
+        default=False,
+        description="end a sentence when beam_size hypotheses have ended, even if another could still score higher",
+    )
     min_tokens: int = Field(default=0, ge=0, le=10_000, description="the fewest tokens of an output, eos not included")
 
 

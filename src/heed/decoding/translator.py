@@ -11,14 +11,14 @@ import torch
 from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.loading import PickledByValue, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
 from heed.errors import HeedError
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
-from heed.runtime.device import DecodingPrecision
+from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
@@ -55,13 +55,17 @@ class Translator(PickledByValue):
         tokenizer: Tokenizer,
         settings: DecodingSettings | None = None,
         *,
-        precision: DecodingPrecision = "fp32",
+        precision: DecodingPrecisionChoice = "auto",
         report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
-        """copy: whether the models stay as they are; else they become the translator's, which halves the memory."""
-        self.models = prepacked(models, precision, copy=copy)
-        self.tokenizer, self.precision, self.report = tokenizer, precision, report
+        """precision: in which it computes; "auto" takes the fastest that this machine is good at.
+
+        copy: whether the models stay as they are; else they become the translator's, which halves the memory.
+        """
+        self.precision = chosen_precision(models, precision, report=report)
+        self.models = prepacked(models, self.precision, copy=copy)
+        self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self._piece_tokens = PIECE_TOKENS
         for arch in (model.arch for model in self.models):
@@ -79,7 +83,7 @@ class Translator(PickledByValue):
         cls,
         *folders: str | Path,
         device: str | None = None,
-        precision: DecodingPrecision = "fp32",
+        precision: DecodingPrecisionChoice = "auto",
         report: Callable[[str], None] = no_report,
         beam_size: int | None = None,
         length_penalty: float | None = None,

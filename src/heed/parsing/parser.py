@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from heed.config import validated
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.loading import PickledByValue, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.settings import DecodingSettings, LengthPenalty
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
-from heed.runtime.device import DecodingPrecision
+from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -59,13 +59,17 @@ class Parser(PickledByValue):
         settings: DecodingSettings,
         linearisation: LinearisationSettings,
         *,
-        precision: DecodingPrecision = "fp32",
+        precision: DecodingPrecisionChoice = "auto",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
-        """copy: whether the model stays as it is; else it becomes the parser's, which halves the memory."""
-        self.models = prepacked(model, precision, copy=copy)
+        """precision: in which it computes; "auto" takes the fastest that this machine is good at.
+
+        copy: whether the model stays as it is; else it becomes the parser's, which halves the memory.
+        """
+        self.precision = chosen_precision(model, precision, report=report)
+        self.models = prepacked(model, self.precision, copy=copy)
         self.tokenizer, self.settings = tokenizer, settings
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self._copies_words = linearisation.leaves == "words"
@@ -82,7 +86,7 @@ class Parser(PickledByValue):
         folder: str | Path,
         *,
         device: str | None = None,
-        precision: DecodingPrecision = "fp32",
+        precision: DecodingPrecisionChoice = "auto",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
         beam_size: int | None = None,

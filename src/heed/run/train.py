@@ -124,7 +124,7 @@ def train_files(
         report=report,
         workers=workers,
     )
-    validator = task.validator(files, tokenizer, precision=machine.precision)
+    validator = task.validator(files, tokenizer)
     validate = _validation(validator, _batches(recipe, prepared.dev, tokenizer, machine), machine, workers)
     state = train(
         *(model, batches, settings, machine, workers),

@@ -23,6 +23,7 @@ from heed.errors import HeedError
 log = logging.getLogger(__name__)
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
+DecodingPrecisionChoice = Literal["auto", "fp32", "bf16", "int8"]
 DEVICES = ("cpu", "cuda", "mps", "xpu")  # PyTorch has others, such as meta, that cannot compute or that nobody tried
 
 

@@ -15,13 +15,16 @@ class Evaluation:
     n_lines: int
     scores: Mapping[str, Score]  # by key: bleu, chrf, f1
     perplexity: float | None = None  # per target token
+    precision: str | None = None  # that a model computed in
+    seconds: float | None = None  # that a model's translations took
 
     def numbers(self) -> dict[str, Any]:
         """For JSON and logs: each value with its signature."""
         numbers: dict[str, Any] = {"name": self.name, "lines": self.n_lines}
         for key, score in self.scores.items():
             numbers |= {key: score.value, f"{key}_signature": score.signature}
-        return numbers if self.perplexity is None else numbers | {"perplexity": self.perplexity}
+        more = {"perplexity": self.perplexity, "precision": self.precision}
+        return numbers | {key: value for key, value in more.items() if value is not None}
 
     def __str__(self) -> str:
         parts = [str(score) for score in self.scores.values()]

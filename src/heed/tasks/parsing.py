@@ -14,7 +14,6 @@ from heed.parsing.parser import Parser
 from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
-from heed.runtime.device import DecodingPrecision
 from heed.tasks.evaluation import Evaluation
 from heed.text.tokenizer import Tokenizer
 
@@ -51,15 +50,13 @@ class ParsingTask:
             trained_on={"corpus": f"treebank {self.settings.treebank}"},
         )
 
-    def validator(
-        self, files: TextFiles, tokenizer: Tokenizer, *, precision: DecodingPrecision
-    ) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
         gold = gold_trees(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
 
         def validate(model: Transformer) -> tuple[str, float]:
-            parser = Parser(model, tokenizer, greedy, self.settings, precision=precision)
+            parser = Parser(model, tokenizer, greedy, self.settings)
             return "f1", parsing_scores(parser, gold)["f1_of_all_gold"].value
 
         return validate
@@ -68,11 +65,11 @@ class ParsingTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """F1 on each set in turn."""
-        parser = Parser.load(model_folder, report=report)
+        parser = Parser.load(model_folder)
         for name, (words, _) in sets.items():
-            report(f"Parsing {name} with the {title}.")
+            report(f"Parsing {name} with the {title} in {parser.precision}.")
             gold = gold_trees(words)
-            yield Evaluation(name, len(gold), parsing_scores(parser, gold))
+            yield Evaluation(name, len(gold), parsing_scores(parser, gold), precision=parser.precision)
 
 
 def parsing_scores(parser: Parser, gold: Sequence[Tree]) -> dict[str, Score]:

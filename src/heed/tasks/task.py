@@ -10,7 +10,6 @@ from heed.data.text_files import TextFiles
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.recipe import Recipe
-from heed.runtime.device import DecodingPrecision
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.parsing import ParsingTask
 from heed.tasks.translation import TranslationTask
@@ -44,7 +43,7 @@ class Task(Protocol):
     def card(self) -> ModelCard:
         """The model card before training: languages, search settings, name of the corpus."""
 
-    def validator(self, files: TextFiles, tokenizer: Tokenizer, *, precision: DecodingPrecision) -> Validator:
+    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Validator:
         """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time."""
 
     def evaluate(

@@ -1,5 +1,6 @@
 """Translation: parallel text in, BLEU, chrF and perplexity out."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from heed.evaluation.bleu import Tokenization, bleu, chrf
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.recipe import Recipe
-from heed.runtime.device import DecodingPrecision
 from heed.tasks.evaluation import Evaluation
 from heed.text.tokenizer import Tokenizer
 
@@ -78,15 +78,13 @@ class TranslationTask:
             trained_on={"corpus": data.corpus or "own files"},
         )
 
-    def validator(
-        self, files: TextFiles, tokenizer: Tokenizer, *, precision: DecodingPrecision
-    ) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("bleu", of greedy translations of dev)."""
         sources, references = read_sides(files.dev)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
 
         def validate(model: Transformer) -> tuple[str, float]:
-            translator = Translator(model, tokenizer, greedy, precision=precision)
+            translator = Translator(model, tokenizer, greedy)
             texts = [translation.text for translation in translator.translate(sources)]
             return "bleu", bleu(texts, references, tokenize=self.recipe.evaluation.tokenize).value
 
@@ -98,7 +96,7 @@ class TranslationTask:
         """BLEU, chrF and perplexity on each set in turn."""
         translator = Translator.load(model_folder)
         for name, pair in sets.items():
-            report(f"Translating {name} with the {title}.")
+            report(f"Translating {name} with the {title} in {translator.precision}.")
             sources, references = read_sides(pair)
             tokenize = self.recipe.evaluation.tokenize
             yield evaluate_translations(translator, sources, references, name=name, tokenize=tokenize)
@@ -108,11 +106,13 @@ def evaluate_translations(
     translator: Translator, sources: list[str], references: list[str], *, name: str, tokenize: Tokenization
 ) -> Evaluation:
     """BLEU and chrF of the model's translations, and its perplexity per token of the references."""
+    started = time.perf_counter()
     texts = [translation.text for translation in translator.translate(sources)]
+    seconds = time.perf_counter() - started
     log_probs = translator.log_probs(sources, references)
     nats = -sum(map(sum, log_probs)) / sum(map(len, log_probs))
     scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
-    return Evaluation(name, len(sources), scores, perplexity(nats))
+    return Evaluation(name, len(sources), scores, perplexity(nats), translator.precision, seconds)
 
 
 def _file_pair(files: list[str]) -> FilePair:

@@ -147,7 +147,7 @@ static const std::map<std::string, bool (*)(Case&)> kernels = {
     KERNELS(int8_product),
     KERNELS(decoder_step),
     KERNEL(panel_product_float),
-    KERNEL(int8_best_continuations_float),
+    KERNEL(product_continuations_float),
     KERNEL(tile_product),
     KERNEL(first_outside),
 };

@@ -30,7 +30,12 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
 
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@given(n=st.integers(1, 30), d_in=st.integers(1, 70), d_out=st.integers(1, 100), relu=st.booleans())
+@given(
+    n=st.integers(1, 60),
+    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 64
+    d_out=st.integers(1, 100),
+    relu=st.booleans(),
+)
 @settings(max_examples=40, deadline=None)
 def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
@@ -41,8 +46,8 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     rounded = torch.where(most > 0, (x.float() * (127 / most)).round(), 0).double() * (most / 127)
     steps = weight.abs().amax(1, keepdim=True) / 127
     expected = rounded @ ((weight / steps).round() * steps).double().T + bias
-    # A number half-way between two steps may be rounded to either.
-    slack = float((most / 127).max() * weight.abs().max()) * 1.01 + 1e-4
+    # Numbers half-way between two steps may be rounded to either.
+    slack = 2 * float((most / 127).max() * weight.abs().max()) + 1e-4
     expected = torch.relu(expected) if relu else expected
     whole = weights.int8_product(x.float(), packed, relu=relu)
     torch.testing.assert_close(whole.double(), expected, atol=slack, rtol=0)
@@ -53,13 +58,21 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
         assert torch.equal(weights.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
 
 
-@needs_int8
-@given(n_sentences=st.integers(1, 9), beam=st.integers(1, 5), vocab_size=st.integers(8, 2000), seed=st.integers(0, 99))
+@pytest.mark.parametrize("kind", ["Fp32Weight", pytest.param("Int8Weight", marks=needs_int8)])
+@given(
+    n_sentences=st.integers(1, 9),
+    beam=st.integers(1, 5),
+    vocab_size=st.integers(8, 2000),
+    d_model=st.sampled_from([20, 64]),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=30, deadline=None)
-def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sentences, beam, vocab_size, seed):
+def test_logits_that_never_exist_together_lead_to_the_same_continuations(
+    kind, n_sentences, beam, vocab_size, d_model, seed
+):
     torch.manual_seed(seed)
-    x = torch.randn(n_sentences * beam, 20)
-    weight = weights.Int8Weight(torch.randn(vocab_size, 20), None)
+    x = torch.randn(n_sentences * beam, d_model)
+    weight = getattr(weights, kind)(torch.randn(vocab_size, d_model), None)
     log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
     required = torch.where(torch.rand(n_sentences, beam) < 0.1, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
     never = torch.zeros(vocab_size, dtype=torch.bool)
@@ -67,8 +80,8 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(n_sente
     active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
     x = x[active]
     arguments = (active, log_probs, required, never, torch.rand(n_sentences) < 0.5)
-    lazy = decoding_ops.best_continuations(decoding_ops.Int8Logits(x, weight), *arguments, eos=2, k=2 * beam)
-    logits = weights.int8_product(x, weight)
+    lazy = decoding_ops.best_continuations(decoding_ops.ProductLogits(x, weight), *arguments, eos=2, k=2 * beam)
+    logits = (weights.fp32_product if kind == "Fp32Weight" else weights.int8_product)(x, weight)
     whole = decoding_ops.best_continuations(logits, *arguments, eos=2, k=2 * beam)
     assert torch.equal(lazy[1], whole[1])
     torch.testing.assert_close(lazy[0], whole[0], atol=1e-5, rtol=1e-5)  # sums of exponentials in another order

@@ -35,6 +35,7 @@ def flags_of(compiler: str, *more: str, machine: str | None = None) -> tuple[lis
     return [*compiling, *more], [*linking, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("processor", ["native", "x86-64-v3", "x86-64-v4", "sapphirerapids", "emulated"])
 def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
@@ -49,6 +50,7 @@ def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
         assert done.returncode == 0, done.stderr[:4000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiler", "more"),
     [("clang++", ""), ("g++", "-march=x86-64-v3"), ("g++", EMULATE)],
@@ -294,7 +296,7 @@ def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[
     if dtype == torch.float32:
         weight = packed_weight(draw, d, vocab, int8=True)
         x = draw.numbers(dtype, len(rows), d)
-        yield Case("int8_best_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
+        yield Case("product_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
         y = torch.zeros(len(rows), 75)
         yield Case("panel_product_float", (x, packed_weight(draw, d, 75, int8=False), y, len(rows), 0))
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from heed.backends.base import Logits, SearchState
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
-from heed.backends.cpu.build import library
-from heed.backends.cpu.decoding_ops import Int8Logits
+from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.decoding_ops import ProductLogits
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch
@@ -34,6 +34,11 @@ class CpuBackend:
     def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
         return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)
 
+    def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
+        if has_int8():
+            return "int8", "AVX-512 VNNI"
+        return "fp32", "no AVX-512 VNNI"
+
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         return weights.prepack(model, precision, copy=copy)
 
@@ -54,7 +59,7 @@ class CpuBackend:
         eos: int,
         k: int,
     ) -> tuple[Tensor, Tensor]:
-        assert isinstance(logits, (Tensor, Int8Logits))
+        assert isinstance(logits, (Tensor, ProductLogits))
         if active is None:
             active = torch.arange(log_probs.numel())
         return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)

@@ -67,7 +67,7 @@ SIGNATURES = {
 }
 FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
-    "int8_best_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
+    "product_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
 }
 STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],

@@ -13,7 +13,7 @@ from torch import Tensor
 from heed.backends.base import DeferredLogits
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel
-from heed.backends.cpu.weights import Int8Weight, PackedWeight
+from heed.backends.cpu.weights import PackedWeight
 
 
 @dataclass(frozen=True)
@@ -142,15 +142,15 @@ class DecoderLayers:
 
 
 @dataclass(frozen=True)
-class Int8Logits(DeferredLogits):
+class ProductLogits(DeferredLogits):
     """Logits x · Wᵀ that are not worked out: `best_continuations` never holds all of them."""
 
     x: Float[Tensor, "active d_model"]
-    weight: Int8Weight
+    weight: PackedWeight
 
 
 def best_continuations(
-    logits: Float[Tensor, "active vocab"] | Int8Logits,
+    logits: Float[Tensor, "active vocab"] | ProductLogits,
     active: Int[Tensor, " active"],
     log_probs: Float[Tensor, "sentence beam"],
     required: Int[Tensor, "sentence beam"],
@@ -164,22 +164,22 @@ def best_continuations(
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
-    x, width = (logits.x, logits.weight.d_in) if isinstance(logits, Int8Logits) else (logits, len(never))
+    x, width = (logits.x, logits.weight.d_in) if isinstance(logits, ProductLogits) else (logits, len(never))
     at, *others = addresses(
         "best_continuations",
         logits=(x, (len(active), width), x.dtype),
         active=(active, (len(active),), torch.int64),
         log_probs=(log_probs, (n_sentences, beam), torch.float64),
         required=(required, (n_sentences, beam), torch.int64),
-        never=(never, (logits.weight.d_out if isinstance(logits, Int8Logits) else width,), torch.bool),
+        never=(never, (logits.weight.d_out if isinstance(logits, ProductLogits) else width,), torch.bool),
         may_end=(may_end, (n_sentences,), torch.bool),
     )
     others += [values.data_ptr(), indices.data_ptr()]
     check_range("best_continuations", "active", active, 0, n_sentences * beam)
     sizes = (len(active), n_sentences, beam)
-    if isinstance(logits, Int8Logits):
+    if isinstance(logits, ProductLogits):
         structure = ctypes.addressof(logits.weight.structure)
-        kernel("int8_best_continuations", x)(at, structure, *others, *sizes, eos, k)
+        kernel("product_continuations", x)(at, structure, *others, *sizes, eos, k)
     else:
         kernel("best_continuations", x)(at, *others, *sizes, width, eos, k)
     return values, indices

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heed.backends.base import FIRST_CAPACITY
 from heed.backends.cpu import decoding_ops, forward
-from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, Int8Logits
+from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, ProductLogits
 from heed.backends.cpu.weights import Fp32Linear, Int8Linear, PackedWeight
 from heed.model.transformer import DecoderLayer, Transformer
 
@@ -80,7 +80,7 @@ class CpuSearchState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def logits(self, tokens: Tensor, active: Tensor | None = None, *, deferred: bool = False) -> Tensor | Int8Logits:
+    def logits(self, tokens: Tensor, active: Tensor | None = None, *, deferred: bool = False) -> Tensor | ProductLogits:
         if active is None:
             active = torch.arange(len(tokens))
         if self._longest == self._ancestors.shape[1]:
@@ -89,8 +89,8 @@ class CpuSearchState:
         self._lengths += 1
         self._longest += 1
         output = self._model.output
-        if deferred and isinstance(output, Int8Linear):
-            return Int8Logits(x, output.packed)
+        if deferred and isinstance(output, (Fp32Linear, Int8Linear)):
+            return ProductLogits(x, output.packed)
         return forward.linear(output, x)
 
     def _step(self, tokens: Tensor, active: Tensor) -> Tensor:

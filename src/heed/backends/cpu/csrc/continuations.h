@@ -67,9 +67,7 @@ public:
         const int64_t n_blocks = (count + BLOCK - 1) / BLOCK;
         for (int64_t b = 0; b < n_blocks; b++) tops[b] = largest(z + b * BLOCK, std::min(BLOCK, count - b * BLOCK));
         const float top = largest(tops, n_blocks);
-        float total = 0;
-        for (int32_t j = 0; j < count; j++) total += exponential(z[j] - top);
-        sums[size_t(r * n_pieces + piece)] = {top, total};
+        sums[size_t(r * n_pieces + piece)] = {top, sum_of_exponentials(z, top, count)};
         const int64_t row = rows[r], list = omp_get_thread_num() * n_rows + r, only = required[row];
         const bool ends = may_end[row / beam];
         Candidate* const mine = best.get() + list * k;
@@ -154,30 +152,30 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
 
 // The best continuations by the logits x · Wᵀ: of them, some rows' logits of 512 ids at a time exist, in a thread's
 // cache.
-template <class T>
-static void int8_best_continuations(const T* x, const Weight& weight, Continuations& wanted, double* values,
-                                    int64_t* indices) {
-    constexpr int64_t ROWS = 12, PANELS = 16;
-    const int64_t n = wanted.n_rows, n_pieces = (n_panels(weight) + PANELS - 1) / PANELS;
-    const QuantizedMemory memory(n, weight.d_in);
-    const QuantizedRows rows = memory.rows();
+//
+// product: as one_panel_product, of `some` rows from row i on and panel p; fetch: whether to fetch panel `next` from
+// memory. begin(team): what each thread does first.
+template <class Begin, class Product>
+static void product_continuations(const Weight& weight, int64_t n, int64_t rows_at_a_time, Continuations& wanted,
+                                  double* values, int64_t* indices, Begin begin, Product product) {
+    constexpr int64_t PANELS = 16;
+    const int64_t n_pieces = (n_panels(weight) + PANELS - 1) / PANELS;
     wanted.begin(n_pieces);
     parallel([&](Team& team) {
         Scratch scratch;
-        float *const z = scratch.take((ROWS + 1) * PANELS * PANEL), *const tops = z + ROWS * PANELS * PANEL;
-        const int64_t ahead = team.size * PANELS;
-        team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
+        float* const z = scratch.take((rows_at_a_time + 1) * PANELS * PANEL);
+        float* const tops = z + rows_at_a_time * PANELS * PANEL;
+        [[maybe_unused]] const auto registers = begin(team);
         team.share(n_pieces, 1, [&](int64_t piece) {
             const int64_t first = piece * PANELS, end = std::min(first + PANELS, n_panels(weight));
             const int64_t count = std::min(end * PANEL, weight.d_out) - first * PANEL;
-            for (int64_t i = 0; i < n; i += ROWS) {
-                const int64_t some = std::min(ROWS, n - i);
+            for (int64_t i = 0; i < n; i += rows_at_a_time) {
+                const int64_t some = std::min(rows_at_a_time, n - i);
                 for (int64_t p = first; p < end; p++) {
-                    // Every block of rows prefetches some panels of the piece that this thread will probably take next.
-                    const bool fetch = (p - first) * n / PANELS / ROWS * ROWS == i;
-                    const Int8Panel panel = int8_panel_of(weight, p, fetch ? p + ahead : n_panels(weight), false);
-                    int8_panel_product(rows.numbers + i * in_fours(weight.d_in), rows.steps + i, panel,
-                                       z + (p - first) * PANEL, some, PANELS * PANEL);
+                    // Every block of rows fetches some panels of the piece that this thread will probably take next.
+                    const bool fetch = (p - first) * n / PANELS / rows_at_a_time * rows_at_a_time == i;
+                    const int64_t next = fetch ? p + team.size * PANELS : n_panels(weight);
+                    product(i, some, p, next, z + (p - first) * PANEL, PANELS * PANEL);
                 }
                 for (int64_t r = 0; r < some; r++)
                     wanted.take(z + r * PANELS * PANEL, tops, i + r, piece, first * PANEL, count);
@@ -185,6 +183,33 @@ static void int8_best_continuations(const T* x, const Weight& weight, Continuati
         });
     });
     wanted.finish(values, indices);
+}
+
+template <class T>
+static void int8_best_continuations(const T* x, const Weight& weight, Continuations& wanted, double* values,
+                                    int64_t* indices) {
+    const int64_t n = wanted.n_rows, bytes = in_fours(weight.d_in);
+    const QuantizedMemory memory(n, weight.d_in);
+    const QuantizedRows rows = memory.rows();
+    product_continuations(
+        weight, n, ByteTiles::allowed() ? 32 : 12, wanted, values, indices,
+        [&](Team& team) {
+            team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
+            return std::make_unique<ByteTiles>();
+        },
+        [&](int64_t i, int64_t some, int64_t p, int64_t next, float* z, int64_t z_ld) {
+            const Int8Panel panel = int8_panel_of(weight, p, next, false);
+            int8_panel_product(rows.numbers + i * bytes, rows.steps + i, panel, z, some, z_ld);
+        });
+}
+
+[[maybe_unused]] static void fp32_best_continuations(const float* x, const Weight& weight, Continuations& wanted,
+                                                     double* values, int64_t* indices) {
+    product_continuations(
+        weight, wanted.n_rows, 12, wanted, values, indices, [](Team&) { return 0; },
+        [&](int64_t i, int64_t some, int64_t p, int64_t, float* z, int64_t z_ld) {
+            one_panel_product(x + i * weight.d_in, weight, p, z, z_ld, some, false);
+        });
 }
 
 }  // namespace heed

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "products.h"
 
 namespace heed {
@@ -69,11 +71,75 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     return i;
 }
 
+// A thread's tiles for 8-bit products, if the processor has them and the system allows them: one object per thread and
+// parallel region.
+struct ByteTiles {
+    static constexpr int64_t DEPTH = 64;  // numbers of a sum that a tile holds
+    static bool allowed() {
+        static const bool yes = HAS_TILES && tiles_allowed();
+        return yes;
+    }
+    std::optional<Tiles> tiles;
+    ByteTiles() {
+        if (allowed()) tiles.emplace();
+    }
+};
+
+// 32 rows by one panel at a time, in four tiles of sums, and 16 rows in two; fewer rows are left to int8_rows, whose
+// results are the same. A tile takes the weights as they are packed for int8_rows.
+template <int BLOCKS, class U>
+static inline int64_t int8_tile_rows(int64_t i, const uint8_t* q, const float* steps, const Int8Panel& w, U* y,
+                                     int64_t n, int64_t d_out) {
+    constexpr int64_t ROWS = 16 * BLOCKS;
+    int32_t sums[ROWS * PANEL];
+    for (; i + ROWS <= n; i += ROWS) {
+        const int64_t share = (w.d_in * PANEL * ROWS + n - 1) / n;
+        if (w.next)
+            for (int64_t at = 0; at < share; at += 64) __builtin_prefetch(w.next + i * share / ROWS + at, 0, 2);
+        const uint8_t* const x = q + i * w.d_in;
+        zero_tile<0>();
+        zero_tile<1>();
+        if (BLOCKS == 2) {
+            zero_tile<2>();
+            zero_tile<3>();
+        }
+        compiler_barrier();
+        for (int64_t l = 0; l < w.d_in; l += ByteTiles::DEPTH) {
+            load_tile<6>(w.weights + l * PANEL, 4 * PANEL);
+            load_tile<7>(w.weights + l * PANEL + 64, 4 * PANEL);
+            load_tile<4>(x + l, w.d_in);
+            add_byte_tile_products<0, 4, 6>();
+            add_byte_tile_products<1, 4, 7>();
+            if (BLOCKS == 2) {
+                load_tile<5>(x + 16 * w.d_in + l, w.d_in);
+                add_byte_tile_products<2, 5, 6>();
+                add_byte_tile_products<3, 5, 7>();
+            }
+        }
+        store_tile<0>(sums, 4 * PANEL);
+        store_tile<1>(sums + LANES, 4 * PANEL);
+        if (BLOCKS == 2) {
+            store_tile<2>(sums + 16 * PANEL, 4 * PANEL);
+            store_tile<3>(sums + 16 * PANEL + LANES, 4 * PANEL);
+        }
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t from = 0; from < PANEL; from += LANES)
+                finish_int8_sums(load_as<Ints>(sums + r * PANEL + from) + load_as<Ints>(w.offsets + from), steps[i + r],
+                                 w, from, y + (i + r) * d_out);
+    }
+    return i;
+}
+
 // All n rows by one panel; y has this many columns.
 template <class U>
 static inline void int8_panel_product(const uint8_t* q, const float* steps, const Int8Panel& w, U* y, int64_t n,
                                       int64_t d_out) {
-    int64_t i = int8_rows(std::make_index_sequence<12>(), 0, q, steps, w, y, n, d_out);
+    int64_t i = 0;
+    if (ByteTiles::allowed() && w.d_in % ByteTiles::DEPTH == 0) {
+        i = int8_tile_rows<2>(i, q, steps, w, y, n, d_out);
+        i = int8_tile_rows<1>(i, q, steps, w, y, n, d_out);
+    }
+    i = int8_rows(std::make_index_sequence<12>(), i, q, steps, w, y, n, d_out);
     i = int8_rows(std::make_index_sequence<4>(), i, q, steps, w, y, n, d_out);
     int8_rows(std::make_index_sequence<1>(), i, q, steps, w, y, n, d_out);
 }
@@ -126,6 +192,7 @@ static void int8_product(const T* x, const Weight& weight, U* y, int64_t n, bool
     const QuantizedMemory memory(n, weight.d_in);
     const QuantizedRows rows = memory.rows();
     parallel([&](Team& team) {
+        const ByteTiles tiles;
         team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
         int8_product(rows, weight, y, n, relu, team);
     });

@@ -111,11 +111,11 @@ HEED_DECLARE(heed::bf16, bf16)
 
 // The same product in float.
 HEED_EXPORT void panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
-// best_continuations of the logits x · Wᵀ, which are never all kept. Only if has_int8().
-HEED_EXPORT void int8_best_continuations_float(const float* x, const heed::Weight* weight, const int64_t* rows,
-                                               const double* log_probs, const int64_t* required, const uint8_t* never,
-                                               const uint8_t* may_end, double* values, int64_t* indices, int64_t n_rows,
-                                               int64_t n_sentences, int64_t beam, int64_t eos, int64_t k);
+// best_continuations of the logits x · Wᵀ, which are never all kept. 8-bit weights only if has_int8().
+HEED_EXPORT void product_continuations_float(const float* x, const heed::Weight* weight, const int64_t* rows,
+                                             const double* log_probs, const int64_t* required, const uint8_t* never,
+                                             const uint8_t* may_end, double* values, int64_t* indices, int64_t n_rows,
+                                             int64_t n_sentences, int64_t beam, int64_t eos, int64_t k);
 // x (n_rows, d_model): what the last layer makes of each row. bf16: products in 8-bit integers, only if has_int8().
 HEED_EXPORT void decoder_step_float(const heed::Step<float>* step, float* x);
 HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x);

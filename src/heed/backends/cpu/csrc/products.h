@@ -71,26 +71,30 @@ static inline int64_t panel_rows(int64_t i, const float* x, const float* panel, 
     for (; i + ROWS <= n; i += ROWS) {
         block_product<ROWS, 2>(x + i * d_in, d_in, 1, panel, PANEL, tile, PANEL, d_in);
         for (int64_t r = 0; r < ROWS; r++)
-            for (int64_t j = 0; j < width; j++) {
-                const float sum = tile[r * PANEL + j] + bias[j];
-                y[(i + r) * d_out + j] = relu && sum < 0 ? 0 : sum;
+            for (int64_t j = 0; j < PANEL; j += LANES) {
+                Floats sum = load(tile + r * PANEL + j) + load(bias + j);
+                if (relu) sum = larger(Floats{}, sum);  // in this order NaN stays NaN
+                store_first(sum, y + (i + r) * d_out + j, std::max(int64_t(0), width - j));
             }
     }
     return i;
 }
 
+// Panel p's columns of x (n, d_in) · Wᵀ + bias, then ReLU if asked for, for all n rows; y has rows of y_ld numbers.
+static inline void one_panel_product(const float* x, const Weight& weight, int64_t p, float* y, int64_t y_ld, int64_t n,
+                                     bool relu) {
+    const int64_t d_in = weight.d_in, width = std::min(PANEL, weight.d_out - p * PANEL);
+    const float *panel = static_cast<const float*>(weight.panels) + p * d_in * PANEL, *bias = weight.bias + p * PANEL;
+    int64_t i = panel_rows<12>(0, x, panel, bias, y, n, d_in, y_ld, width, relu);
+    i = panel_rows<4>(i, x, panel, bias, y, n, d_in, y_ld, width, relu);
+    panel_rows<1>(i, x, panel, bias, y, n, d_in, y_ld, width, relu);
+}
+
 // y (n, d_out) = x (n, d_in) · Wᵀ + bias, then ReLU if asked for.
 [[maybe_unused]] static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu,
                                            Team& team) {
-    const int64_t d_in = weight.d_in, d_out = weight.d_out;
-    share_panels(team, weight, [&](int64_t p) {
-        const float *panel = static_cast<const float*>(weight.panels) + p * d_in * PANEL, *b = weight.bias + p * PANEL;
-        const int64_t width = std::min(PANEL, d_out - p * PANEL);
-        float* const to = y + p * PANEL;
-        int64_t i = panel_rows<12>(0, x, panel, b, to, n, d_in, d_out, width, relu);
-        i = panel_rows<4>(i, x, panel, b, to, n, d_in, d_out, width, relu);
-        panel_rows<1>(i, x, panel, b, to, n, d_in, d_out, width, relu);
-    });
+    share_panels(team, weight,
+                 [&](int64_t p) { one_panel_product(x, weight, p, y + p * PANEL, weight.d_out, n, relu); });
 }
 
 }  // namespace heed

@@ -22,6 +22,33 @@ template <class X>
     return p * bit_cast<X>(as_bits(power + 127) << 23);  // for NaN any scale: p is NaN
 }
 
+// x in its first n lanes, `rest` in the others.
+static inline Floats first_lanes(Floats x, int64_t n, float rest) {
+    return n >= LANES ? x : select(lanes_below(n), x, Floats{} + rest);
+}
+
+// Σ e^(x - top) of n numbers below top, or equal to it: each to within 3e-7 of its value. 2^f is the polynomial of
+// degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7).
+static inline float sum_of_exponentials(const float* x, float top, int64_t n) {
+    const auto power = [=](Floats of) {
+        const Floats y = larger(Floats{} - 200.0f, (of - top) * 1.44269504089f);  // in this order NaN stays NaN
+        const Floats whole = rounded(y), f = y - whole;
+        Floats p = f * 1.3264727e-3f + 9.6715130e-3f;
+        p = p * f + 5.5507336e-2f;
+        p = p * f + 0.24022242f;
+        p = p * f + 0.69314700f;
+        return times_power_of_two(p * f + 1.0f, whole);
+    };
+    Floats a = {}, b = {};  // two chains: each sum waits for the one before
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        a += power(load(x + j));
+        b += power(load(x + j + LANES));
+    }
+    for (; j < n; j += LANES) a += first_lanes(power(load_first(x + j, n - j)), n - j, 0);
+    return folded(a + b, [](Floats one, Floats other) { return one + other; });
+}
+
 // The largest of n numbers. The compiler would take them one by one, for the sake of NaN, which the caller finds in
 // the sum.
 static inline float largest(const float* x, int64_t n) {
@@ -41,11 +68,6 @@ static inline float largest(const float* x, int64_t n) {
     }
     for (; j < n; j++) top = x[j] > top ? x[j] : top;
     return top;
-}
-
-// x in its first n lanes, `rest` in the others.
-static inline Floats first_lanes(Floats x, int64_t n, float rest) {
-    return n >= LANES ? x : select(lanes_below(n), x, Floats{} + rest);
 }
 
 // Turns the first n of ld scores, whole vectors, into softmax(scale · scores) without its division, the others into

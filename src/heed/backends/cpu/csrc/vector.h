@@ -25,7 +25,7 @@
 #  define HEED_AVX512_VNNI 1
 # endif
 # if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__AVX512BF16__) && \
-     defined(__linux__)  // Clang 14: AMXBF16
+     (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__linux__)  // Clang 14: AMXBF16, AMXINT8
 #  define HEED_AMX 1
 #  include <sys/syscall.h>
 #  include <unistd.h>
@@ -119,6 +119,27 @@ static inline Ints rounded_to_ints(Floats x) {
     Ints y;
     for (int i = 0; i < LANES; i++) y[i] = int32_t(std::lrint(x[i]));
     return y;
+#endif
+}
+
+// To the nearest whole number, ties to even.
+static inline Floats rounded(Floats x) {
+#if defined(HEED_AVX512)
+    return _mm512_maskz_roundscale_ps(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    Floats y;
+    for (int i = 0; i < LANES; i++) y[i] = std::nearbyint(x[i]);
+    return y;
+#endif
+}
+
+// x · 2^power of a whole power <= 0, for x near 1; 0, or nearly, where that is below 2^-126.
+static inline Floats times_power_of_two(Floats x, Floats power) {
+#if defined(HEED_AVX512)
+    return _mm512_maskz_scalef_ps(0xffff, x, power);
+#else
+    power = power < -126.0f ? Floats{} - 126.0f : power;
+    return x * bit_cast<Floats>(as_bits(truncated(power) + 127) << 23);
 #endif
 }
 
@@ -382,6 +403,11 @@ template <int SUM, int A, int B>
 [[gnu::always_inline]] static inline void add_tile_products() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
 }
+// SUM[m, n] += Σ a[m, 4k + i] · b[k, 4n + i] for i from 0 to 3: sums in 32 bits, a in bytes without sign, b with sign.
+template <int SUM, int A, int B>
+[[gnu::always_inline]] static inline void add_byte_tile_products() {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(A), "i"(B));
+}
 #else
 static inline bool tiles_allowed() { return HAS_TILES; }
 struct Tiles {
@@ -412,6 +438,14 @@ static inline void add_tile_products() {
     for (int m = 0; m < 16; m++) {
         Floats sum = bit_cast<Floats>(tile<SUM>().rows[m]);
         for (int k = 0; k < 16; k++) sum = add_pair_products(sum, Bits{} + tile<A>().rows[m][k], tile<B>().rows[k]);
+        tile<SUM>().rows[m] = bit_cast<Bits>(sum);
+    }
+}
+template <int SUM, int A, int B>
+static inline void add_byte_tile_products() {
+    for (int m = 0; m < 16; m++) {
+        Ints sum = bit_cast<Ints>(tile<SUM>().rows[m]);
+        for (int k = 0; k < 16; k++) add_byte_products(sum, Bits{} + tile<A>().rows[m][k], tile<B>().rows[k]);
         tile<SUM>().rows[m] = bit_cast<Bits>(sum);
     }
 }
