@@ -83,6 +83,7 @@ def attempt(act: Callable[[], object], *, stdin: bytes = b"", folder: Path) -> t
         status = 99
         try:
             signal.alarm(MOST_SECONDS)
+            torch.set_num_threads(1)  # an earlier test may have used more, which this process does not have
             resource.setrlimit(resource.RLIMIT_DATA, (2 * MOST_BYTES, 2 * MOST_BYTES))
             for number, name in enumerate(("in", "out", "err")):
                 os.dup2(os.open(folder / name, os.O_RDWR), number)

@@ -20,7 +20,7 @@ from tests.conftest import SPECIAL
 from torch import Tensor
 
 from heed.backends.base import FIRST_CAPACITY, backend_for
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_bf16, has_int8, library
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
 from heed.decoding.beam import Hypothesis, search
@@ -142,8 +142,10 @@ class Arithmetic:
 
 
 EXACT = Arithmetic()
-KERNELS = {  # of a search; between products in int8 its decoder computes in fp32
-    "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, encoder=to_bf16, decoder=to_bf16, kept=to_bf16),
+# Of a search: between products its decoder computes in fp32, in bf16 too where the processor multiplies that fast.
+BETWEEN_BF16 = unrounded if has_bf16() else to_bf16
+KERNELS = {
+    "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, encoder=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
     "int8": Arithmetic(factor=to_whole_steps, parameter=to_bf16, encoder=to_bf16, kept=to_bf16),
 }
 OPERATIONS = {  # PyTorch's, on a model in bf16

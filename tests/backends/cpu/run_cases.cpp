@@ -145,6 +145,7 @@ static const std::map<std::string, bool (*)(Case&)> kernels = {
     KERNELS(attend_to_source),
     KERNELS(best_continuations),
     KERNELS(int8_product),
+    KERNELS(bf16_product),
     KERNELS(decoder_step),
     KERNEL(panel_product_float),
     KERNEL(product_continuations_float),

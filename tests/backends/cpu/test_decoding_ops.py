@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.backends.cpu import decoding_ops, weights
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_bf16, has_int8, library
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
+needs_bf16 = pytest.mark.skipif(not has_bf16(), reason="no AVX-512 BF16")
+KINDS = ["Fp32Weight", pytest.param("Bf16Weight", marks=needs_bf16), pytest.param("Int8Weight", marks=needs_int8)]
+PRODUCTS = {
+    "Fp32Weight": weights.fp32_product,
+    "Bf16Weight": weights.bf16_product,
+    "Int8Weight": weights.int8_product,
+}
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
@@ -58,7 +65,26 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
         assert torch.equal(weights.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
 
 
-@pytest.mark.parametrize("kind", ["Fp32Weight", pytest.param("Int8Weight", marks=needs_int8)])
+@needs_bf16
+@given(
+    n=st.integers(1, 60),
+    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 32
+    d_out=st.integers(1, 100),
+    relu=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu):
+    torch.manual_seed(n * 7919 + d_in * 101 + d_out)
+    x, weight, bias = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
+    packed = weights.Bf16Weight(weight, bias)
+    expected = x.bfloat16().double() @ weight.bfloat16().double().T + bias.bfloat16()
+    expected = torch.relu(expected) if relu else expected
+    y = weights.bf16_product(x, packed, relu=relu)
+    torch.testing.assert_close(y.double(), expected, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(weights.bf16_product(x.bfloat16(), packed, relu=relu), y.bfloat16())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(
     n_sentences=st.integers(1, 9),
     beam=st.integers(1, 5),
@@ -81,7 +107,7 @@ def test_logits_that_never_exist_together_lead_to_the_same_continuations(
     x = x[active]
     arguments = (active, log_probs, required, never, torch.rand(n_sentences) < 0.5)
     lazy = decoding_ops.best_continuations(decoding_ops.ProductLogits(x, weight), *arguments, eos=2, k=2 * beam)
-    logits = (weights.fp32_product if kind == "Fp32Weight" else weights.int8_product)(x, weight)
+    logits = PRODUCTS[kind](x, weight)
     whole = decoding_ops.best_continuations(logits, *arguments, eos=2, k=2 * beam)
     assert torch.equal(lazy[1], whole[1])
     torch.testing.assert_close(lazy[0], whole[0], atol=1e-5, rtol=1e-5)  # sums of exponentials in another order
@@ -123,12 +149,12 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
         assert len(set(row[there].tolist())) == int(there.sum())
 
 
-@pytest.mark.parametrize("kind", ["Fp32Weight", pytest.param("Int8Weight", marks=needs_int8)])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pickled", [pickle.dumps, ForkingPickler.dumps])
 def test_a_packed_weight_can_be_pickled_and_stays_where_it_is(kind, pickled):
     torch.manual_seed(1)
     x, weight = torch.randn(3, 70), getattr(weights, kind)(torch.randn(50, 70), torch.randn(50))
-    product = weights.fp32_product if kind == "Fp32Weight" else weights.int8_product
+    product = PRODUCTS[kind]
     expected = product(x, weight)
     again = pickle.loads(pickled(weight))  # noqa: S301
     assert torch.equal(product(x, again), expected) and torch.equal(product(x, weight), expected)

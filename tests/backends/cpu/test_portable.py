@@ -221,18 +221,17 @@ def attention_cases(
     yield Case(f"attend_backward_{kind}", (q, k, v, dout, dq, dk, dv, shape))
 
 
-def packed_weight(draw: "Draw", d_in: int, d_out: int, *, int8: bool) -> Table:
+def packed_weight(draw: "Draw", d_in: int, d_out: int, dtype: torch.dtype) -> Table:
     panels = -(-d_out // 32)
     bias, steps = draw.numbers(torch.float32, panels * 32), draw.numbers(torch.float32, panels * 32).abs() / 1000
-    if not int8:
-        weights = draw.numbers(torch.float32, panels, d_in, 32) * d_in**-0.5
-        return structure(structures.Weight, panels=weights, offsets=None, steps=None, bias=bias, d_in=d_in, d_out=d_out)
+    sizes = {"d_in": d_in, "d_out": d_out, "number_bytes": dtype.itemsize}
+    if dtype != torch.int8:
+        shape = (panels, d_in, 32) if dtype == torch.float32 else (panels, -(-d_in // 2), 32, 2)
+        weights = draw.numbers(torch.float32, *shape) * d_in**-0.5
+        return structure(structures.Weight, panels=weights.to(dtype), offsets=None, steps=None, bias=bias, **sizes)
     numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-127, high=128)
     offsets = (-128 * numbers.sum(dim=(1, 3))).flatten().int()
-    return structure(
-        structures.Weight, panels=numbers.to(torch.int8), offsets=offsets, steps=steps, bias=bias, d_in=d_in,
-        d_out=d_out,
-    )  # fmt: skip
+    return structure(structures.Weight, panels=numbers.to(dtype), offsets=offsets, steps=steps, bias=bias, **sizes)
 
 
 def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int, int, int]) -> Iterator[Case]:
@@ -260,22 +259,22 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
     yield Case(f"attend_to_past_{kind}", (draw.numbers(dtype, n_rows, 2 * keys + values), cache, beams, out))
     yield Case(f"attend_to_source_{kind}", (draw.numbers(dtype, n_rows, keys), memories, beams, out))
 
-    def layer() -> Table:
+    def layer(products: torch.dtype) -> Table:
         cache, memories = caches()
         shapes = {"qkv": (d, 2 * keys + values), "self_out": (values, d), "query": (d, keys), "cross_out": (values, d)}
         shapes |= {"inner": (d, d_ff), "outer": (d_ff, d)}
-        int8 = dtype == torch.bfloat16
-        weights = {name: packed_weight(draw, *shape, int8=int8) for name, shape in shapes.items()}
+        weights = {name: packed_weight(draw, *shape, products) for name, shape in shapes.items()}
         parts = [f"{norm}_{part}" for norm in ("self", "cross", "feed_forward") for part in ("gain", "bias")]
         norms = {name: draw.numbers(dtype, d) for name in parts}
         return structure(structures.DecoderLayer, **weights, **norms, cache=cache, memories=memories)
 
-    step = structure(
-        structures.Step, layers=several([layer() for _ in range(n_layers)]), n_layers=n_layers, d_model=d, d_ff=d_ff,
-        beams=beams, tokens=draw.integers(n, low=0, high=vocab), embedding=draw.numbers(dtype, vocab, d),
-        positions=draw.numbers(dtype, capacity, d), scale=d**0.5, epsilon=1e-5,
-    )  # fmt: skip
-    yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
+    for products in (torch.float32,) if dtype == torch.float32 else (torch.bfloat16, torch.int8):
+        step = structure(
+            structures.Step, layers=several([layer(products) for _ in range(n_layers)]), n_layers=n_layers, d_model=d,
+            d_ff=d_ff, beams=beams, tokens=draw.integers(n, low=0, high=vocab), embedding=draw.numbers(dtype, vocab, d),
+            positions=draw.numbers(dtype, capacity, d), scale=d**0.5, epsilon=1e-5,
+        )  # fmt: skip
+        yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
 
 
 def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[Case]:
@@ -291,14 +290,20 @@ def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[
     sizes = (len(rows), n_sentences, beam)
     logits = draw.numbers(dtype, len(rows), vocab) * 3
     yield Case(f"best_continuations_{kind}", (logits, *account, *results, *sizes, vocab, eos, k))
-    x, y, weight = draw.numbers(dtype, 14, d), torch.zeros(14, 75, dtype=dtype), packed_weight(draw, d, 75, int8=True)
-    yield Case(f"int8_product_{kind}", (x, weight, y, 14, 1))
+    for name, products in (("int8", torch.int8), ("bf16", torch.bfloat16)):
+        x, y, weight = (
+            draw.numbers(dtype, 14, d),
+            torch.zeros(14, 75, dtype=dtype),
+            packed_weight(draw, d, 75, products),
+        )
+        yield Case(f"{name}_product_{kind}", (x, weight, y, 14, 1))
     if dtype == torch.float32:
-        weight = packed_weight(draw, d, vocab, int8=True)
         x = draw.numbers(dtype, len(rows), d)
-        yield Case("product_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
+        for products in (torch.float32, torch.bfloat16, torch.int8):
+            weight = packed_weight(draw, d, vocab, products)
+            yield Case("product_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
         y = torch.zeros(len(rows), 75)
-        yield Case("panel_product_float", (x, packed_weight(draw, d, 75, int8=False), y, len(rows), 0))
+        yield Case("panel_product_float", (x, packed_weight(draw, d, 75, torch.float32), y, len(rows), 0))
 
 
 def tile_cases(draw: "Draw") -> Iterator[Case]:

@@ -63,6 +63,7 @@ SIGNATURES = {
     "attend_to_source": [P, P, P, P],
     "best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N, N, N],
     "int8_product": [P, P, P, N, ctypes.c_int32],
+    "bf16_product": [P, P, P, N, ctypes.c_int32],
     "decoder_step": [P, P],
 }
 FP32_SIGNATURES = {  # for float alone
@@ -121,6 +122,11 @@ def _kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 def has_int8() -> bool:
     """Whether the kernels are at hand and the processor multiplies 8-bit integers in vectors (AVX-512 VNNI)."""
     return bool(getattr(library(), "has_int8", int)())
+
+
+def has_bf16() -> bool:
+    """Whether the kernels are at hand and the processor multiplies pairs of bf16 in vectors (AVX-512 BF16)."""
+    return bool(getattr(library(), "has_bf16", int)())
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from torch import Tensor
 from heed.backends.base import FIRST_CAPACITY
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, ProductLogits
-from heed.backends.cpu.weights import Fp32Linear, Int8Linear, PackedWeight
+from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear, PackedWeight
 from heed.model.transformer import DecoderLayer, Transformer
 
 # The most bytes of all caches together: of addresses, since memory that is never written is never taken.
@@ -89,7 +89,7 @@ class CpuSearchState:
         self._lengths += 1
         self._longest += 1
         output = self._model.output
-        if deferred and isinstance(output, (Fp32Linear, Int8Linear)):
+        if deferred and isinstance(output, (Fp32Linear, Bf16Linear, Int8Linear)):
             return ProductLogits(x, output.packed)
         return forward.linear(output, x)
 
@@ -169,7 +169,7 @@ def _fused_layers(model: Transformer) -> DecoderLayers | None:
         own, source, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
         weights: list[PackedWeight] = []
         for product in (own.qkv, own.out, source.q, source.out, feed_forward.inner, feed_forward.outer):
-            if not isinstance(product, (Fp32Linear, Int8Linear)):
+            if not isinstance(product, (Fp32Linear, Bf16Linear, Int8Linear)):
                 return None
             weights.append(product.packed)
         norms = (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)

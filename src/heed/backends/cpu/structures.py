@@ -21,7 +21,11 @@ Shape = _structure(
     ),
 )
 Weight = _structure(
-    "Weight", (*((name, P) for name in ("panels", "offsets", "steps", "bias")), ("d_in", N), ("d_out", N))
+    "Weight",
+    (
+        *((name, P) for name in ("panels", "offsets", "steps", "bias")),
+        *((name, N) for name in ("d_in", "d_out", "number_bytes")),
+    ),
 )
 Beams = _structure(
     "Beams",

@@ -3,7 +3,7 @@
 import ctypes
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from heed.backends.base import NO_INT8
 from heed.backends.cpu import structures
-from heed.backends.cpu.build import addresses, has_int8, kernel
+from heed.backends.cpu.build import addresses, has_bf16, has_int8, kernel
 from heed.errors import HeedError
-from heed.model.transformer import Transformer
+from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
@@ -34,7 +34,8 @@ class PackedWeight:
         panels, *quantized, bias = self._tensors
         offsets, steps = quantized or (None, None)
         return structures.Weight(
-            panels.data_ptr(), _address(offsets), _address(steps), bias.data_ptr(), self.d_in, self.d_out
+            *(panels.data_ptr(), _address(offsets), _address(steps), bias.data_ptr()),
+            *(self.d_in, self.d_out, panels.element_size()),
         )
 
     def __deepcopy__(self, memo: object) -> "PackedWeight":
@@ -61,6 +62,17 @@ class Fp32Weight(PackedWeight):
         if d_out % PANEL:
             panels[-1, :, : d_out % PANEL] = weight[n_whole * PANEL :].T
         super().__init__(d_in, d_out, panels, bias)
+
+
+class Bf16Weight(PackedWeight):
+    """In bf16, its bias too."""
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+        d_out, d_in = weight.shape
+        filled = F.pad(weight.bfloat16(), (0, -d_in % 2, 0, -d_out % PANEL))
+        panels = filled.view(-1, PANEL, filled.shape[1] // 2, 2).transpose(1, 2).contiguous()
+        bias = None if bias is None else bias.bfloat16()
+        super().__init__(d_in, d_out, panels.view(torch.int16), bias)  # numpy, which pickles weights, has no bf16
 
 
 class Int8Weight(PackedWeight):
@@ -91,6 +103,13 @@ def int8_product(
     return _product("int8_product", x, weight, relu)
 
 
+def bf16_product(
+    x: Float[Tensor, "*row d_in"], weight: Bf16Weight, *, relu: bool = False
+) -> Float[Tensor, "*row d_out"]:
+    """x · Wᵀ + bias, x rounded to bf16, sums in float."""
+    return _product("bf16_product", x, weight, relu)
+
+
 def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], weight.d_out)
@@ -111,14 +130,25 @@ class Fp32Linear(nn.Module):
 
 
 class Bf16Linear(nn.Module):
-    """An nn.Linear in bf16 by oneDNN, which puts the weight into its own order once instead of in every product."""
+    """An nn.Linear in bf16 by the kernels, for the few rows of a search's step."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.packed = Bf16Weight(linear.weight.detach(), linear.bias)
+
+    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
+        return bf16_product(x, self.packed)
+
+
+class Bf16SourceLinear(nn.Module):
+    """An nn.Linear in bf16 by oneDNN, for the many rows of sources: its weight is put into oneDNN's order once."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
         self.bias: Tensor | None = None if linear.bias is None else linear.bias.detach().bfloat16()
 
-    def __deepcopy__(self, memo: object) -> "Bf16Linear":
+    def __deepcopy__(self, memo: object) -> "Bf16SourceLinear":
         return self  # it never changes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,14 +189,18 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "int8": Int8Linear}
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if precision == "bf16" and has_bf16():
         kinds["bf16"] = Bf16Linear
-    if precision in kinds:
+    one_dnn = precision == "bf16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    decoder = cast(list[DecoderLayer], list(model.decoder))
+    of_sources = {*model.encoder.modules(), *(layer.cross_attention.kv for layer in decoder)}
+    if precision in kinds or one_dnn:
         # The map to logits, the largest, comes last, when the others have shrunk.
         for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
-                    setattr(module, name, kinds[precision](child))
+                    by_one_dnn = one_dnn and (child in of_sources or precision not in kinds)
+                    setattr(module, name, Bf16SourceLinear(child) if by_one_dnn else kinds[precision](child))
             _give_back_freed_memory()
     return model.to(dtype)
 

@@ -9,26 +9,41 @@
 
 namespace heed {
 
-// Products are in float with weights, keys and values in float, or in 8-bit integers with keys and values in bf16;
-// everything between them is float.
+// Products are in float with weights, keys and values in float, or in bf16 or 8-bit integers with keys and values in
+// bf16; everything between them is float. Memory holds the rows as the products read them; take(i, …) puts row i there.
 
 struct Fp32Products {
     using Stored = float;
-    struct Registers {
-        Registers() {}  // not trivial, so that the variable counts as used
+    struct Rows {};
+    struct Memory {
+        Memory(int64_t, int64_t) {}
+        Rows rows(int64_t) const { return {}; }
     };
-    explicit Fp32Products(QuantizedRows) {}
+    explicit Fp32Products(Rows) {}
     void take(int64_t, const float*, int64_t) const {}
     void product(const float* x, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
         panel_product(x, weight, y, n, relu, team);
     }
 };
 
+struct Bf16Products {
+    using Stored = bf16;
+    using Memory = Bf16Memory;
+    using Rows = Bf16Rows;
+    const Rows x;
+    explicit Bf16Products(Rows rows) : x(rows) {}
+    void take(int64_t i, const float* row, int64_t d_in) const { x.round(i, row, d_in); }
+    void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+        bf16_product(x, weight, y, n, relu, team);
+    }
+};
+
 struct Int8Products {
     using Stored = bf16;
-    using Registers = ByteTiles;
-    const QuantizedRows x;
-    explicit Int8Products(QuantizedRows memory) : x(memory) {}
+    using Memory = QuantizedMemory;
+    using Rows = QuantizedRows;
+    const Rows x;
+    explicit Int8Products(Rows rows) : x(rows) {}
     void take(int64_t i, const float* row, int64_t d_in) const { x.quantize(i, row, d_in); }
     void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
         int8_product(x, weight, y, n, relu, team);
@@ -37,20 +52,21 @@ struct Int8Products {
 
 // What the layers write to. Each row has its own part of each, whatever the width of the products that are stored
 // there.
+template <class Products>
 struct Workspace {
     float *x, *wide, *attended, *branch;
-    QuantizedRows quantized;
+    typename Products::Rows rows;
 };
 
 // Some rows through all layers, with a team of threads or by one alone.
 template <int D, class Products>
-static void run_layers(const Step<typename Products::Stored>& step, const Beams& beams, const Workspace& space,
-                       int64_t n, Team& team) {
+static void run_layers(const Step<typename Products::Stored>& step, const Beams& beams,
+                       const Workspace<Products>& space, int64_t n, Team& team) {
     using T = typename Products::Stored;
     const Heads& heads = beams.heads;
     const int64_t d = step.d_model, qkv_width = heads.keys() + heads.kv();
     float *const x = space.x, *const wide = space.wide, *const attended = space.attended, *const branch = space.branch;
-    const Products products(space.quantized);
+    const Products products(space.rows);
     Scratch scratch;
     const auto attend = [&](auto run) {
         team.split(n, [&](int64_t i) {
@@ -102,22 +118,19 @@ template <class Products>
 static void decoder_step(const Step<typename Products::Stored>& step, float* x) {
     const Heads& heads = step.beams.heads;
     const int64_t n = step.beams.n_rows, d = step.d_model;
-    const int64_t widest = std::max({step.d_ff, heads.keys() + heads.kv(), d}), bytes = in_fours(widest);
+    const int64_t widest = std::max({step.d_ff, heads.keys() + heads.kv(), d});
     const std::unique_ptr<float[]> memory(new float[size_t(n * (widest + heads.values() + d))]);
-    const QuantizedMemory quantized(n, widest);
+    const typename Products::Memory rows(n, widest);
     const auto space_from = [&](int64_t first) {
         float* const wide = memory.get();
         float *const attended = wide + n * widest, *const branch = attended + n * heads.values();
-        return Workspace{x + first * d,
-                         wide + first * widest,
-                         attended + first * heads.values(),
-                         branch + first * d,
-                         {quantized.numbers.get() + first * bytes, quantized.steps.get() + first}};
+        return Workspace<Products>{x + first * d, wide + first * widest, attended + first * heads.values(),
+                                   branch + first * d, rows.rows(first)};
     };
     with_width(heads.d_k, heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
         parallel([&](Team& team) {
-            const typename Products::Registers registers;
+            const SearchTiles tiles;
             // Where each thread has enough rows, it takes them through all layers without waiting for the others.
             if (n >= MIN_ROWS_PER_THREAD * team.size) {
                 const int64_t first = n * team.index / team.size, end = n * (team.index + 1) / team.size;
@@ -187,6 +200,9 @@ extern "C" {
  }                                                                                                                     \
  void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
   if constexpr (heed::HAS_INT8_DOT) heed::int8_product(x, *weight, y, n, relu);                                        \
+ }                                                                                                                     \
+ void bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
+  if constexpr (heed::HAS_BF16_DOT) heed::bf16_product(x, *weight, y, n, relu);                                        \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
@@ -200,17 +216,23 @@ void product_continuations_float(const float* x, const Weight* weight, const int
                                  int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t eos,
                                  int64_t k) {
     Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, weight->d_out, eos, k});
-    if (weight->offsets == nullptr) {
+    if (weight->number_bytes == 4) {
         heed::fp32_best_continuations(x, *weight, wanted, values, indices);
+    } else if (weight->number_bytes == 2) {
+        heed::bf16_best_continuations(x, *weight, wanted, values, indices);
     } else if constexpr (heed::HAS_INT8_DOT) {
         heed::int8_best_continuations(x, *weight, wanted, values, indices);
     }
 }
 void decoder_step_float(const heed::Step<float>* step, float* x) { heed::decoder_step<heed::Fp32Products>(*step, x); }
 void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
-    if constexpr (heed::HAS_INT8_DOT) heed::decoder_step<heed::Int8Products>(*step, x);
+    if (step->layers[0].qkv.number_bytes == 2)
+        heed::decoder_step<heed::Bf16Products>(*step, x);
+    else if constexpr (heed::HAS_INT8_DOT)
+        heed::decoder_step<heed::Int8Products>(*step, x);
 }
 int32_t has_int8() { return heed::HAS_INT8_DOT; }
+int32_t has_bf16() { return heed::HAS_BF16_DOT; }
 void decoding_structure_sizes(int64_t* sizes) {
     sizes[0] = sizeof(Weight);
     sizes[1] = sizeof(Beams);

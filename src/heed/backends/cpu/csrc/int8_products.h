@@ -42,8 +42,15 @@ template <class U>
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
-// As many rows at a time as there are indices R, which are written out so that every sum has its own register. They
-// also prefetch their share of the next panel: the weights are read once a step, from memory.
+// A block's share of fetching the next panel: the weights are read once a step, from memory.
+static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64_t rows, int64_t n) {
+    const int64_t share = (bytes * rows + n - 1) / n;
+    if (next)
+        for (int64_t at = 0; at < share; at += 64)
+            __builtin_prefetch(static_cast<const char*>(next) + i * share / rows + at, 0, 2);
+}
+
+// As many rows at a time as there are indices R, which are written out so that every sum has its own register.
 template <class U, size_t... R>
 static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
                                 const Int8Panel& w, U* y, int64_t n, int64_t d_out) {
@@ -51,9 +58,7 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     for (; i + rows <= n; i += rows) {
         Ints a[rows], b[rows];
         ((a[R] = load_as<Ints>(w.offsets), b[R] = load_as<Ints>(w.offsets + LANES)), ...);
-        const int64_t share = (w.d_in * PANEL * rows + n - 1) / n;
-        if (w.next)
-            for (int64_t at = 0; at < share; at += 64) __builtin_prefetch(w.next + i * share / rows + at, 0, 2);
+        fetch_share(w.next, w.d_in * PANEL, i, rows, n);
         const uint8_t* x = q + i * w.d_in;
         const int8_t* weights = w.weights;
         for (int64_t l = 0; l < w.d_in; l += 4, x += 4, weights += 4 * PANEL) {
@@ -71,16 +76,14 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     return i;
 }
 
-// A thread's tiles for 8-bit products, if the processor has them and the system allows them: one object per thread and
-// parallel region.
-struct ByteTiles {
-    static constexpr int64_t DEPTH = 64;  // numbers of a sum that a tile holds
+// A thread's tiles, if the processor has them and the system allows them: one object per thread and parallel region.
+struct SearchTiles {
     static bool allowed() {
         static const bool yes = HAS_TILES && tiles_allowed();
         return yes;
     }
     std::optional<Tiles> tiles;
-    ByteTiles() {
+    SearchTiles() {
         if (allowed()) tiles.emplace();
     }
 };
@@ -90,12 +93,10 @@ struct ByteTiles {
 template <int BLOCKS, class U>
 static inline int64_t int8_tile_rows(int64_t i, const uint8_t* q, const float* steps, const Int8Panel& w, U* y,
                                      int64_t n, int64_t d_out) {
-    constexpr int64_t ROWS = 16 * BLOCKS;
+    constexpr int64_t ROWS = 16 * BLOCKS, DEPTH = 64;
     int32_t sums[ROWS * PANEL];
     for (; i + ROWS <= n; i += ROWS) {
-        const int64_t share = (w.d_in * PANEL * ROWS + n - 1) / n;
-        if (w.next)
-            for (int64_t at = 0; at < share; at += 64) __builtin_prefetch(w.next + i * share / ROWS + at, 0, 2);
+        fetch_share(w.next, w.d_in * PANEL, i, ROWS, n);
         const uint8_t* const x = q + i * w.d_in;
         zero_tile<0>();
         zero_tile<1>();
@@ -104,7 +105,7 @@ static inline int64_t int8_tile_rows(int64_t i, const uint8_t* q, const float* s
             zero_tile<3>();
         }
         compiler_barrier();
-        for (int64_t l = 0; l < w.d_in; l += ByteTiles::DEPTH) {
+        for (int64_t l = 0; l < w.d_in; l += DEPTH) {
             load_tile<6>(w.weights + l * PANEL, 4 * PANEL);
             load_tile<7>(w.weights + l * PANEL + 64, 4 * PANEL);
             load_tile<4>(x + l, w.d_in);
@@ -135,7 +136,7 @@ template <class U>
 static inline void int8_panel_product(const uint8_t* q, const float* steps, const Int8Panel& w, U* y, int64_t n,
                                       int64_t d_out) {
     int64_t i = 0;
-    if (ByteTiles::allowed() && w.d_in % ByteTiles::DEPTH == 0) {
+    if (SearchTiles::allowed() && w.d_in % 64 == 0) {
         i = int8_tile_rows<2>(i, q, steps, w, y, n, d_out);
         i = int8_tile_rows<1>(i, q, steps, w, y, n, d_out);
     }
@@ -173,10 +174,11 @@ struct QuantizedRows {
 struct QuantizedMemory {
     std::unique_ptr<uint8_t[]> numbers;
     std::unique_ptr<float[]> steps;
+    int64_t widest;
 
     QuantizedMemory(int64_t n, int64_t d_in)
-        : numbers(new uint8_t[size_t(n * in_fours(d_in))]), steps(new float[size_t(n)]) {}
-    QuantizedRows rows() const { return {numbers.get(), steps.get()}; }
+        : numbers(new uint8_t[size_t(n * in_fours(d_in))]), steps(new float[size_t(n)]), widest(in_fours(d_in)) {}
+    QuantizedRows rows(int64_t first = 0) const { return {numbers.get() + first * widest, steps.get() + first}; }
 };
 
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
@@ -192,7 +194,7 @@ static void int8_product(const T* x, const Weight& weight, U* y, int64_t n, bool
     const QuantizedMemory memory(n, weight.d_in);
     const QuantizedRows rows = memory.rows();
     parallel([&](Team& team) {
-        const ByteTiles tiles;
+        const SearchTiles tiles;
         team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
         int8_product(rows, weight, y, n, relu, team);
     });

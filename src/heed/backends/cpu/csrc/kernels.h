@@ -21,12 +21,13 @@ struct Shape {
 };
 
 // A weight matrix (d_out, d_in) in panels of 32 outputs, padded with zeros, and its bias, padded too. Panels are
-// (panel, d_in, 32) in float, or (panel, d_in / 4, 32, 4) in 8-bit integers, which count steps of their output.
+// (panel, d_in, 32) in float, (panel, d_in / 2, 32, 2) in bf16, or (panel, d_in / 4, 32, 4) in 8-bit integers, which
+// count steps of their output.
 struct Weight {
     const void* panels;
     const int32_t* offsets;  // of 8-bit weights: -128 times the sum of each output's integers
     const float *steps, *bias;
-    int64_t d_in, d_out;
+    int64_t d_in, d_out, number_bytes;  // of a number in the panels: 4, 2 or 1
 };
 
 struct Heads {
@@ -102,8 +103,9 @@ extern "C" {
                                             const int64_t* required, const uint8_t* never, const uint8_t* may_end,  \
                                             double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences,  \
                                             int64_t beam, int64_t vocab, int64_t eos, int64_t k);                   \
- /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in). Only if has_int8(). */                                 \
- HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
+ /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16(). */ \
+ HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);       \
+ HEED_EXPORT void bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
 
 HEED_DECLARE(float, float)
 HEED_DECLARE(heed::bf16, bf16)
@@ -111,12 +113,13 @@ HEED_DECLARE(heed::bf16, bf16)
 
 // The same product in float.
 HEED_EXPORT void panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
-// best_continuations of the logits x · Wᵀ, which are never all kept. 8-bit weights only if has_int8().
+// best_continuations of the logits x · Wᵀ, which are never all kept.
 HEED_EXPORT void product_continuations_float(const float* x, const heed::Weight* weight, const int64_t* rows,
                                              const double* log_probs, const int64_t* required, const uint8_t* never,
                                              const uint8_t* may_end, double* values, int64_t* indices, int64_t n_rows,
                                              int64_t n_sentences, int64_t beam, int64_t eos, int64_t k);
-// x (n_rows, d_model): what the last layer makes of each row. bf16: products in 8-bit integers, only if has_int8().
+// x (n_rows, d_model): what the last layer makes of each row. bf16: keys, values and norms are, products are in what
+// the weights are in, bf16 or 8-bit integers.
 HEED_EXPORT void decoder_step_float(const heed::Step<float>* step, float* x);
 HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x);
 // c (m, n) = a (m, depth) · b (depth, n) + bias in bf16, or with `add` c += a · b, c in float. a is stored as (depth,
@@ -124,8 +127,9 @@ HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x)
 HEED_EXPORT void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
                               int64_t b_ld, int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld,
                               int64_t m, int64_t n, int64_t depth, int32_t add);
-// Whether the kernels for 8-bit integers, and for tiles, can be used.
+// Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
 HEED_EXPORT int32_t has_int8();
+HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);

@@ -1,0 +1,155 @@
+// Products with packed weights in bf16: each row of x is rounded to bf16, sums are in float.
+
+#pragma once
+
+#include "int8_products.h"
+
+namespace heed {
+
+static inline int64_t in_pairs(int64_t d_in) { return round_up(d_in, 2); }
+
+struct Bf16Panel {
+    const bf16 *weights, *next;  // next: the panel that will probably be read after this one, or null
+    const float* bias;
+    int64_t d_in, width;
+    bool relu;
+};
+
+static inline Bf16Panel bf16_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
+    const int64_t d_in = in_pairs(weight.d_in), first = p * PANEL;
+    const bf16* const weights = static_cast<const bf16*>(weight.panels);
+    return {weights + first * d_in,
+            next < n_panels(weight) ? weights + next * PANEL * d_in : nullptr,
+            weight.bias + first,
+            d_in,
+            std::min(PANEL, weight.d_out - first),
+            relu};
+}
+
+template <class U>
+[[gnu::always_inline]] static inline void finish_bf16_sums(Floats sum, const Bf16Panel& w, int64_t from, U* to) {
+    Floats y = sum + load(w.bias + from);
+    if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
+    store_first(y, to + from, std::max(int64_t(0), w.width - from));
+}
+
+// As many rows at a time as there are indices R.
+template <class U, size_t... R>
+static inline int64_t bf16_rows(std::index_sequence<R...>, int64_t i, const bf16* numbers, const Bf16Panel& w, U* y,
+                                int64_t n, int64_t y_ld) {
+    constexpr int64_t rows = sizeof...(R);
+    for (; i + rows <= n; i += rows) {
+        Floats a[rows], b[rows];
+        ((a[R] = Floats{}, b[R] = Floats{}), ...);
+        fetch_share(w.next, w.d_in * PANEL * 2, i, rows, n);
+        const bf16 *x = numbers + i * w.d_in, *weights = w.weights;
+        for (int64_t l = 0; l < w.d_in; l += 2, x += 2, weights += 2 * PANEL) {
+            const Bits w0 = load_as<Bits>(weights), w1 = load_as<Bits>(weights + 32);
+            const auto add = [&](Floats& sum0, Floats& sum1, const bf16* two) {
+                const Bits pair = broadcast_pair(two);
+                sum0 = add_pair_products(sum0, pair, w0);
+                sum1 = add_pair_products(sum1, pair, w1);
+            };
+            (add(a[R], b[R], x + int64_t(R) * w.d_in), ...);
+        }
+        (finish_bf16_sums(a[R], w, 0, y + (i + int64_t(R)) * y_ld), ...);
+        (finish_bf16_sums(b[R], w, LANES, y + (i + int64_t(R)) * y_ld), ...);
+    }
+    return i;
+}
+
+// 32 rows at a time in four tiles of sums, and 16 rows in two.
+template <int BLOCKS, class U>
+static inline int64_t bf16_tile_rows(int64_t i, const bf16* numbers, const Bf16Panel& w, U* y, int64_t n,
+                                     int64_t y_ld) {
+    constexpr int64_t ROWS = 16 * BLOCKS, DEPTH = 32;
+    float sums[ROWS * PANEL];
+    for (; i + ROWS <= n; i += ROWS) {
+        fetch_share(w.next, w.d_in * PANEL * 2, i, ROWS, n);
+        const bf16* const x = numbers + i * w.d_in;
+        const int64_t stride = w.d_in * 2;
+        zero_tile<0>();
+        zero_tile<1>();
+        if (BLOCKS == 2) {
+            zero_tile<2>();
+            zero_tile<3>();
+        }
+        compiler_barrier();
+        for (int64_t l = 0; l < w.d_in; l += DEPTH) {
+            load_tile<6>(w.weights + l * PANEL, 4 * PANEL);
+            load_tile<7>(w.weights + l * PANEL + 32, 4 * PANEL);
+            load_tile<4>(x + l, stride);
+            add_tile_products<0, 4, 6>();
+            add_tile_products<1, 4, 7>();
+            if (BLOCKS == 2) {
+                load_tile<5>(x + 16 * w.d_in + l, stride);
+                add_tile_products<2, 5, 6>();
+                add_tile_products<3, 5, 7>();
+            }
+        }
+        store_tile<0>(sums, 4 * PANEL);
+        store_tile<1>(sums + LANES, 4 * PANEL);
+        if (BLOCKS == 2) {
+            store_tile<2>(sums + 16 * PANEL, 4 * PANEL);
+            store_tile<3>(sums + 16 * PANEL + LANES, 4 * PANEL);
+        }
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t from = 0; from < PANEL; from += LANES)
+                finish_bf16_sums(load(sums + r * PANEL + from), w, from, y + (i + r) * y_ld);
+    }
+    return i;
+}
+
+// All n rows by one panel; y has rows of y_ld numbers.
+template <class U>
+static inline void bf16_panel_product(const bf16* numbers, const Bf16Panel& w, U* y, int64_t n, int64_t y_ld) {
+    int64_t i = 0;
+    if (SearchTiles::allowed() && w.d_in % 32 == 0) {
+        i = bf16_tile_rows<2>(i, numbers, w, y, n, y_ld);
+        i = bf16_tile_rows<1>(i, numbers, w, y, n, y_ld);
+    }
+    i = bf16_rows(std::make_index_sequence<12>(), i, numbers, w, y, n, y_ld);
+    i = bf16_rows(std::make_index_sequence<4>(), i, numbers, w, y, n, y_ld);
+    bf16_rows(std::make_index_sequence<1>(), i, numbers, w, y, n, y_ld);
+}
+
+// Rows rounded to bf16, in memory of the caller's.
+struct Bf16Rows {
+    bf16* numbers;
+
+    template <class T>
+    void round(int64_t i, const T* row, int64_t d_in) const {
+        bf16* const to = numbers + i * in_pairs(d_in);
+        for (int64_t j = 0; j < d_in; j += LANES) store_first(load_first(row + j, d_in - j), to + j, d_in - j);
+        if (d_in % 2) put(0.0f, to[d_in]);
+    }
+};
+
+struct Bf16Memory {
+    std::unique_ptr<bf16[]> numbers;
+    int64_t widest;
+
+    Bf16Memory(int64_t n, int64_t d_in) : numbers(new bf16[size_t(n * in_pairs(d_in))]), widest(in_pairs(d_in)) {}
+    Bf16Rows rows(int64_t first = 0) const { return {numbers.get() + first * widest}; }
+};
+
+// y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
+template <class U>
+static void bf16_product(const Bf16Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
+    share_panels(team, weight, [&](int64_t p) {
+        bf16_panel_product(x.numbers, bf16_panel_of(weight, p, p + 1, relu), y + p * PANEL, n, weight.d_out);
+    });
+}
+
+template <class T, class U>
+static void bf16_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
+    const Bf16Memory memory(n, weight.d_in);
+    const Bf16Rows rows = memory.rows();
+    parallel([&](Team& team) {
+        const SearchTiles tiles;
+        team.split(n, [&](int64_t i) { rows.round(i, x + i * weight.d_in, weight.d_in); });
+        bf16_product(rows, weight, y, n, relu, team);
+    });
+}
+
+}  // namespace heed
