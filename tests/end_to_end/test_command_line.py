@@ -95,10 +95,13 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
     assert shown.stdout.strip() == "[]"
 
 
-def test_bench_train_tells_speed_ceiling_and_memory(heed):
-    done = heed("bench", "train", "--preset", "tiny", "--vocab", 300, "--tokens", 256, "--dtype", "fp32", "--json")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bench_train_tells_speed_ceiling_and_memory(heed, workers):
+    shape = ["--preset", "tiny", "--vocab", 300, "--tokens", 256, "--dtype", "fp32", "--workers", workers]
+    done = heed("bench", "train", *shape, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
+    assert told["workers"] == workers
     assert (told["dtype"], told["device"], len(told["windows"])) == ("fp32", "cpu", 5)
     assert min(told["windows"]) <= told["target_tokens_per_second"] <= max(told["windows"])
     assert told["utilization"] == pytest.approx(told["model_flops_per_second"] / told["ceiling_flops_per_second"])

@@ -6,6 +6,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from heed.training.memory import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, train_step
 
+ALONE = Workers()
 N_WINDOWS = 5
 WINDOW_SECONDS = 3.0
 LEARNING_RATE = 1e-5  # of every step: small, so that random targets do no harm
@@ -43,6 +46,7 @@ class TrainingSpeed:
     ceiling_flops_per_second: float
     utilization: float
     peak_memory_bytes: int
+    workers: int
     dtype: str
     device: str
     parameters: int
@@ -54,11 +58,11 @@ class TrainingSpeed:
 
 
 def preset_shape(
-    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str
+    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str, n_workers: int = 1
 ) -> tuple[Architecture, TrainingSettings, int]:
     """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
 
-    Without `batch_tokens`, a step on a CPU is at most one micro-batch: more of them would only take longer.
+    Without `batch_tokens`, a step on a CPU is at most one micro-batch a worker: more of them would only take longer.
     """
     tables = read_preset(preset, where="--preset")
     arch, vocab_size = shape_of(tables, preset=preset, vocab_size=vocab_size)
@@ -66,7 +70,7 @@ def preset_shape(
     tokens = batch_tokens or settings.batch_tgt_tokens
     device = choose_machine().device
     if batch_tokens is None and device.type == "cpu":
-        tokens = min(tokens, micro_batch_tokens(device))
+        tokens = min(tokens, n_workers * micro_batch_tokens(device))
     changes = {"batch_src_tokens": tokens, "batch_tgt_tokens": tokens, "precision": precision}
     return arch, settings.model_copy(update=changes), vocab_size
 
@@ -78,21 +82,25 @@ def training_speed(
     vocab_size: int,
     device: str | None = None,
     n_windows: int = N_WINDOWS,
+    workers: Workers = ALONE,
 ) -> TrainingSpeed:
-    """Runs whole steps on random sentences and returns the median speed over `n_windows` windows after a warm-up."""
+    """Runs whole steps on random sentences and returns the median speed over `n_windows` windows after a warm-up.
+
+    workers: those that train together, of which this process is the first; the others call `join_training_speed`.
+    """
     machine = choose_machine(settings.precision, device=device)
-    torch.manual_seed(settings.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        loop = _TrainingLoop(arch, settings, vocab_size, machine, Path(folder) / "corpus")
+    with _training_loop(arch, settings, vocab_size, machine, workers) as loop:
         n_steps = loop.warm_up()
         windows = [loop.run(n_steps) for _ in range(n_windows)]
+        loop.end()
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
     )
-    ceiling = _matrix_product_ceiling(
-        arch, vocab_size, machine, n_src=n_src // n_micro_batches, n_tgt=n_tgt // n_micro_batches
-    )
+    with workers.all_threads():
+        ceiling = _matrix_product_ceiling(
+            arch, vocab_size, machine, n_src=n_src // n_micro_batches, n_tgt=n_tgt // n_micro_batches
+        )
     speed = statistics.median(window.n_tgt / window.seconds for window in windows)
     # The ceiling knows only products with weights, so attention's products and Adam are left out here too.
     flops_per_token = 3 * forward_flops(arch, vocab_size, Workload(n_src, n_tgt)) / n_tgt
@@ -104,11 +112,30 @@ def training_speed(
         ceiling_flops_per_second=ceiling,
         utilization=speed * flops_per_token / ceiling,
         peak_memory_bytes=peak,
+        workers=workers.n,
         dtype=machine.precision,
         device=str(machine.device),
         parameters=n_parameters(arch, vocab_size),
         windows=[window.n_tgt / window.seconds for window in windows],
     )
+
+
+def join_training_speed(
+    arch: Architecture, settings: TrainingSettings, *, vocab_size: int, device: str | None, workers: Workers
+) -> None:
+    """Runs the same steps as the first worker, until it ends."""
+    machine = choose_machine(settings.precision, device=device)
+    with _training_loop(arch, settings, vocab_size, machine, workers) as loop:
+        loop.follow()
+
+
+@contextmanager
+def _training_loop(
+    arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, workers: Workers
+) -> Iterator["_TrainingLoop"]:
+    torch.manual_seed(settings.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        yield _TrainingLoop(arch, settings, vocab_size, machine, workers, Path(folder) / "corpus")
 
 
 @dataclass(frozen=True)
@@ -122,8 +149,16 @@ class _Window:
 class _TrainingLoop:
     """A model that is trained on random sentences, epoch after epoch. The corpus must outlive it."""
 
-    def __init__(self, arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, corpus: Path):
-        self._settings, self._machine = settings, machine
+    def __init__(
+        self,
+        arch: Architecture,
+        settings: TrainingSettings,
+        vocab_size: int,
+        machine: Machine,
+        workers: Workers,
+        corpus: Path,
+    ):
+        self._settings, self._machine, self._workers = settings, machine, workers
         self._weights = MasterWeights(Transformer(arch, vocab_size), machine)
         self._optimizer = make_optimizer(self._weights.masters, settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
@@ -135,7 +170,7 @@ class _TrainingLoop:
             micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
             seed=1,
         )
-        probe = MemoryProbe(self._weights, self._optimizer, machine, Workers(), settings.label_smoothing)
+        probe = MemoryProbe(self._weights, self._optimizer, machine, workers, settings.label_smoothing)
         self._batches = probe.largest_fitting(batches)
         self._plans = itertools.chain.from_iterable(self._batches.plan(epoch) for epoch in itertools.count())
 
@@ -151,24 +186,39 @@ class _TrainingLoop:
         return n_steps
 
     def run(self, n_steps: int) -> _Window:
+        """Runs some steps, in all workers."""
+        return self._run(self._workers.broadcast(n_steps))
+
+    def follow(self) -> None:
+        """Runs as many steps as the first worker does, until it ends."""
+        while n_steps := self._workers.broadcast(0):
+            self._run(n_steps)
+
+    def end(self) -> None:
+        """Lets the other workers end."""
+        self._workers.broadcast(0)
+
+    def _run(self, n_steps: int) -> _Window:
         """Collates, computes gradients and updates: everything that a step of `heed train` does."""
         n_src = n_tgt = n_micro_batches = 0
         _synchronize(self._machine.device)
         started = time.perf_counter()
         for rows in itertools.islice(self._plans, n_steps):
-            micro_batches = [self._batches.collate(part) for part in rows]
+            shard = self._workers.shard(rows, merged=self._machine.device.type == "cpu")
+            work = self._batches.workload(rows)
             train_step(
                 self._weights,
                 self._optimizer,
-                micro_batches,
+                [self._batches.collate(part) for part in shard],
                 self._settings,
                 self._machine,
-                Workers(),
+                self._workers,
                 rate=LEARNING_RATE,
+                n_tgt_tokens=work.n_tgt,
             )
-            n_src += sum(int(batch.src_mask.sum()) for batch in micro_batches)
-            n_tgt += sum(batch.n_tgt_tokens for batch in micro_batches)
-            n_micro_batches += len(micro_batches)
+            n_src += work.n_src
+            n_tgt += work.n_tgt
+            n_micro_batches += len(rows)
         _synchronize(self._machine.device)
         return _Window(time.perf_counter() - started, n_src, n_tgt, n_micro_batches)
 

@@ -1,10 +1,11 @@
 """heed bench: training and decoding speed on this machine."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
-from heed.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json
+from heed.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
 from heed.errors import HeedError
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
@@ -21,16 +22,38 @@ def bench_train(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=64, help="Processes that train together, as heed train starts them for small models."),
+    ] = 1,
     device: Device = None,
     as_json: JSON = False,
 ) -> None:
     """Measure training: tokens a second, and the share of what this machine's matrix products reach."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
-    from heed.benchmark.training import preset_shape, training_speed
+    from heed.benchmark.training import join_training_speed, preset_shape, training_speed
+    from heed.runtime.device import choose_machine
+    from heed.training.distributed import join_workers, may_spawn, spawn_workers
 
-    arch, settings, vocab_size = preset_shape(preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype)
-    speed = training_speed(arch, settings, vocab_size=vocab_size, device=device)
+    arch, settings, vocab_size = preset_shape(
+        preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype, n_workers=workers
+    )
+    arguments = ["bench", "train", "--preset", preset, "--dtype", dtype, "--workers", str(workers)]
+    for name, value in (("--vocab", vocab), ("--tokens", tokens), ("--device", device)):
+        arguments += [] if value is None else [name, str(value)]
+    with ExitStack() as stack:
+        joined = join_workers(choose_machine(settings.precision, device=device).device)
+        if joined.n == 1 and workers > 1 and not may_spawn():
+            raise HeedError(
+                "--workers needs Linux, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY in the environment."
+            )
+        if joined.n == 1:
+            joined = stack.enter_context(spawn_workers(workers, arguments, report=say))
+        if not joined.first:
+            join_training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
+            return
+        speed = training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
     if as_json:
         print_json(speed.numbers())
         return
@@ -42,7 +65,8 @@ def bench_train(
         f"{speed.model_flops_per_second / 1e9:,.0f} GFLOP/s of the model, {speed.utilization:.0%} of the "
         f"{speed.ceiling_flops_per_second / 1e9:,.0f} that its matrix products reach alone"
     )
-    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
+    of_each = f" of each of {speed.workers} processes" if speed.workers > 1 else ""
+    print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak{of_each}")
 
 
 @bench_app.command("decode", epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
