@@ -115,7 +115,7 @@ def test_bench_train_tells_speed_ceiling_and_memory(heed, workers):
 
 def test_bench_decode_tells_speed_latency_and_memory(heed):
     shape = ["--preset", "tiny", "--vocab", 300, "--batch", 3, "--src-len", 6, "--tgt-len", 7, "--beam", 2]
-    done = heed("bench", "decode", *shape, "--json")
+    done = heed("bench", "decode", *shape, "--precision", "fp32", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["dtype"], told["device"], told["beam"], told["batch"]) == ("fp32", "cpu", 2, 3)
@@ -266,7 +266,9 @@ def test_only_models_of_one_vocabulary_are_joined(trained, heed, corpus):
 
 def test_a_closed_pipe_ends_translate_quietly(trained):
     model = trained / "runs" / "small" / "model"
-    command = f"yes seven | head -n 5000 | {sys.executable} -m heed translate {model} --beam 1 | head -n 1"
+    command = (
+        f"yes seven | head -n 5000 | {sys.executable} -m heed translate {model} --beam 1 --precision fp32 | head -n 1"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 

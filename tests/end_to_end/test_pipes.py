@@ -36,7 +36,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
 
 
 def start(verb: str, models: dict[str, Path], **options: int) -> subprocess.Popen:
-    command = [sys.executable, "-m", "heed", verb, str(models[verb])]
+    command = [sys.executable, "-m", "heed", verb, str(models[verb]), "--precision", "fp32"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(command, **pipes)
 
@@ -104,7 +104,18 @@ def test_a_line_without_end_is_one_error_and_takes_no_memory(models, verb):
         "status = subprocess.run(sys.argv[1:], stdin=open('/dev/zero', 'rb')).returncode; "
         "print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [sys.executable, "-c", program, sys.executable, "-m", "heed", verb, str(models[verb])]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        sys.executable,
+        "-m",
+        "heed",
+        verb,
+        str(models[verb]),
+        "--precision",
+        "fp32",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     status, peak = map(int, done.stdout.split())
     assert status == 1 and peak < 900 * 1024  # KiB; torch alone takes 250 MiB
@@ -113,7 +124,9 @@ def test_a_line_without_end_is_one_error_and_takes_no_memory(models, verb):
 
 
 def test_the_lines_before_one_that_is_too_long_are_translated(models, heed):
-    done = heed("translate", models["translate"], stdin="seven\n" + "x" * 2**20 + "y\n" + "dogs\n")
+    done = heed(
+        "translate", models["translate"], "--precision", "fp32", stdin="seven\n" + "x" * 2**20 + "y\n" + "dogs\n"
+    )
     assert_one_clear_line(done, "standard input, line 2: longer than")
     assert done.stdout.count("\n") == 1
 
@@ -131,7 +144,7 @@ def test_the_lines_before_one_that_is_too_long_are_translated(models, heed):
     ],
 )
 def test_standard_streams_that_are_closed_or_full_end_in_one_line_at_most(models, redirection, status, message):
-    command = f"echo seven | {sys.executable} -m heed translate {models['translate']} {redirection}"
+    command = f"echo seven | {sys.executable} -m heed translate {models['translate']} --precision fp32 {redirection}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == status
     assert done.stderr.startswith(message) and done.stderr.count("\n") == bool(message)

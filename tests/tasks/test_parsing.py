@@ -5,6 +5,7 @@ from tests.parsing.corpus import RECIPE, write_treebank
 
 from heed.data.lines import read_pairs
 from heed.errors import HeedError
+from heed.model_folder import load_model
 from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees
 from heed.parsing.trees import read_trees
@@ -65,12 +66,12 @@ def test_a_trained_parser_validates_and_evaluates_by_f1(parser_run):
     task = task_of(read_recipe(parser_run / "small.toml"))
     model_folder = parser_run / "runs/small/model"
     files = task.text_files(parser_run / "runs/small", directory=parser_run, mirror=None, report=pytest.fail)
-    parser = Parser.load(model_folder)
-    name, greedy_f1 = task.validator(files, parser.tokenizer, precision="fp32")(parser.models[0])
+    parser, loaded = Parser.load(model_folder), load_model(model_folder)
+    name, greedy_f1 = task.validator(files, loaded.tokenizer)(loaded.model)
     assert name == "f1" and greedy_f1 > 80
     reports: list[str] = []
     dev, test = task.evaluate(model_folder, files.evaluation_sets, title="average", report=reports.append)
-    assert reports == ["Parsing dev with the average.", "Parsing section23 with the average."]
+    assert reports == [f"Parsing {name} with the average in {parser.precision}." for name in ("dev", "section23")]
     assert (dev.n_lines, test.n_lines, dev.perplexity) == (20, 20, None)
     assert test.scores == parsing_scores(parser, gold_trees(files.tests["section23"][0]))
     assert test.scores["f1"].value >= test.scores["f1_of_all_gold"].value > 80

@@ -3,6 +3,7 @@
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -76,6 +77,22 @@ class Backend(Protocol):
         self, logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
     ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
         """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss."""
+
+    def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
+        """total += gradient, total in fp32."""
+
+    def adam_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Sequence[tuple[Tensor, Tensor]],
+        gradients: Float[Tensor, " weight"],
+        finite: Bool[Tensor, ""],
+    ) -> None:
+        """The optimizer's step, unless not finite; then the gradients are zero.
+
+        weights: pairs of a weight in fp32, which the optimizer updates, and its copy to compute with, which becomes
+        equal but for rounding; both may be one. gradients: the memory in which theirs lie.
+        """
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         """The precision in which a search is fastest on this device, and why; it costs no BLEU (docs/results.md)."""

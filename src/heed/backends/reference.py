@@ -1,5 +1,6 @@
 """The plain network, on any device: what every other backend must agree with."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -31,6 +32,24 @@ class ReferenceBackend:
         grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
         logits.copy_(grad)
         return loss, nll
+
+    def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
+        total.add_(gradient)
+
+    @torch.no_grad()
+    def adam_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Sequence[tuple[Tensor, Tensor]],
+        gradients: Tensor,
+        finite: Tensor,
+    ) -> None:
+        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused Adam then leaves the weights alone
+        optimizer.step()
+        gradients.zero_()
+        for master, copy in weights:
+            if copy is not master:
+                copy.copy_(master)
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if device.type == "cpu":

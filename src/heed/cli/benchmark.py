@@ -24,7 +24,7 @@ def bench_train(
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     workers: Annotated[
         int,
-        typer.Option(min=1, max=64, help="Processes that train together, as heed train starts them for small models."),
+        typer.Option(min=1, max=64, help="Processes that train together, as those that a small model is trained by."),
     ] = 1,
     device: Device = None,
     as_json: JSON = False,

@@ -39,6 +39,14 @@ Form = Annotated[
         help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
     ),
 ]
+EarlyStopping = Annotated[
+    bool | None,
+    typer.Option(
+        "--early-stopping/--exact",
+        help="End a line's search when --beam hypotheses have ended, or only when no other can score higher. Default: "
+        "the model's recipe.",
+    ),
+]
 Tokenize = Annotated[str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for tokenised text.")]
 
 
@@ -50,6 +58,7 @@ def translate(
     beam: Beam = None,
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
+    early_stopping: EarlyStopping = None,
     min_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that every translation has at least.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
     prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
@@ -91,6 +100,7 @@ def translate(
         length_penalty_form=_form(length_penalty_form),
         min_tokens=min_tokens,
         max_tokens=max_tokens,
+        early_stopping=early_stopping,
     )
     beam_size = translator.settings.beam_size
     if n_best > beam_size:
@@ -178,6 +188,7 @@ def evaluate(
     beam: Beam = None,
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
+    early_stopping: EarlyStopping = None,
     as_json: JSON = False,
     precision: Annotated[
         str,
@@ -214,6 +225,7 @@ def evaluate(
             beam_size=beam,
             length_penalty=length_penalty,
             length_penalty_form=_form(length_penalty_form),
+            early_stopping=early_stopping,
         )
         return evaluate_translations(translator, sources, references, name=str(src), tokenize=tokenization)
 

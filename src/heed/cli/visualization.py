@@ -36,7 +36,9 @@ def attention(
     if view not in VIEWS:
         raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
     check_target(out)
-    traced = trace(Translator.load(model, report=say), sentence, target=target, whole_words=whole_words)
+    traced = trace(
+        Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
+    )
     shown = traced.view(view)
     n_layers, n_heads = shown.weights.shape[:2]
     for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):

@@ -91,6 +91,7 @@ class Translator(PickledByValue):
         max_extra_tokens: int | None = None,
         max_tokens: int | None = None,
         min_tokens: int | None = None,
+        early_stopping: bool | None = None,
     ) -> "Translator":
         """The translator of a model folder, or of several, which decide together.
 
@@ -105,6 +106,7 @@ class Translator(PickledByValue):
             "max_extra_tokens": max_extra_tokens,
             "max_tokens": max_tokens,
             "min_tokens": min_tokens,
+            "early_stopping": early_stopping,
         }
         settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
         models = [folder.model for folder in loaded]

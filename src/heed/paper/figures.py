@@ -47,7 +47,7 @@ def figure(
     word = WORDS.get(number, "") if word is None else word
     if lower:
         text, word = text.lower(), word.lower()
-    attention = trace(Translator.load(model), text, whole_words=True).encoder
+    attention = trace(Translator.load(model, precision="fp32"), text, whole_words=True).encoder
     n_layers, n_heads = attention.weights.shape[:2]
     layer = max(0, n_layers - 2)
     all_heads = list(range(n_heads))
@@ -183,7 +183,7 @@ def first_sentences(src: Path, n_lines: int) -> list[str]:
 def heads_page(model: Path, src: Path, n_lines: int) -> Page:
     """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
     sentences = first_sentences(src, n_lines)
-    translator = Translator.load(model)
+    translator = Translator.load(model, precision="fp32")
     found = named_heads(translator, sentences)
     sample = trace(translator, _sample(sentences), whole_words=True)
     none = [what for what in KINDS if what not in {head.what for head in found}]

@@ -44,10 +44,10 @@ class MasterWeights:
     def __init__(self, model: Transformer, machine: Machine):
         self.masters = model.to(machine.device)
         self.model = model if machine.dtype == torch.float32 else copy.deepcopy(model).to(machine.dtype)
-        self._pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
-        sizes = [master.numel() for master, _ in self._pairs]
+        self.pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
+        sizes = [master.numel() for master, _ in self.pairs]
         self.sums = StepSums(sum(sizes), machine.device)
-        for (master, parameter), gradient in zip(self._pairs, self.sums.gradients.split(sizes), strict=True):
+        for (master, parameter), gradient in zip(self.pairs, self.sums.gradients.split(sizes), strict=True):
             master.grad = gradient.view_as(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
 
@@ -56,9 +56,10 @@ class MasterWeights:
         """Adds the copy's gradients to the masters'."""
         if self.model is self.masters:
             return
-        for master, parameter in self._pairs:
+        backend = backend_for(self.model)
+        for master, parameter in self.pairs:
             if parameter.grad is not None and master.grad is not None:
-                master.grad.add_(parameter.grad)
+                backend.add_gradient(parameter.grad, master.grad)
                 parameter.grad = None
 
     def zero_sums(self) -> None:
@@ -72,7 +73,7 @@ class MasterWeights:
     def publish(self) -> None:
         """Renews the copy from the masters."""
         if self.model is not self.masters:
-            for master, parameter in self._pairs:
+            for master, parameter in self.pairs:
                 parameter.copy_(master)
 
     def are_finite(self) -> bool:
@@ -171,10 +172,8 @@ def train_step(
         sums.gradients.mul_((settings.clip_norm / (norm + 1e-6)).clamp(max=1))
     for group in optimizer.param_groups:
         group["lr"] = rate
-    optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused Adam then leaves the weights alone
-    optimizer.step()
-    sums.buffer.zero_()
-    weights.publish()
+    backend_for(weights.model).adam_step(optimizer, weights.pairs, sums.gradients, finite)
+    sums.scalars.zero_()
     return result
 
 

@@ -334,3 +334,33 @@ def test_two_dropouts_differ():
     table, positions = torch.ones(20, 32), torch.zeros(1, 32)
     a, b = (training_ops.embed(ids, torch.zeros_like(ids), table, positions, scale=1.0, dropout=0.5) for _ in range(2))
     assert not torch.equal(a, b)
+
+
+@given(n=st.integers(1, 40_000), n_steps=st.integers(1, 4), in_bf16=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_adam_is_torchs_and_leaves_no_gradient(n, n_steps, in_bf16):
+    torch.manual_seed(n)
+    weight = torch.randn(n)
+    expected = torch.nn.Parameter(weight.clone())
+    optimizer = torch.optim.Adam([expected], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
+    mean, square, copy = torch.zeros(n), torch.zeros(n), weight.bfloat16() if in_bf16 else None
+    for step in range(1, n_steps + 1):
+        gradient = torch.randn(n) * 10.0 ** torch.randint(-6, 2, (n,))
+        expected.grad = gradient.clone()
+        optimizer.step()
+        training_ops.adam_step(
+            *(weight, mean, square, gradient, copy), step=step, rate=0.01, betas=(0.9, 0.98), epsilon=1e-9
+        )
+        assert not gradient.any()
+    state = optimizer.state[expected]
+    for ours, torchs in ((weight, expected.detach()), (mean, state["exp_avg"]), (square, state["exp_avg_sq"])):
+        torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-7)
+    assert copy is None or torch.equal(copy, weight.bfloat16())
+
+
+def test_a_gradient_in_bf16_is_added_in_fp32():
+    torch.manual_seed(1)
+    total, gradient = torch.randn(3, 7001), torch.randn(3, 7001).bfloat16()
+    expected = total + gradient.float()
+    training_ops.add_gradient(gradient, total)
+    assert torch.equal(total, expected)

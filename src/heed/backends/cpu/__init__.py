@@ -3,6 +3,9 @@
 With AMX the large matrix products of training are the kernels' as well.
 """
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -11,7 +14,7 @@ from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.decoding_ops import ProductLogits
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.backends.reference import ReferenceSearchState
+from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
@@ -33,6 +36,43 @@ class CpuBackend:
 
     def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
         return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)
+
+    def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
+        if gradient.dtype == torch.bfloat16:
+            training_ops.add_gradient(gradient.contiguous(), total)
+        else:
+            total.add_(gradient)
+
+    @torch.no_grad()
+    def adam_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Sequence[tuple[Tensor, Tensor]],
+        gradients: Tensor,
+        finite: Tensor,
+    ) -> None:
+        if type(optimizer) is not torch.optim.Adam:
+            ReferenceBackend().adam_step(optimizer, weights, gradients, finite)
+            return
+        if not finite:
+            gradients.zero_()
+            return
+        (group,) = optimizer.param_groups
+        for master, copy in weights:
+            state = optimizer.state[master]
+            if not state:  # as torch begins
+                state.update(
+                    step=torch.tensor(0.0), exp_avg=torch.zeros_like(master), exp_avg_sq=torch.zeros_like(master)
+                )
+            state["step"] += 1
+            training_ops.adam_step(
+                *(master, state["exp_avg"], state["exp_avg_sq"], cast(Tensor, master.grad)),
+                None if copy is master else copy,
+                step=int(state["step"]),
+                rate=group["lr"],
+                betas=group["betas"],
+                epsilon=group["eps"],
+            )
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if has_int8():

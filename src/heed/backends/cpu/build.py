@@ -70,6 +70,10 @@ FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
     "product_continuations": [P, P, P, P, P, P, P, P, P, N, N, N, N, N],
 }
+OTHER_SIGNATURES = {
+    "add_gradient": [P, P, N],
+    "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
+}
 STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],
     "decoding_structure_sizes": [structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step],
@@ -298,6 +302,9 @@ def _declare(library: ctypes.CDLL) -> None:
     exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
     exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
     for name, arguments in exported.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    for name, arguments in OTHER_SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.first_outside.argtypes, library.first_outside.restype = [P, N, N, N], N

@@ -4,6 +4,7 @@ Axes: token = real positions of packed sequences, d = width. Tensors are fp32 or
 """
 
 import ctypes
+import math
 from typing import Any
 
 import torch
@@ -59,6 +60,44 @@ def product(
         None if bias is None else at[3], at[2], out.stride(0), m, n, depth, add,
     )  # fmt: skip
     return out
+
+
+def add_gradient(gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
+    """total += gradient, one in bf16 and the other in fp32: PyTorch takes ten times as long."""
+    at = addresses(
+        "add_gradient",
+        gradient=(gradient, tuple(total.shape), torch.bfloat16),
+        total=(total, tuple(total.shape), torch.float32),
+    )
+    library().add_gradient(*at, total.numel())  # type: ignore[union-attr]  # a backend on the kernels calls this
+
+
+def adam_step(
+    weight: Float[Tensor, "*shape"],
+    mean: Float[Tensor, "*shape"],
+    square: Float[Tensor, "*shape"],
+    gradient: Float[Tensor, "*shape"],
+    copy: Float[Tensor, "*shape"] | None,
+    *,
+    step: int,
+    rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """Adam's step (Kingma & Ba, algorithm 1) in place, in one pass over memory.
+
+    Afterwards the gradient is zero, and the copy in bf16 is the weight's. step: which one this is, from 1 on.
+    """
+    shape = tuple(weight.shape)
+    tensors = {"weight": weight, "mean": mean, "square": square, "gradient": gradient}
+    wanted: dict[str, Wanted] = {name: (x, shape, torch.float32) for name, x in tensors.items()}
+    if copy is not None:
+        wanted["copy"] = (copy, shape, torch.bfloat16)
+    at = addresses("adam_step", **wanted)
+    library().adam_step(  # type: ignore[union-attr]
+        *at, *([None] if copy is None else []), weight.numel(),
+        rate / (1 - betas[0] ** step), math.sqrt(1 - betas[1] ** step), *betas, epsilon,
+    )  # fmt: skip
 
 
 def _tiled(x: Tensor) -> bool:

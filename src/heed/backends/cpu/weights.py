@@ -186,6 +186,8 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     """
     if precision == "int8" and not has_int8():
         raise HeedError(NO_INT8)
+    if any(isinstance(module, (Fp32Linear, Bf16Linear, Bf16SourceLinear, Int8Linear)) for module in model.modules()):
+        raise ValueError("the model is prepacked already; give the one it was made of.")
     model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "int8": Int8Linear}

@@ -127,6 +127,10 @@ HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x)
 HEED_EXPORT void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
                               int64_t b_ld, int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld,
                               int64_t m, int64_t n, int64_t depth, int32_t add);
+// sum += x of n numbers; Adam's step on n weights: see optimizer.h.
+HEED_EXPORT void add_gradient(const heed::bf16* x, float* sum, int64_t n);
+HEED_EXPORT void adam_step(float* weights, float* means, float* squares, float* gradients, heed::bf16* copy, int64_t n,
+                           float rate, float root, float beta1, float beta2, float epsilon);
 // Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
 HEED_EXPORT int32_t has_int8();
 HEED_EXPORT int32_t has_bf16();

@@ -4,6 +4,7 @@
 // Rows are tokens. The same call gives the same bits; another number of threads changes the order in which gradients of
 // biases and norms are summed, nothing else.
 
+#include "optimizer.h"
 #include "packed_attention.h"
 
 namespace heed {
@@ -235,6 +236,11 @@ HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
+void add_gradient(const heed::bf16* x, float* sum, int64_t n) { heed::add_gradient(x, sum, n); }
+void adam_step(float* weights, float* means, float* squares, float* gradients, heed::bf16* copy, int64_t n, float rate,
+               float root, float beta1, float beta2, float epsilon) {
+    heed::adam_step(weights, means, squares, gradients, copy, n, rate, root, beta1, beta2, epsilon);
+}
 void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(heed::Shape); }
 // The place of the first of n numbers that is below `least` or not below `end`, or -1.
 int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end) {

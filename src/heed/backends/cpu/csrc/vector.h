@@ -122,6 +122,15 @@ static inline Ints rounded_to_ints(Floats x) {
 #endif
 }
 
+static inline Floats square_root(Floats x) {
+#if defined(HEED_AVX512)
+    return _mm512_maskz_sqrt_ps(0xffff, x);
+#else
+    for (int i = 0; i < LANES; i++) x[i] = std::sqrt(x[i]);
+    return x;
+#endif
+}
+
 // To the nearest whole number, ties to even.
 static inline Floats rounded(Floats x) {
 #if defined(HEED_AVX512)
