@@ -195,13 +195,14 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
         kinds["bf16"] = Bf16Linear
     one_dnn = precision == "bf16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     decoder = cast(list[DecoderLayer], list(model.decoder))
-    of_sources = {*model.encoder.modules(), *(layer.cross_attention.kv for layer in decoder)}
+    # Their ids: a set of the modules would keep the weights that are to be freed.
+    of_sources = {id(x) for x in (*model.encoder.modules(), *(layer.cross_attention.kv for layer in decoder))}
     if precision in kinds or one_dnn:
         # The map to logits, the largest, comes last, when the others have shrunk.
         for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
-                    by_one_dnn = one_dnn and (child in of_sources or precision not in kinds)
+                    by_one_dnn = one_dnn and (id(child) in of_sources or precision not in kinds)
                     setattr(module, name, Bf16SourceLinear(child) if by_one_dnn else kinds[precision](child))
             _give_back_freed_memory()
     return model.to(dtype)
