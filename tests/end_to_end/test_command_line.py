@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import heed as library_of_heed
 from heed.backends.cpu.build import has_int8, library
 from heed.text.numbers import english, german, number_splits
 
@@ -98,7 +100,7 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bench_train_tells_speed_ceiling_and_memory(heed, workers):
     shape = ["--preset", "tiny", "--vocab", 300, "--tokens", 256, "--dtype", "fp32", "--workers", workers]
-    done = heed("bench", "train", *shape, "--json")
+    done = heed("bench", "train", *shape, "--json", env={"OMP_NUM_THREADS": "2"})
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["workers"] == workers
@@ -109,8 +111,8 @@ def test_bench_train_tells_speed_ceiling_and_memory(heed, workers):
     flops_a_token = told["model_flops_per_second"] / told["target_tokens_per_second"]
     assert 3 * told["parameters"] < flops_a_token < 9 * told["parameters"]
     assert told["peak_memory_bytes"] > 50e6 and told["step_seconds"] > 0 and told["source_tokens_per_second"] > 0
-    for wrong in (["--preset", "huge"], ["--dtype", "fp8"]):
-        assert_one_clear_line(heed("bench", "train", *wrong), wrong[1])
+    for wrong in (["--preset", "huge"], ["--dtype", "fp8"], ["--preset", "tiny", "--workers", "64"]):
+        assert_one_clear_line(heed("bench", "train", *wrong), wrong[-1])
 
 
 def test_bench_decode_tells_speed_latency_and_memory(heed):
@@ -271,6 +273,28 @@ def test_a_closed_pipe_ends_translate_quietly(trained):
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.stdout.count("\n") == 1 and done.stderr == ""
+
+
+def test_the_fastest_precision_is_taken_and_named_and_each_can_be_compared(trained, heed, tmp_path):
+    model = trained / "runs" / "small" / "model"
+    named = re.fullmatch(
+        r"Searching in (\w+), the fastest precision here \(.+\); for another, --precision .+\.\n",
+        heed("translate", model, stdin="twelve\n").stderr,
+    )
+    assert named and named[1] == library_of_heed.load(model).precision
+    (tmp_path / "s").write_text("twelve\nseven\n")
+    (tmp_path / "t").write_text("zwölf\nsieben\n", encoding="utf-8")
+    files = ["--src", tmp_path / "s", "--ref", tmp_path / "t"]
+    done = heed("evaluate", model, *files, "--precision", "all", "--json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    precisions = ["fp32", "bf16", "int8"] if has_int8() else ["fp32", "bf16"]
+    assert [result["precision"] for result in results] == precisions
+    assert all(result["lines"] == 2 and result["seconds"] > 0 and result["perplexity"] > 1 for result in results)
+    alone = json.loads(heed("evaluate", model, *files, "--precision", "fp32", "--json").stdout)
+    assert {**alone, "seconds": results[0]["seconds"]} == results[0]
+    table = heed("evaluate", model, *files, "--precision", "all").stdout.splitlines()
+    assert len(table) == 1 + len(results) and table[1].split()[:2] == ["fp32", f"{alone['bleu']:.2f}"]
 
 
 def test_score_gives_what_translate_found(trained, heed, tmp_path):

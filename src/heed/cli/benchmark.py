@@ -33,7 +33,7 @@ def bench_train(
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
     from heed.benchmark.training import join_training_speed, preset_shape, training_speed
-    from heed.runtime.device import choose_machine
+    from heed.runtime.device import choose_machine, n_threads
     from heed.training.distributed import join_workers, may_spawn, spawn_workers
 
     arch, settings, vocab_size = preset_shape(
@@ -47,6 +47,10 @@ def bench_train(
         if joined.n == 1 and workers > 1 and not may_spawn():
             raise HeedError(
                 "--workers needs Linux, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY in the environment."
+            )
+        if joined.n == 1 and n_threads() % workers:
+            raise HeedError(
+                f"--workers {workers}: the {n_threads()} thread(s) of this process (OMP_NUM_THREADS) cannot be shared evenly."
             )
         if joined.n == 1:
             joined = stack.enter_context(spawn_workers(workers, arguments, report=say))
