@@ -49,9 +49,7 @@ def bench_train(
                 "--workers needs Linux, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY in the environment."
             )
         if joined.n == 1 and n_threads() % workers:
-            raise HeedError(
-                f"--workers {workers}: the {n_threads()} thread(s) of this process (OMP_NUM_THREADS) cannot be shared evenly."
-            )
+            raise HeedError(f"--workers {workers}: they cannot share {n_threads()} thread(s) evenly (OMP_NUM_THREADS).")
         if joined.n == 1:
             joined = stack.enter_context(spawn_workers(workers, arguments, report=say))
         if not joined.first:
