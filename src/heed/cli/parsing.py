@@ -46,7 +46,7 @@ def parse(
         ),
     ] = 0.0,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object a line.")] = False,
-    precision: PrecisionOption = "auto",
+    precision: PrecisionOption = "fp32",
     device: Device = None,
 ) -> None:
     """Parse tokenised sentences of standard input, one per line, into trees over exactly their words, one per line."""

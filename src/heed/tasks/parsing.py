@@ -56,7 +56,7 @@ class ParsingTask:
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
 
         def validate(model: Transformer) -> tuple[str, float]:
-            parser = Parser(model, tokenizer, greedy, self.settings)
+            parser = Parser(model, tokenizer, greedy, self.settings, precision="auto")
             return "f1", parsing_scores(parser, gold)["f1_of_all_gold"].value
 
         return validate
