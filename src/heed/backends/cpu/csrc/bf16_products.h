@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "int8_products.h"
+#include "products.h"
 
 namespace heed {
 
@@ -58,41 +58,15 @@ static inline int64_t bf16_rows(std::index_sequence<R...>, int64_t i, const bf16
     return i;
 }
 
-// 32 rows at a time in four tiles of sums, and 16 rows in two.
+// 32 or 16 rows at a time by tiles.
 template <int BLOCKS, class U>
 static inline int64_t bf16_tile_rows(int64_t i, const bf16* numbers, const Bf16Panel& w, U* y, int64_t n,
                                      int64_t y_ld) {
-    constexpr int64_t ROWS = 16 * BLOCKS, DEPTH = 32;
+    constexpr int64_t ROWS = 16 * BLOCKS;
     float sums[ROWS * PANEL];
     for (; i + ROWS <= n; i += ROWS) {
         fetch_share(w.next, w.d_in * PANEL * 2, i, ROWS, n);
-        const bf16* const x = numbers + i * w.d_in;
-        const int64_t stride = w.d_in * 2;
-        zero_tile<0>();
-        zero_tile<1>();
-        if (BLOCKS == 2) {
-            zero_tile<2>();
-            zero_tile<3>();
-        }
-        compiler_barrier();
-        for (int64_t l = 0; l < w.d_in; l += DEPTH) {
-            load_tile<6>(w.weights + l * PANEL, 4 * PANEL);
-            load_tile<7>(w.weights + l * PANEL + 32, 4 * PANEL);
-            load_tile<4>(x + l, stride);
-            add_tile_products<0, 4, 6>();
-            add_tile_products<1, 4, 7>();
-            if (BLOCKS == 2) {
-                load_tile<5>(x + 16 * w.d_in + l, stride);
-                add_tile_products<2, 5, 6>();
-                add_tile_products<3, 5, 7>();
-            }
-        }
-        store_tile<0>(sums, 4 * PANEL);
-        store_tile<1>(sums + LANES, 4 * PANEL);
-        if (BLOCKS == 2) {
-            store_tile<2>(sums + 16 * PANEL, 4 * PANEL);
-            store_tile<3>(sums + 16 * PANEL + LANES, 4 * PANEL);
-        }
+        tile_sums<BLOCKS, false>(numbers + i * w.d_in, w.d_in * 2, w.weights, sums);
         for (int64_t r = 0; r < ROWS; r++)
             for (int64_t from = 0; from < PANEL; from += LANES)
                 finish_bf16_sums(load(sums + r * PANEL + from), w, from, y + (i + r) * y_ld);
@@ -104,7 +78,7 @@ static inline int64_t bf16_tile_rows(int64_t i, const bf16* numbers, const Bf16P
 template <class U>
 static inline void bf16_panel_product(const bf16* numbers, const Bf16Panel& w, U* y, int64_t n, int64_t y_ld) {
     int64_t i = 0;
-    if (SearchTiles::allowed() && w.d_in % 32 == 0) {
+    if (SearchTiles::take(w.d_in * 2)) {
         i = bf16_tile_rows<2>(i, numbers, w, y, n, y_ld);
         i = bf16_tile_rows<1>(i, numbers, w, y, n, y_ld);
     }

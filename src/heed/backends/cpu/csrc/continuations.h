@@ -4,6 +4,7 @@
 #pragma once
 
 #include "bf16_products.h"
+#include "int8_products.h"
 #include "row_math.h"
 
 namespace heed {

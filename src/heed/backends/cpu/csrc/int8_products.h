@@ -4,8 +4,6 @@
 
 #pragma once
 
-#include <optional>
-
 #include "products.h"
 
 namespace heed {
@@ -42,14 +40,6 @@ template <class U>
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
-// A block's share of fetching the next panel: the weights are read once a step, from memory.
-static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64_t rows, int64_t n) {
-    const int64_t share = (bytes * rows + n - 1) / n;
-    if (next)
-        for (int64_t at = 0; at < share; at += 64)
-            __builtin_prefetch(static_cast<const char*>(next) + i * share / rows + at, 0, 2);
-}
-
 // As many rows at a time as there are indices R, which are written out so that every sum has its own register.
 template <class U, size_t... R>
 static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
@@ -76,53 +66,15 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     return i;
 }
 
-// A thread's tiles, if the processor has them and the system allows them: one object per thread and parallel region.
-struct SearchTiles {
-    static bool allowed() {
-        static const bool yes = HAS_TILES && tiles_allowed();
-        return yes;
-    }
-    std::optional<Tiles> tiles;
-    SearchTiles() {
-        if (allowed()) tiles.emplace();
-    }
-};
-
-// 32 rows by one panel at a time, in four tiles of sums, and 16 rows in two; fewer rows are left to int8_rows, whose
-// results are the same. A tile takes the weights as they are packed for int8_rows.
+// 32 or 16 rows at a time by tiles; the results are those of int8_rows.
 template <int BLOCKS, class U>
 static inline int64_t int8_tile_rows(int64_t i, const uint8_t* q, const float* steps, const Int8Panel& w, U* y,
                                      int64_t n, int64_t d_out) {
-    constexpr int64_t ROWS = 16 * BLOCKS, DEPTH = 64;
+    constexpr int64_t ROWS = 16 * BLOCKS;
     int32_t sums[ROWS * PANEL];
     for (; i + ROWS <= n; i += ROWS) {
         fetch_share(w.next, w.d_in * PANEL, i, ROWS, n);
-        const uint8_t* const x = q + i * w.d_in;
-        zero_tile<0>();
-        zero_tile<1>();
-        if (BLOCKS == 2) {
-            zero_tile<2>();
-            zero_tile<3>();
-        }
-        compiler_barrier();
-        for (int64_t l = 0; l < w.d_in; l += DEPTH) {
-            load_tile<6>(w.weights + l * PANEL, 4 * PANEL);
-            load_tile<7>(w.weights + l * PANEL + 64, 4 * PANEL);
-            load_tile<4>(x + l, w.d_in);
-            add_byte_tile_products<0, 4, 6>();
-            add_byte_tile_products<1, 4, 7>();
-            if (BLOCKS == 2) {
-                load_tile<5>(x + 16 * w.d_in + l, w.d_in);
-                add_byte_tile_products<2, 5, 6>();
-                add_byte_tile_products<3, 5, 7>();
-            }
-        }
-        store_tile<0>(sums, 4 * PANEL);
-        store_tile<1>(sums + LANES, 4 * PANEL);
-        if (BLOCKS == 2) {
-            store_tile<2>(sums + 16 * PANEL, 4 * PANEL);
-            store_tile<3>(sums + 16 * PANEL + LANES, 4 * PANEL);
-        }
+        tile_sums<BLOCKS, true>(q + i * w.d_in, w.d_in, w.weights, sums);
         for (int64_t r = 0; r < ROWS; r++)
             for (int64_t from = 0; from < PANEL; from += LANES)
                 finish_int8_sums(load_as<Ints>(sums + r * PANEL + from) + load_as<Ints>(w.offsets + from), steps[i + r],
@@ -136,7 +88,7 @@ template <class U>
 static inline void int8_panel_product(const uint8_t* q, const float* steps, const Int8Panel& w, U* y, int64_t n,
                                       int64_t d_out) {
     int64_t i = 0;
-    if (SearchTiles::allowed() && w.d_in % 64 == 0) {
+    if (SearchTiles::take(w.d_in)) {
         i = int8_tile_rows<2>(i, q, steps, w, y, n, d_out);
         i = int8_tile_rows<1>(i, q, steps, w, y, n, d_out);
     }

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "kernels.h"
 #include "threads.h"
 
@@ -95,6 +97,70 @@ static inline void one_panel_product(const float* x, const Weight& weight, int64
                                            Team& team) {
     share_panels(team, weight,
                  [&](int64_t p) { one_panel_product(x, weight, p, y + p * PANEL, weight.d_out, n, relu); });
+}
+
+// A block's share of fetching the next panel: the weights are read once a step, from memory.
+static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64_t rows, int64_t n) {
+    const int64_t share = (bytes * rows + n - 1) / n;
+    if (next)
+        for (int64_t at = 0; at < share; at += 64)
+            __builtin_prefetch(static_cast<const char*>(next) + i * share / rows + at, 0, 2);
+}
+
+// A thread's tiles, if the processor has them and the system allows them: one object per thread and parallel region.
+struct SearchTiles {
+    static bool allowed() {
+        static const bool yes = HAS_TILES && tiles_allowed();
+        return yes;
+    }
+    // Whether they take rows of this many bytes: whole rows of tiles.
+    static bool take(int64_t row_bytes) { return allowed() && row_bytes % 64 == 0; }
+    std::optional<Tiles> tiles;
+    SearchTiles() {
+        if (allowed()) tiles.emplace();
+    }
+};
+
+template <bool INT8, int SUM, int A, int B>
+[[gnu::always_inline]] static inline void add_products_of_tiles() {
+    if constexpr (INT8)
+        add_byte_tile_products<SUM, A, B>();
+    else
+        add_tile_products<SUM, A, B>();
+}
+
+// sums (16 BLOCKS, PANEL) = rows of x by one panel, in 32-bit integers if INT8, or else in float. The panel is as the
+// products by vectors read it: a row of a tile holds four bytes of each of 16 outputs.
+template <int BLOCKS, bool INT8>
+static inline void tile_sums(const void* x, int64_t row_bytes, const void* panel, void* sums) {
+    const char *const rows = static_cast<const char*>(x), *const weights = static_cast<const char*>(panel);
+    char* const to = static_cast<char*>(sums);
+    constexpr int64_t PANEL_BYTES = 4 * PANEL;
+    zero_tile<0>();
+    zero_tile<1>();
+    if (BLOCKS == 2) {
+        zero_tile<2>();
+        zero_tile<3>();
+    }
+    compiler_barrier();
+    for (int64_t l = 0; l < row_bytes; l += 64) {
+        load_tile<6>(weights + l * PANEL, PANEL_BYTES);
+        load_tile<7>(weights + l * PANEL + 64, PANEL_BYTES);
+        load_tile<4>(rows + l, row_bytes);
+        add_products_of_tiles<INT8, 0, 4, 6>();
+        add_products_of_tiles<INT8, 1, 4, 7>();
+        if (BLOCKS == 2) {
+            load_tile<5>(rows + 16 * row_bytes + l, row_bytes);
+            add_products_of_tiles<INT8, 2, 5, 6>();
+            add_products_of_tiles<INT8, 3, 5, 7>();
+        }
+    }
+    store_tile<0>(to, PANEL_BYTES);
+    store_tile<1>(to + 64, PANEL_BYTES);
+    if (BLOCKS == 2) {
+        store_tile<2>(to + 16 * PANEL_BYTES, PANEL_BYTES);
+        store_tile<3>(to + 16 * PANEL_BYTES + 64, PANEL_BYTES);
+    }
 }
 
 }  // namespace heed
