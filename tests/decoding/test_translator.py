@@ -61,9 +61,10 @@ def test_a_stream_is_read_as_it_is_needed(translator):
     assert taken <= 256
 
 
-def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer, translator):
+def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer):
     lines: list[str] = []
-    patient = Translator(translator.models, number_tokenizer, DecodingSettings(beam_size=1, max_extra_tokens=0))
+    settings = DecodingSettings(beam_size=1, max_extra_tokens=0)
+    patient = Translator(random_model(len(number_tokenizer)), number_tokenizer, settings)
     patient.report = lines.append
     *_, translation = patient.translate(["one", " ", "seven " * 1200])
     assert lines == ["line 3: 1,201 tokens, translated in 3 pieces."]

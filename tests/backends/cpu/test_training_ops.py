@@ -354,7 +354,7 @@ def test_adam_is_torchs_and_leaves_no_gradient(n, n_steps, in_bf16):
         assert not gradient.any()
     state = optimizer.state[expected]
     for ours, torchs in ((weight, expected.detach()), (mean, state["exp_avg"]), (square, state["exp_avg_sq"])):
-        torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=5e-6)  # moments may cancel
     assert copy is None or torch.equal(copy, weight.bfloat16())
 
 
