@@ -18,10 +18,10 @@ from heed.training.memory import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
 from tests.conftest import SPECIAL
-from tests.gpu.emulation import EmulatedCuda, emulated_cuda
-from tests.gpu.real import RealCuda, real_cuda
+from tests.gpu.emulation import EmulatedCuda, WaitCounter, emulated_cuda
+from tests.gpu.real import real_cuda
 
-Gpu = Callable[[], AbstractContextManager[EmulatedCuda | RealCuda]]
+Gpu = Callable[[], AbstractContextManager[WaitCounter]]
 CPU = torch.device("cpu")
 VOCAB_SIZE = 50
 SETTINGS = TrainingSettings(batch_src_tokens=600, batch_tgt_tokens=600, micro_batch_tokens=300)
@@ -45,7 +45,7 @@ def gpu(request: pytest.FixtureRequest) -> Gpu:
 
 
 @pytest.fixture
-def cuda(gpu: Gpu) -> Iterator[EmulatedCuda | RealCuda]:
+def cuda(gpu: Gpu) -> Iterator[WaitCounter]:
     with gpu() as device:
         yield device
 

@@ -144,27 +144,16 @@ def _tensors(value: Any) -> list[Tensor]:
     return found
 
 
-class EmulatedCuda(TorchDispatchMode):
-    """The device: runs every operation of the block, and keeps account of it.
-
-    waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
-    name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
-    operation whose result has more bytes raises torch.OutOfMemoryError.
-    """
+class WaitCounter:
+    """Counts how often Heed's code waits for a device, by place."""
 
     def __init__(self, watched: Path) -> None:
-        super().__init__()
         self._watched = str(watched)
-        self.largest_allocation: float = MEMORY_BYTES
-        self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
-        self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
         self.forget()
 
     def forget(self) -> None:
-        """Starts the account anew."""
+        """Starts counting anew."""
         self.waits: Counter[Wait] = Counter()
-        self.operations: Counter[str] = Counter()
-        self.mask_operations: Counter[str] = Counter()
 
     def places(self) -> set[tuple[str, str]]:
         """(file, function) of all waits."""
@@ -178,6 +167,28 @@ class EmulatedCuda(TorchDispatchMode):
         if frame is not None:  # else a test looks at numbers
             file = Path(frame.f_code.co_filename).relative_to(self._watched).as_posix()
             self.waits[Wait(file, frame.f_code.co_qualname.partition(".<locals>")[0], cause)] += 1
+
+
+class EmulatedCuda(WaitCounter, TorchDispatchMode):
+    """The device: runs every operation of the block, and keeps account of it.
+
+    waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
+    name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
+    operation whose result has more bytes raises torch.OutOfMemoryError.
+    """
+
+    def __init__(self, watched: Path) -> None:
+        TorchDispatchMode.__init__(self)
+        WaitCounter.__init__(self, watched)
+        self.largest_allocation: float = MEMORY_BYTES
+        self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
+        self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
+
+    def forget(self) -> None:
+        """Starts counting anew, operations too."""
+        super().forget()
+        self.operations: Counter[str] = Counter()
+        self.mask_operations: Counter[str] = Counter()
 
     def arrive(self, n_sent: int) -> None:
         """The CPU has waited for the first `n_sent` copies."""

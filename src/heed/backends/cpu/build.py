@@ -124,12 +124,12 @@ def _kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 def has_int8() -> bool:
-    """Whether the kernels are at hand and the processor multiplies 8-bit integers in vectors (AVX-512 VNNI)."""
+    """Whether the kernels can be used and the processor has products of 8-bit integers (AVX-512 VNNI)."""
     return bool(getattr(library(), "has_int8", int)())
 
 
 def has_bf16() -> bool:
-    """Whether the kernels are at hand and the processor multiplies pairs of bf16 in vectors (AVX-512 BF16)."""
+    """Whether the kernels can be used and the processor has products of bf16 numbers (AVX-512 BF16)."""
     return bool(getattr(library(), "has_bf16", int)())
 
 
