@@ -6,10 +6,13 @@ tests/backends/test_equivalence.py holds every backend to the plain network.
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
+from heed.backends.beam_account import BeamAccount, Continuations, EndingRules
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -124,6 +127,11 @@ class Backend(Protocol):
         row may take, or -1. never: ids that no row may take. may_end: whether eos may follow. Of equals the first is
         taken; where fewer than k exist, the values are -∞.
         """
+
+    def extend_beams(
+        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """As `beam_account.extend`, whose results it has, bit for bit."""
 
 
 def bytes_per_position(model: Transformer) -> int:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from copy import deepcopy
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.base import NO_INT8, Logits
+from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -88,6 +91,11 @@ class ReferenceBackend:
         totals = log_probs.to(device).view(-1, 1) + next_log_probs
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu(), indices.cpu()
+
+    def extend_beams(
+        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return extend(account, continuations, rules)
 
 
 def without_forbidden(

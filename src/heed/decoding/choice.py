@@ -4,7 +4,7 @@ Axes: row = sentence × beam; of a sentence, choice = continuations.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,36 +13,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.base import Backend, Logits
+from heed.backends.beam_account import Bools, Continuations, Floats, Ints
 from heed.backends.reference import without_forbidden
-from heed.decoding.settings import DecodingSettings, Floats, Ints, SamplingSettings
+from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.text.tokenizer import SpecialIds
-
-Bools = NDArray[np.bool_]
-
-
-class Continuations(NamedTuple):
-    """Hypotheses one id longer, each (sentence, choice): log P, the row within the sentence that goes on, its new id.
-
-    -∞: there is none at this place.
-    """
-
-    log_probs: Floats
-    parents: Ints
-    ids: Ints
-
-    def first(self, n: int) -> "Continuations":
-        """The first n of every sentence."""
-        return Continuations(self.log_probs[:, :n], self.parents[:, :n], self.ids[:, :n])
 
 
 @runtime_checkable
 class Beams(Protocol):
     """What a choice reads of the sentences that are being searched."""
 
-    numbers: NDArray[np.int64]  # of each sentence, its source's number
-    lengths: NDArray[np.int64]  # of each sentence, the ids that its targets have so far
-    limits: NDArray[np.int64]  # of each sentence, the most ids that they may have
-    log_probs: Floats  # (sentence, beam)
+    numbers: Ints  # of each sentence, its source's number
+
+    @property
+    def lengths(self) -> Ints:
+        """Of each sentence, the ids that its targets have so far."""
+
+    @property
+    def limits(self) -> Ints:
+        """Of each sentence, the most ids that they may have."""
+
+    @property
+    def log_probs(self) -> Floats:
+        """(sentence, beam)"""
 
     def required_ids(self) -> Int[Tensor, "sentence beam"]:
         """The id that a prefix asks of each row, or -1."""

@@ -6,10 +6,13 @@ With AMX the large matrix products of training are the kernels' as well.
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.base import Logits, SearchState
+from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.decoding_ops import ProductLogits
@@ -103,3 +106,10 @@ class CpuBackend:
         if active is None:
             active = torch.arange(log_probs.numel())
         return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)
+
+    def extend_beams(
+        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        if not rules.rows_compete:
+            return extend(account, continuations, rules)
+        return decoding_ops.extend_beams(account, continuations, rules)

@@ -73,10 +73,15 @@ FP32_SIGNATURES = {  # for float alone
 OTHER_SIGNATURES = {
     "add_gradient": [P, P, N],
     "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
+    "extend_beams": [P, P, P, P, P, N, P, P],
+    "reorder_ancestors": [P, P, P, N, N, N, N],
 }
 STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],
-    "decoding_structure_sizes": [structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step],
+    "decoding_structure_sizes": [
+        *(structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step),
+        *(structures.BeamAccount, structures.EndingRules),
+    ],
 }
 TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, P, N, N, N, N, FLAG]  # for bf16 alone, with AMX
 

@@ -5,14 +5,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.base import DeferredLogits
+from heed.backends.beam_account import BeamAccount, Continuations, EndingRules
 from heed.backends.cpu import structures
-from heed.backends.cpu.build import Wanted, addresses, check_range, kernel
+from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
 
 
@@ -183,3 +187,74 @@ def best_continuations(
     else:
         kernel("best_continuations", x)(at, *others, *sizes, width, eos, k)
     return values, indices
+
+
+def extend_beams(
+    account: BeamAccount, continuations: Continuations, rules: EndingRules
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """As `beam_account.extend` of rows that compete."""
+    (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
+    k = continuations.ids.shape[1]
+    i64, f64, i32 = np.int64, np.float64, np.int32
+    at = _array_addresses(
+        (account.lengths, (n,), i64),
+        (account.limits, (n,), i64),
+        (account.n_ended, (n,), i64),
+        (account.log_probs, (n, beam), f64),
+        (account.last, (n, beam), i64),
+        (account.history, (n, beam, width), i32),
+        (account.best_scores, (n, n_best), f64),
+        (account.best_log_probs, (n, n_best), f64),
+        (account.best_lengths, (n, n_best), i64),
+        (account.best_ids, (n, n_best, width), i32),
+        (rules.penalties, rules.penalties.shape, f64),
+        (continuations.log_probs, (n, k), f64),
+        (continuations.parents, (n, k), i64),
+        (continuations.ids, (n, k), i64),
+    )
+    rows, done = np.empty((n, beam), i64), np.empty(n, np.bool_)
+    if not (
+        k >= beam
+        and width > account.lengths.max() >= 0
+        and len(rules.penalties) > account.limits.max() >= account.lengths.max() + 1
+        and 0 <= continuations.parents.min() <= continuations.parents.max() < beam
+    ):
+        raise IndexError("kernel extend_beams: a length, limit or parent out of range.")
+    account_structure = structures.BeamAccount(*at[:10], n, beam, n_best, width)
+    rules_structure = structures.EndingRules(at[10], rules.eos, rules.early_stopping)
+    library().extend_beams(  # type: ignore[union-attr]
+        *(ctypes.addressof(account_structure), ctypes.addressof(rules_structure), *at[11:]),
+        *(k, rows.ctypes.data, done.ctypes.data),
+    )
+    return rows, done
+
+
+def reorder_ancestors(
+    ancestors: Int[Tensor, "slot position"],
+    slots: Int[Tensor, " row"],
+    parents: Int[Tensor, " row"],
+    *,
+    beam: int,
+    n_positions: int,
+) -> None:
+    """ancestors[slots, :n_positions] = ancestors[parents, :n_positions]; a row's parent is of its own sentence."""
+    (n_slots, capacity), n_rows = ancestors.shape, len(slots)
+    at = addresses(
+        "reorder_ancestors",
+        ancestors=(ancestors, (n_slots, capacity), torch.int32),
+        slots=(slots, (n_rows,), torch.int64),
+        parents=(parents, (n_rows,), torch.int64),
+    )
+    check_range("reorder_ancestors", "slots", slots, 0, n_slots)
+    check_range("reorder_ancestors", "parents", parents, 0, n_slots)
+    if not 0 <= n_positions <= capacity or n_rows % beam:
+        raise IndexError(f"kernel reorder_ancestors: {n_positions} positions of {n_rows} rows; expected {capacity}.")
+    library().reorder_ancestors(*at, n_rows, beam, capacity, n_positions)  # type: ignore[union-attr]
+
+
+def _array_addresses(*arguments: tuple[NDArray[Any], tuple[int, ...], type[np.generic]]) -> list[int]:
+    """As `addresses`, of numpy's arrays."""
+    for x, shape, dtype in arguments:
+        if x.shape != shape or x.dtype != dtype or not x.flags.c_contiguous:
+            raise ValueError(f"kernel extend_beams: an array is {x.shape} of {x.dtype}; expected {shape} of {dtype}.")
+    return [x.ctypes.data for x, _, _ in arguments]

@@ -126,8 +126,9 @@ class CpuSearchState:
             self._lengths = self._lengths[rows]  # all rows of a sentence are as long
             self._longest = int(self._lengths.max()) if len(sentences) else 0
             self._slots = self._rows_of(self._sentences)
-        n = self._longest
-        self._ancestors[self._slots, :n] = self._ancestors[parents, :n]
+        decoding_ops.reorder_ancestors(
+            self._ancestors, self._slots, parents, beam=self._beam, n_positions=self._longest
+        )
         if len(sentences) == 0 and self._n_places < self._most:
             self._caches.clear()  # whoever has seen the list would keep them
             self._begin()

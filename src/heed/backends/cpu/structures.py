@@ -53,3 +53,12 @@ Step = _structure(
         *((name, F32) for name in ("scale", "epsilon")),
     ),
 )
+BeamAccount = _structure(
+    "BeamAccount",
+    (
+        *((name, P) for name in ("lengths", "limits", "n_ended", "log_probs", "last", "history")),
+        *((f"best_{name}", P) for name in ("scores", "log_probs", "lengths", "ids")),
+        *((name, N) for name in ("n_sentences", "beam", "n_best", "width")),
+    ),
+)
+EndingRules = _structure("EndingRules", (("penalties", P), ("eos", N), ("early_stopping", ctypes.c_int32)))

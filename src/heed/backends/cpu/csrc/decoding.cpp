@@ -4,6 +4,7 @@
 // A row's result never depends on the other rows, to the last bit: its sums are taken in one order, whatever is
 // computed next to it and however many threads share the work.
 
+#include "beam_account.h"
 #include "cached_attention.h"
 #include "continuations.h"
 
@@ -231,6 +232,14 @@ void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
     else if constexpr (heed::HAS_INT8_DOT)
         heed::decoder_step<heed::Int8Products>(*step, x);
 }
+void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
+                  const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
+    heed::extend_all(*account, *rules, values, parents, ids, k, rows, done);
+}
+void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows, int64_t beam,
+                       int64_t capacity, int64_t n) {
+    heed::reorder_ancestors(ancestors, slots, parents, n_rows, beam, capacity, n);
+}
 int32_t has_int8() { return heed::HAS_INT8_DOT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }
 void decoding_structure_sizes(int64_t* sizes) {
@@ -238,5 +247,7 @@ void decoding_structure_sizes(int64_t* sizes) {
     sizes[1] = sizeof(Beams);
     sizes[2] = sizeof(heed::DecoderLayer<float>);
     sizes[3] = sizeof(heed::Step<float>);
+    sizes[4] = sizeof(heed::BeamAccount);
+    sizes[5] = sizeof(heed::EndingRules);
 }
 }

@@ -66,6 +66,26 @@ struct Step {
     float scale, epsilon;  // of the embedding; of layer normalization
 };
 
+// The hypotheses of a beam search: see backends/beam_account.py. width: the ids that there is room for.
+struct BeamAccount {
+    int64_t* lengths;
+    const int64_t* limits;
+    int64_t* n_ended;
+    double* log_probs;
+    int64_t* last;
+    int32_t* history;
+    double *best_scores, *best_log_probs;
+    int64_t* best_lengths;
+    int32_t* best_ids;
+    int64_t n_sentences, beam, n_best, width;
+};
+
+struct EndingRules {
+    const double* penalties;
+    int64_t eos;
+    int32_t early_stopping;
+};
+
 }  // namespace heed
 
 #define HEED_EXPORT __attribute__((visibility("default")))
@@ -131,13 +151,21 @@ HEED_EXPORT void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_trans
 HEED_EXPORT void add_gradient(const heed::bf16* x, float* sum, int64_t n);
 HEED_EXPORT void adam_step(float* weights, float* means, float* squares, float* gradients, heed::bf16* copy, int64_t n,
                            float rate, float root, float beta1, float beta2, float epsilon);
+// Extends every row by one of the k continuations of its sentence. rows (n_sentences, beam): which row each was; done
+// (n_sentences): whether the sentence's search is over.
+HEED_EXPORT void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
+                              const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done);
+// Reorders a beam: see beam_account.h.
+HEED_EXPORT void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
+                                   int64_t beam, int64_t capacity, int64_t n);
 // Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
 HEED_EXPORT int32_t has_int8();
 HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
-// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step.
+// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step,
+// BeamAccount, EndingRules.
 HEED_EXPORT void training_structure_sizes(int64_t* sizes);
 HEED_EXPORT void decoding_structure_sizes(int64_t* sizes);
 }
