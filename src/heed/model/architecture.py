@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings
 
+Activation = Literal["relu", "gelu", "swish"]  # in the order of the enum in backends/cpu/csrc/kernels.h
+
 
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
@@ -30,7 +32,7 @@ class Architecture(Settings):
     d_v: int | None = Field(
         default=None, ge=1, le=65_536, description="width of one head's values; if not set: d_model / n_heads"
     )
-    activation: Literal["relu", "gelu", "swish"] = Field(
+    activation: Activation = Field(
         default="relu",
         description="activation of the feed-forward sub-layers (equation 2 has relu); gelu is the exact one",
     )

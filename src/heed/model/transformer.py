@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heed.errors import HeedError
-from heed.model.architecture import Architecture
+from heed.model.architecture import Activation, Architecture
 from heed.model.attention import Attend, AttentionMask, Dropout, attention, causal_mask, key_mask
 
 Side = Literal["src", "tgt"]
 
 # F.gelu is x · Φ(x) itself, not its approximation by tanh; swish (Ramachandran et al. 2017) is x · sigmoid(x).
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
 
 def sinusoid(n_positions: int, d_model: int, *, halves: bool = False) -> Float[Tensor, "position d_model"]:
