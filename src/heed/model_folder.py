@@ -30,6 +30,17 @@ from heed.runtime.files import MAX_JSON_BYTES, check, manifest, read_json, regul
 from heed.text.tokenizer import Tokenizer
 
 FORMAT = 1
+# Settings that Heed 0.1 does not have: config.json holds those that differ from their defaults, so that it can read all
+# the models that it can run.
+SINCE_0_2 = (
+    "n_encoder_layers",
+    "n_decoder_layers",
+    "activation",
+    "norm",
+    "attention_bias",
+    "output_bias",
+    "decoder_start",
+)
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
@@ -65,7 +76,17 @@ class _Config(Settings):
     format: int
     architecture: Architecture
     vocab_size: int = Field(ge=1, lt=2**31)
+    src_vocab_size: int | None = Field(default=None, ge=1, lt=2**31)
     card: _Card
+
+
+class ModelConfig(NamedTuple):
+    """What config.json says of a model. vocab_size: the target's; src_vocab_size: the source's, if it differs."""
+
+    arch: Architecture
+    vocab_size: int
+    card: ModelCard
+    src_vocab_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,12 +113,11 @@ def _first_names(model: Transformer) -> dict[str, str]:
 def load_weights(model: Transformer, weights: dict[str, Tensor], *, where: Path) -> None:
     """Fills the model. HeedError names a weight that is missing, left over, or of another shape."""
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    _compare_shapes(model.arch, model.vocab_size, found, where=where)
+    _compare_shapes(weight_shapes(model.arch, model.vocab_size, model.src_vocab_size), found, where=where)
     model.load_state_dict(weights, strict=False)
 
 
-def _compare_shapes(arch: Architecture, vocab_size: int, found: dict[str, tuple[int, ...]], *, where: Path) -> None:
-    expected = weight_shapes(arch, vocab_size)
+def _compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], *, where: Path) -> None:
     for name in sorted(expected.keys() ^ found.keys()):
         state = "missing" if name in expected else "not part of the architecture in config.json"
         raise HeedError(f"{where}: weight {cut(name)} is {state}.")
@@ -204,34 +224,40 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: Mod
 
 def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
     """Writes the files into an existing folder, to be sealed: checkpoints add theirs first."""
-    _write_card(folder, model.arch, model.vocab_size, card)
+    src_vocab_size = None if model.src_vocab_size == model.vocab_size else model.src_vocab_size
+    _write_config(folder, ModelConfig(model.arch, model.vocab_size, card, src_vocab_size))
     tokenizer.save(folder / "tokenizer.json")
     write_weights(folder / "model.safetensors", shared_weights(model))
 
 
 def replace_card(folder: Path, card: ModelCard) -> None:
     """Writes another card into a model folder."""
-    arch, vocab_size, _ = read_config(folder)
+    config = read_config(folder)
     with whole_folder(folder) as temporary:
         for name in MODEL_FILES[1:]:
             shutil.copyfile(folder / name, temporary / name)
-        _write_card(temporary, arch, vocab_size, card)
+        _write_config(temporary, config._replace(card=card))
         seal(temporary)
 
 
-def _write_card(folder: Path, arch: Architecture, vocab_size: int, card: ModelCard) -> None:
-    config = {
+def _write_config(folder: Path, config: ModelConfig) -> None:
+    settings, default = config.arch.model_dump(), Architecture().model_dump()
+    src_vocab_size = {} if config.src_vocab_size is None else {"src_vocab_size": config.src_vocab_size}
+    content = {
         "format": FORMAT,
-        "architecture": arch.model_dump(),
-        "vocab_size": vocab_size,
-        "card": vars(card),
+        "architecture": {
+            name: value for name, value in settings.items() if name not in SINCE_0_2 or value != default[name]
+        },
+        "vocab_size": config.vocab_size,
+        **src_vocab_size,
+        "card": vars(config.card),
     }
-    write_json(folder / "config.json", config)
-    (folder / "README.md").write_text(_readme(arch, vocab_size, card), encoding="utf-8")
+    write_json(folder / "config.json", content)
+    (folder / "README.md").write_text(_readme(config), encoding="utf-8")
 
 
-def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
-    """(architecture, vocab_size, card) without reading weights. HeedError if the folder is no model."""
+def read_config(folder: Path) -> ModelConfig:
+    """What config.json says, without reading weights. HeedError if the folder is no model."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise HeedError(f"{folder}: no such folder; expected a model folder, such as runs/demo/model.")
@@ -245,32 +271,44 @@ def read_config(folder: Path) -> tuple[Architecture, int, ModelCard]:
     if type(version) is int and version != FORMAT:
         raise HeedError(f"{path}: format {version}; this Heed reads format {FORMAT}. Install the Heed that wrote it.")
     config = validated(_Config, content, where=str(path))
-    return config.architecture, config.vocab_size, ModelCard(**config.card.model_dump())
+    if config.architecture.share == "all" and config.src_vocab_size not in (None, config.vocab_size):
+        raise HeedError(f"{path}: vocab_size and src_vocab_size differ, which share = all does not allow.")
+    card = ModelCard(**config.card.model_dump())
+    return ModelConfig(config.architecture, config.vocab_size, card, config.src_vocab_size)
 
 
 def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
-    arch, vocab_size, card = read_config(folder)
+    config = read_config(folder)
     sealed = manifest(folder)
     check(folder, MODEL_FILES)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    if len(tokenizer) != vocab_size:
-        raise HeedError(f"{folder}: tokenizer.json has {len(tokenizer):,} ids, config.json says {vocab_size:,}.")
+    sizes = (len(tokenizer), config.vocab_size), (_n_src_ids(tokenizer), config.src_vocab_size or config.vocab_size)
+    for found, expected in sizes:
+        if found != expected:
+            raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
     path = folder / "model.safetensors"
-    n_weights = n_parameters(arch, vocab_size)
+    network = config.arch, config.vocab_size, config.src_vocab_size
+    n_weights = n_parameters(*network)
     if n_weights > path.stat().st_size:
         raise HeedError(f"{path}: smaller than the {n_weights:,} weights that config.json asks for.")
     weights: dict[str, Tensor] = {}
     with _weights_file(path) as file:
         contents = _contents(file)
-        _compare_shapes(arch, vocab_size, {name: stored.shape for name, stored in contents.items()}, where=path)
+        shapes = {name: stored.shape for name, stored in contents.items()}
+        _compare_shapes(weight_shapes(*network), shapes, where=path)
         for name, stored in contents.items():
             weights[name] = _read(file, stored).float()
             if not torch.stack(torch.aminmax(weights[name])).isfinite().all():  # which spare a copy of its size
                 raise HeedError(f"{path}: {name} holds numbers that are not finite; take an earlier checkpoint.")
     if manifest(folder) != sealed:
         raise HeedError(f"{folder}: was replaced while it was read; try again.")
-    return ModelFolder(_model_of(arch, vocab_size, weights).eval(), tokenizer, card)
+    return ModelFolder(_model_of(config, weights).eval(), tokenizer, config.card)
+
+
+def _n_src_ids(tokenizer: Tokenizer) -> int:
+    """The number of ids that sources may have: a tokenizer has one vocabulary for both sides."""
+    return len(tokenizer)
 
 
 class _NothingDrawn(TorchFunctionMode):
@@ -282,23 +320,28 @@ class _NothingDrawn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _model_of(arch: Architecture, vocab_size: int, weights: dict[str, Tensor]) -> Transformer:
+def _model_of(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
     """The model whose weights are these tensors; they are not copied."""
     with torch.device("meta"), _NothingDrawn():
-        model = Transformer(arch, vocab_size)
+        model = Transformer(config.arch, config.vocab_size, config.src_vocab_size)
     parameters = {name: nn.Parameter(tensor) for name, tensor in weights.items()}
     state = {name: parameters[first] for name, first in _first_names(model).items()}
     model.load_state_dict(state, assign=True)
     return model
 
 
-def _readme(arch: Architecture, vocab_size: int, card: ModelCard) -> str:
+def _readme(config: ModelConfig) -> str:
+    arch, card = config.arch, config.card
+    n_weights = n_parameters(arch, config.vocab_size, config.src_vocab_size)
+    vocabulary = f"{config.vocab_size:,} ids"
+    if config.src_vocab_size is not None:
+        vocabulary = f"{config.src_vocab_size:,} source ids, {config.vocab_size:,} target ids"
     lines = [
         f"# Transformer {card.src} → {card.tgt}",
         "",
-        f'A Transformer of "Attention Is All You Need" (Vaswani et al. 2017), trained with Heed. {arch.n_layers} + '
-        f"{arch.n_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, {arch.n_heads} heads, "
-        f"{n_parameters(arch, vocab_size):,} parameters, {vocab_size:,} ids.",
+        'A Transformer of "Attention Is All You Need" (Vaswani et al. 2017), trained with Heed. '
+        f"{arch.encoder_layers} + {arch.decoder_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, "
+        f"{arch.n_heads} heads, {n_weights:,} parameters, {vocabulary}.",
         "",
         "Use: `heed parse FOLDER < sentences`."
         if card.parsing

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -172,19 +172,34 @@ class Truth:
         return torch.cat([self.of_sentence(src[src_mask], tgt[tgt_mask]) for src, src_mask, tgt, tgt_mask in sides])
 
     def of_sentence(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        memory, keep = self.embed("src", src, self.arithmetic.encoder), self.arithmetic.encoder
-        for i in range(self.arch.n_layers):
+        keep = self.arithmetic.encoder
+        sublayers: list[tuple[str, Callable[[Tensor], Tensor]]] = []
+        for i in range(self.arch.n_layers if self.arch.n_encoder_layers is None else self.arch.n_encoder_layers):
             layer = partial("encoder.{}.{}".format, i)
-            memory = self.add_norm(layer("self_attention"), memory, self.attend_to_self(layer, memory, keep), keep)
-            memory = self.add_norm(layer("feed_forward"), memory, self.feed_forward(layer, memory, keep), keep)
-        x, keep = self.embed("tgt", tgt_in, self.arithmetic.decoder), self.arithmetic.decoder
-        for i in range(self.arch.n_layers):
+            sublayers.append((layer("self_attention"), partial(self.attend_to_self, layer, keep)))
+            sublayers.append((layer("feed_forward"), partial(self.feed_forward, layer, keep)))
+        memory, keep = self.stack("encoder", self.embed("src", src, keep), sublayers, keep), self.arithmetic.decoder
+        sublayers = []
+        for i in range(self.arch.n_layers if self.arch.n_decoder_layers is None else self.arch.n_decoder_layers):
             layer = partial("decoder.{}.{}".format, i)
-            mixed = self.attend_to_self(layer, x, keep, causal=True)
-            x = self.add_norm(layer("self_attention"), x, mixed, keep)
-            x = self.add_norm(layer("cross_attention"), x, self.attend_to_memory(layer, x, memory, keep), keep)
-            x = self.add_norm(layer("feed_forward"), x, self.feed_forward(layer, x, keep), keep)
-        return x
+            sublayers.append((layer("self_attention"), partial(self.attend_to_self, layer, keep, causal=True)))
+            sublayers.append((layer("cross_attention"), partial(self.attend_to_memory, layer, keep, memory)))
+            sublayers.append((layer("feed_forward"), partial(self.feed_forward, layer, keep)))
+        return self.stack("decoder", self.embed("tgt", tgt_in, keep), sublayers, keep)
+
+    def stack(
+        self, stack: str, x: Tensor, sublayers: list[tuple[str, Callable[[Tensor], Tensor]]], keep: Rounding
+    ) -> Tensor:
+        """Sub-layers by name. Post-norm: x becomes norm(x + f(x)). Pre-norm: x + f(norm(x)), and in the end norm(x)."""
+        if self.arch.norm == "post":
+            for name, run in sublayers:
+                x = keep(self.norm(name, self.arithmetic.sums(x + run(x))))
+            return x
+        normalised = keep(self.norm(sublayers[0][0], x))
+        for (_, run), (name, _) in zip(sublayers, [*sublayers[1:], (stack, None)], strict=True):
+            total = self.arithmetic.sums(x + run(normalised))
+            x, normalised = keep(total), keep(self.norm(name, total))
+        return normalised
 
     def parameter(self, name: str) -> Tensor:
         return self.arithmetic.parameter(self.parameters[name])
@@ -200,20 +215,31 @@ class Truth:
             positions = self.parameter(f"{side}_positions.weight")[:n]
         else:  # section 3.5
             angles = torch.arange(n).double()[:, None] / 10000 ** (torch.arange(0, d, 2).double() / d)
-            positions = self.arithmetic.parameter(torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
+            pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (position, rate, 2)
+            positions = (pairs.transpose(1, 2) if self.arch.positions == "sinusoid-halves" else pairs).flatten(1)
+            positions = self.arithmetic.parameter(positions)
         words = self.arithmetic.sums(self.parameter(f"{side}_embedding.weight")[ids] * math.sqrt(d))
+        if side == "tgt" and self.arch.decoder_start == "zero":
+            words = torch.cat([torch.zeros_like(words[:1]), words[1:]])
         return keep(words + positions)
 
-    def add_norm(self, name: str, x: Tensor, branch: Tensor, keep: Rounding) -> Tensor:
+    def norm(self, name: str, x: Tensor) -> Tensor:
         gain, bias = self.parameter(f"{name}_norm.weight"), self.parameter(f"{name}_norm.bias")
-        return keep(F.layer_norm(self.arithmetic.sums(x + branch), (self.arch.d_model,), gain, bias))
+        return F.layer_norm(x, (self.arch.d_model,), gain, bias)
 
-    def feed_forward(self, layer: Callable[[str], str], x: Tensor, keep: Rounding) -> Tensor:
-        inner = self.linear(layer("feed_forward.inner"), x)
-        self.nearest_to_zero = min(self.nearest_to_zero, float(inner.detach().abs().min()))
-        return keep(self.linear(layer("feed_forward.outer"), keep(inner.relu())))
+    def feed_forward(self, layer: Callable[[str], str], keep: Rounding, x: Tensor) -> Tensor:
+        inner = keep(self.linear(layer("feed_forward.inner"), x))
+        match self.arch.activation:
+            case "relu":
+                self.nearest_to_zero = min(self.nearest_to_zero, float(inner.detach().abs().min()))
+                active = inner.clamp(min=0)
+            case "gelu":
+                active = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+            case "swish":
+                active = inner / (1 + torch.exp(-inner))
+        return keep(self.linear(layer("feed_forward.outer"), keep(active)))
 
-    def attend_to_self(self, layer: Callable[[str], str], x: Tensor, keep: Rounding, *, causal: bool = False) -> Tensor:
+    def attend_to_self(self, layer: Callable[[str], str], keep: Rounding, x: Tensor, *, causal: bool = False) -> Tensor:
         h, (d_k, d_v) = self.arch.n_heads, (self.arch.key_width, self.arch.value_width)
         q, k, v = keep(self.linear(layer("self_attention.qkv"), x)).split([h * d_k, h * d_k, h * d_v], dim=-1)
         distance = torch.arange(len(x))[:, None] - torch.arange(len(x))  # of a key behind the query
@@ -224,7 +250,7 @@ class Truth:
             k, v = self.arithmetic.kept(k), self.arithmetic.kept(v)
         return keep(self.linear(layer("self_attention.out"), keep(self.attention(q, k, v, seen))))
 
-    def attend_to_memory(self, layer: Callable[[str], str], x: Tensor, memory: Tensor, keep: Rounding) -> Tensor:
+    def attend_to_memory(self, layer: Callable[[str], str], keep: Rounding, memory: Tensor, x: Tensor) -> Tensor:
         h, (d_k, d_v) = self.arch.n_heads, (self.arch.key_width, self.arch.value_width)
         q = keep(self.linear(layer("cross_attention.q"), x))
         k, v = self.arithmetic.kept(self.linear(layer("cross_attention.kv"), memory)).split([h * d_k, h * d_v], dim=-1)
@@ -269,9 +295,17 @@ class Case(NamedTuple):
     d_v: int
     d_model: int
     share: Literal["all", "tgt", "none"] = "all"
-    positions: Literal["sinusoid", "learned"] = "sinusoid"
+    positions: Literal["sinusoid", "sinusoid-halves", "learned"] = "sinusoid"
     radius: int | None = None
     n_layers: int = 2
+    n_encoder_layers: int | None = None
+    n_decoder_layers: int | None = None
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    norm: Literal["post", "pre"] = "post"
+    attention_bias: bool = False
+    output_bias: bool = False
+    decoder_start: Literal["bos", "zero"] = "bos"
+    n_more_src_ids: int = 0  # than target ids
     threads: int = 1
     beam: int = 4
     n_best: int = 3
@@ -282,7 +316,11 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         widths = f"{self.d_k}" if self.d_k == self.d_v else f"{self.d_k}and{self.d_v}"
         radius = "" if self.radius is None else f"-radius{self.radius}"
-        shape = f"{self.n_heads}x{widths}of{self.d_model}-{self.share}-{self.positions}{radius}"
+        layers = [f"{self.n_encoder_layers}+{self.n_decoder_layers}"] if self.n_encoder_layers else []
+        others = [x for x in (self.activation, self.norm, self.decoder_start) if x not in ("relu", "post", "bos")]
+        others += [name for name in ("attention_bias", "output_bias", "n_more_src_ids") if getattr(self, name)]
+        kind = "-".join([self.share, f"{self.positions}{radius}", *layers, *others])
+        shape = f"{self.n_heads}x{widths}of{self.d_model}-{kind}"
         return f"{shape}-{self.threads}threads-beam{self.beam}"
 
     @property
@@ -291,9 +329,22 @@ class Case(NamedTuple):
         return 1101 if self.d_model >= 256 else 77
 
     @property
+    def src_vocab_size(self) -> int:
+        return self.vocab_size + self.n_more_src_ids
+
+    @property
     def settings(self) -> DecodingSettings:
         return DecodingSettings(beam_size=self.beam, max_extra_tokens=self.max_extra_tokens)
 
+
+OTHERS: dict[str, Any] = {
+    "n_encoder_layers": 3,
+    "n_decoder_layers": 1,
+    "norm": "pre",
+    "attention_bias": True,
+    "output_bias": True,
+    "decoder_start": "zero",
+}
 
 CASES = [
     Case(4, 8, 8, 32, beam=7, seed=2),
@@ -314,6 +365,36 @@ CASES = [
     Case(4, 32, 32, 128, share="none", radius=5, beam=1, n_best=1),
     Case(2, 8, 8, 32, radius=2, threads=3, seed=7),
     Case(1, 128, 128, 64, share="tgt", radius=4, seed=4),
+    # What other Transformers have: each by itself, then all together.
+    Case(4, 8, 8, 32, n_encoder_layers=3, n_decoder_layers=1, threads=3, beam=1, n_best=1, seed=6),
+    Case(2, 32, 32, 64, activation="gelu", seed=5),
+    Case(3, 5, 7, 36, activation="swish", threads=3, beam=1, n_best=1, seed=3),
+    Case(2, 32, 32, 64, share="tgt", attention_bias=True, threads=3, seed=19),
+    Case(4, 8, 8, 32, output_bias=True, beam=1, n_best=1),
+    Case(2, 32, 32, 64, share="tgt", n_more_src_ids=23, seed=8),
+    Case(3, 5, 7, 32, share="none", n_more_src_ids=-40, beam=1, n_best=1, seed=3),
+    Case(2, 32, 32, 64, positions="sinusoid-halves", seed=3),
+    Case(4, 8, 8, 32, decoder_start="zero", threads=3, n_sentences=3, seed=7),
+    Case(2, 64, 64, 128, norm="pre", threads=3, n_sentences=5, seed=21),
+    Case(3, 8, 8, 40, share="tgt", norm="pre", beam=1, n_best=1, seed=14),
+    Case(
+        2, 32, 32, 64, share="tgt", positions="sinusoid-halves", n_more_src_ids=23, activation="gelu", seed=17, **OTHERS
+    ),
+    Case(
+        8,
+        32,
+        32,
+        256,
+        share="none",
+        positions="sinusoid-halves",
+        n_more_src_ids=-500,
+        activation="swish",
+        threads=3,
+        beam=1,
+        n_best=1,
+        **OTHERS,
+    ),
+    Case(4, 5, 7, 32, share="all", positions="learned", activation="swish", radius=3, threads=3, **OTHERS),
 ]
 
 
@@ -324,15 +405,19 @@ def model_of(case: Case) -> Transformer:
     arch = Architecture(
         n_layers=case.n_layers, d_model=case.d_model, d_ff=case.d_model // 2 + 3, n_heads=case.n_heads, d_k=case.d_k,
         d_v=case.d_v, dropout=0.0, share=case.share, positions=case.positions, radius=case.radius,
+        n_encoder_layers=case.n_encoder_layers, n_decoder_layers=case.n_decoder_layers, activation=case.activation,
+        norm=case.norm, attention_bias=case.attention_bias, output_bias=case.output_bias,
+        decoder_start=case.decoder_start,
     )  # fmt: skip
-    model = Transformer(arch, case.vocab_size).eval()
+    model = Transformer(arch, case.vocab_size, case.src_vocab_size).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "bias" in name or "norm" in name:  # which start as 0 and 1
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             elif "coder" in name:
                 parameter.mul_(1.5)  # attention that is not alike everywhere
-        model.decoder[-1].feed_forward_norm.weight.mul_(3)  # logits deviate by 3 instead of 1
+        last_norm = model.decoder_norm if case.norm == "pre" else model.decoder[-1].feed_forward_norm
+        last_norm.weight.mul_(3)  # logits deviate by 3 instead of 1
         model.output.weight[SPECIAL.eos].mul_(2 if case.vocab_size < 1000 else 3)  # so that sentences end
     return model
 
@@ -341,7 +426,7 @@ def sources_of(case: Case) -> list[list[int]]:
     """Of 0 to 39 ids, in no order of length; some as long as a vector, one shorter and one longer."""
     draw = torch.Generator().manual_seed(1)
     lengths = [5, 1, 39, 2, 0, 16, 8, 15, 3, 1, 24, 7]
-    return [torch.randint(3, case.vocab_size, (n,), generator=draw).tolist() for n in lengths]
+    return [torch.randint(3, case.src_vocab_size, (n,), generator=draw).tolist() for n in lengths]
 
 
 @cache

@@ -72,9 +72,15 @@ class Backend(Protocol):
         """
 
     def product(
-        self, a: Float[Tensor, "m depth"], b: Float[Tensor, "depth n"], *, out: Float[Tensor, "m n"], add: bool = False
+        self,
+        a: Float[Tensor, "m depth"],
+        b: Float[Tensor, "depth n"],
+        *,
+        out: Float[Tensor, "m n"],
+        add: bool = False,
+        bias: Float[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "m n"]:
-        """out = a · b; with `add` out += a · b, out in fp32. Either may be a transposed view."""
+        """out = a · b + bias; or with `add` out += a · b, out in fp32. Either factor may be a transposed view."""
 
     def smoothed_loss_(
         self, logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
@@ -138,7 +144,7 @@ def bytes_per_position(model: Transformer) -> int:
     """The memory that a row of a search takes for each of its positions, at most."""
     arch, width = model.arch, model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
     # Keys and values of all layers, those of one layer twice while its cache grows; ids and ancestors.
-    return (arch.n_layers + 1) * width * model.src_embedding.weight.element_size() + 32
+    return (arch.decoder_layers + 1) * width * model.src_embedding.weight.element_size() + 32
 
 
 def not_finite() -> HeedError:

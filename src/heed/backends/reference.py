@@ -24,8 +24,10 @@ class ReferenceBackend:
         state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
         return model.decode_features(batch.tgt_in, state).flatten(0, 1).index_select(0, batch.tgt_places)
 
-    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> Tensor:
-        return out.add_(torch.mm(a, b)) if add else torch.mm(a, b, out=out)
+    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:
+        if add:
+            return out.add_(torch.mm(a, b))
+        return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
     def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
         log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)

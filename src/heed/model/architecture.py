@@ -6,12 +6,20 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings
 
+Activation = Literal["relu", "gelu", "swish"]  # in the order of the enum in backends/cpu/csrc/kernels.h
+
 
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
 
     n_layers: int = Field(
         default=6, ge=1, le=1000, description="number of layers in the encoder, and in the decoder (N)"
+    )
+    n_encoder_layers: int | None = Field(
+        default=None, ge=1, le=1000, description="number of layers in the encoder; if not set: n_layers"
+    )
+    n_decoder_layers: int | None = Field(
+        default=None, ge=1, le=1000, description="number of layers in the decoder; if not set: n_layers"
     )
     d_model: int = Field(
         default=512, ge=2, le=65_536, description="width of embeddings and of every sub-layer's output"
@@ -24,6 +32,17 @@ class Architecture(Settings):
     d_v: int | None = Field(
         default=None, ge=1, le=65_536, description="width of one head's values; if not set: d_model / n_heads"
     )
+    activation: Activation = Field(
+        default="relu",
+        description="activation of the feed-forward sub-layers (equation 2 has relu); gelu is the exact one",
+    )
+    norm: Literal["post", "pre"] = Field(
+        default="post",
+        description="post: layer normalization of each sub-layer's sum (section 5.4); pre: of its input, and of each "
+        "stack's output",
+    )
+    attention_bias: bool = Field(default=False, description="whether the projections of attention have biases")
+    output_bias: bool = Field(default=False, description="whether the map to logits has a bias")
     dropout: float = Field(
         default=0.1, ge=0, lt=1, description="dropout rate of sub-layer outputs and of embeddings (P_drop)"
     )
@@ -40,11 +59,17 @@ class Architecture(Settings):
         le=2**31 - 1,
         description="number of neighbours on each side that self-attention sees (section 4); if not set: all",
     )
-    positions: Literal["sinusoid", "learned"] = Field(
-        default="sinusoid", description="position encodings (section 3.5; learned: Table 3 row E)"
+    positions: Literal["sinusoid", "sinusoid-halves", "learned"] = Field(
+        default="sinusoid",
+        description="position encodings (section 3.5; learned: Table 3 row E); sinusoid-halves: all sines come before "
+        "all cosines, as in Marian",
     )
     max_positions: int = Field(
         default=1024, ge=1, le=1_048_576, description="longest sequence, in tokens, that learned positions can encode"
+    )
+    decoder_start: Literal["bos", "zero"] = Field(
+        default="bos",
+        description="what the decoder reads first: the embedding of bos, or, as in Marian, its position alone",
     )
     share: Literal["all", "tgt", "none"] = Field(
         default="all",
@@ -60,6 +85,16 @@ class Architecture(Settings):
                 f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
             )
         return self
+
+    @property
+    def encoder_layers(self) -> int:
+        """Number of layers in the encoder."""
+        return self.n_encoder_layers or self.n_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """Number of layers in the decoder."""
+        return self.n_decoder_layers or self.n_layers
 
     @property
     def key_width(self) -> int:

@@ -14,9 +14,9 @@ from heed.model.transformer import Transformer
 class AttentionWeights:
     """softmax(Q Kᵀ / √d_k) of each layer and head (equation 1); every row sums to 1."""
 
-    encoder: Float[Tensor, "layer head src src"]
-    decoder: Float[Tensor, "layer head tgt tgt"]
-    cross: Float[Tensor, "layer head tgt src"]
+    encoder: Float[Tensor, "encoder_layer head src src"]
+    decoder: Float[Tensor, "decoder_layer head tgt tgt"]
+    cross: Float[Tensor, "decoder_layer head tgt src"]
 
 
 @torch.inference_mode()

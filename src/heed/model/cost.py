@@ -9,34 +9,50 @@ from heed.model.architecture import Architecture
 ADAM_FLOPS = 13
 
 
-def parameters_by_part(arch: Architecture, vocab_size: int) -> dict[str, int]:
-    """Trained numbers, by part of the network; shared matrices are counted once, in the embeddings."""
+def parameters_by_part(arch: Architecture, vocab_size: int, src_vocab_size: int | None = None) -> dict[str, int]:
+    """Trained numbers, by part of the network; shared matrices are counted once, in the embeddings.
+
+    vocab_size: the target's; src_vocab_size: the source's, if it differs.
+    """
     d, h = arch.d_model, arch.n_heads
     attention = h * (2 * d * arch.key_width + 2 * d * arch.value_width)  # W_Q, W_K; W_V, W_O
+    if arch.attention_bias:
+        attention += h * (2 * arch.key_width + arch.value_width) + d
     feed_forward = 2 * d * arch.d_ff + arch.d_ff + d
     norm = 2 * d
-    n_matrices = {"all": 1, "tgt": 2, "none": 3}[arch.share]
+    last_norm = norm if arch.norm == "pre" else 0
+    n_tgt_matrices = {"all": 0, "tgt": 1, "none": 2}[arch.share]
+    embeddings = (src_vocab_size or vocab_size) * d + n_tgt_matrices * vocab_size * d
     return {
-        "embeddings and softmax": n_matrices * vocab_size * d,
+        "embeddings and softmax": embeddings + (vocab_size if arch.output_bias else 0),
         "positions": 2 * arch.max_positions * d if arch.positions == "learned" else 0,
-        "encoder": arch.n_layers * (attention + feed_forward + 2 * norm),
-        "decoder": arch.n_layers * (2 * attention + feed_forward + 3 * norm),
+        "encoder": arch.encoder_layers * (attention + feed_forward + 2 * norm) + last_norm,
+        "decoder": arch.decoder_layers * (2 * attention + feed_forward + 3 * norm) + last_norm,
     }
 
 
-def weight_shapes(arch: Architecture, vocab_size: int) -> dict[str, tuple[int, ...]]:
+def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | None = None) -> dict[str, tuple[int, ...]]:
     """The shape of every weight by its name in a model's state, of a shared matrix under its first name."""
     d, keys, values = arch.d_model, arch.n_heads * arch.key_width, arch.n_heads * arch.value_width
-    tables = ["src_embedding", "tgt_embedding", "output"][: {"all": 1, "tgt": 2, "none": 3}[arch.share]]
-    shapes: dict[str, tuple[int, ...]] = {f"{table}.weight": (vocab_size, d) for table in tables}
+    tgt_tables = ["tgt_embedding", "output"][: {"all": 0, "tgt": 1, "none": 2}[arch.share]]
+    shapes: dict[str, tuple[int, ...]] = {"src_embedding.weight": (src_vocab_size or vocab_size, d)}
+    shapes |= {f"{table}.weight": (vocab_size, d) for table in tgt_tables}
+    if arch.output_bias:
+        shapes["output.bias"] = (vocab_size,)
     if arch.positions == "learned":
         shapes |= {f"{side}_positions.weight": (arch.max_positions, d) for side in ("src", "tgt")}
-    self_attention = {"self_attention.qkv.weight": (2 * keys + values, d), "self_attention.out.weight": (d, values)}
-    cross_attention = {
+    self_attention: dict[str, tuple[int, ...]] = {
+        "self_attention.qkv.weight": (2 * keys + values, d),
+        "self_attention.out.weight": (d, values),
+    }
+    cross_attention: dict[str, tuple[int, ...]] = {
         "cross_attention.q.weight": (keys, d),
         "cross_attention.kv.weight": (keys + values, d),
         "cross_attention.out.weight": (d, values),
     }
+    if arch.attention_bias:
+        for projections in (self_attention, cross_attention):
+            projections |= {name.replace("weight", "bias"): shape[:1] for name, shape in projections.items()}
     feed_forward = {
         "feed_forward.inner.weight": (arch.d_ff, d),
         "feed_forward.inner.bias": (arch.d_ff,),
@@ -50,15 +66,18 @@ def weight_shapes(arch: Architecture, vocab_size: int) -> dict[str, tuple[int, .
     }
     decoder_layer = self_attention | cross_attention | feed_forward | norms
     encoder_layer = {name: shape for name, shape in decoder_layer.items() if not name.startswith("cross_attention")}
-    for stack, layer in (("encoder", encoder_layer), ("decoder", decoder_layer)):
-        for i in range(arch.n_layers):
+    stacks = (("encoder", arch.encoder_layers, encoder_layer), ("decoder", arch.decoder_layers, decoder_layer))
+    for stack, n_layers, layer in stacks:
+        for i in range(n_layers):
             shapes |= {f"{stack}.{i}.{name}": shape for name, shape in layer.items()}
+        if arch.norm == "pre":
+            shapes |= {f"{stack}_norm.{vector}": (d,) for vector in ("weight", "bias")}
     return shapes
 
 
-def n_parameters(arch: Architecture, vocab_size: int) -> int:
+def n_parameters(arch: Architecture, vocab_size: int, src_vocab_size: int | None = None) -> int:
     """All trained numbers."""
-    return sum(parameters_by_part(arch, vocab_size).values())
+    return sum(parameters_by_part(arch, vocab_size, src_vocab_size).values())
 
 
 @dataclass(frozen=True)
@@ -77,21 +96,25 @@ def forward_flops(arch: Architecture, vocab_size: int, work: Workload) -> float:
     d, h = arch.d_model, arch.n_heads
     key_value = h * d * (arch.key_width + arch.value_width)
     feed_forward = 2 * d * arch.d_ff
-    per_src = arch.n_layers * (2 * key_value + feed_forward + key_value)  # cross attention's keys and values too
-    per_tgt = arch.n_layers * (3 * key_value + feed_forward) + vocab_size * d
+    n_encoder, n_decoder = arch.encoder_layers, arch.decoder_layers
+    per_src = n_encoder * (2 * key_value + feed_forward) + n_decoder * key_value  # of cross attention: keys and values
+    per_tgt = n_decoder * (3 * key_value + feed_forward) + vocab_size * d
     own_src, own_tgt = work.src_src, work.tgt_tgt
     if arch.radius is not None:  # blocks of `radius` queries meet three of keys, in the decoder two
         own_src, own_tgt = min(own_src, 3 * arch.radius * work.n_src), min(own_tgt, 2 * arch.radius * work.n_tgt)
-    pairs = arch.n_layers * (own_src + own_tgt + work.tgt_src)
+    pairs = n_encoder * own_src + n_decoder * (own_tgt + work.tgt_src)
     return 2.0 * (per_src * work.n_src + per_tgt * work.n_tgt + h * (arch.key_width + arch.value_width) * pairs)
 
 
-def training_flops(arch: Architecture, vocab_size: int, work: Workload, *, n_steps: int) -> float:
+def training_flops(
+    arch: Architecture, vocab_size: int, work: Workload, *, n_steps: int, src_vocab_size: int | None = None
+) -> float:
     """Operations of training: forward, twice that backward, ADAM_FLOPS a parameter and step.
 
     What is not a matrix product (softmax, norms, dropout, the recomputation of a fused attention) is left out.
     """
-    return 3 * forward_flops(arch, vocab_size, work) + ADAM_FLOPS * n_parameters(arch, vocab_size) * n_steps
+    adam = ADAM_FLOPS * n_parameters(arch, vocab_size, src_vocab_size) * n_steps
+    return 3 * forward_flops(arch, vocab_size, work) + adam
 
 
 def matrix_products(
@@ -101,14 +124,14 @@ def matrix_products(
 
     The map to logits comes `chunk` rows at a time. All together are `forward_flops` without pairs.
     """
-    d, h, layers = arch.d_model, arch.n_heads, arch.n_layers
+    d, h = arch.d_model, arch.n_heads
     keys, values = h * arch.key_width, h * arch.value_width
-    for n_rows in (n_src, n_tgt):
+    for n_rows, layers in ((n_src, arch.encoder_layers), (n_tgt, arch.decoder_layers)):
         yield n_rows, d, 2 * keys + values, layers
         yield n_rows, values, d, layers
         yield n_rows, d, arch.d_ff, layers
         yield n_rows, arch.d_ff, d, layers
-    yield n_tgt, d, keys, layers
-    yield n_src, d, keys + values, layers
-    yield n_tgt, values, d, layers
+    yield n_tgt, d, keys, arch.decoder_layers
+    yield n_src, d, keys + values, arch.decoder_layers
+    yield n_tgt, values, d, arch.decoder_layers
     yield chunk, d, vocab_size, n_tgt / chunk

@@ -3,14 +3,15 @@
 The network sees ids and masks, nothing else: no vocabulary, loss or special symbol. Masks are bool, True = may be
 attended. Axes: batch = sentences, row = sentence × beam, src and tgt = positions, d_model = width.
 
-Where the paper is silent: the four projections of an attention have no bias (its section 3.2.2 lists matrices only);
-weights start as Xavier-uniform (Glorot & Bengio 2010), each of the merged Q, K and V by its own shape, and embeddings
-as normal with deviation d_model^-0.5, so that the scaled embeddings start with variance 1.
+Where the paper is silent: by default the four projections of an attention have no bias (its section 3.2.2 lists
+matrices only); weights start as Xavier-uniform (Glorot & Bengio 2010), each of the merged Q, K and V by its own shape,
+and embeddings as normal with deviation d_model^-0.5, so that the scaled embeddings start with variance 1.
 
 The backends run this network faster (backends/); tests/backends/test_equivalence.py holds them to it.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
@@ -19,22 +20,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heed.errors import HeedError
-from heed.model.architecture import Architecture
+from heed.model.architecture import Activation, Architecture
 from heed.model.attention import Attend, AttentionMask, Dropout, attention, causal_mask, key_mask
 
 Side = Literal["src", "tgt"]
 
+# F.gelu is x · Φ(x) itself, not its approximation by tanh; swish (Ramachandran et al. 2017) is x · sigmoid(x).
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
-def sinusoid(n_positions: int, d_model: int) -> Float[Tensor, "position d_model"]:
+
+def sinusoid(n_positions: int, d_model: int, *, halves: bool = False) -> Float[Tensor, "position d_model"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos of the same (section 3.5), in fp32.
 
-    Angles are computed in fp64: in fp32 those of late positions would be off by more than 1e-4.
+    halves: all sines first, then all cosines. Angles are computed in fp64: in fp32 those of late positions would be off
+    by more than 1e-4.
     """
     pos = torch.arange(n_positions, dtype=torch.float64)[:, None]
     rate = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     table = torch.empty(n_positions, d_model, dtype=torch.float64)
-    table[:, 0::2] = torch.sin(pos * rate)
-    table[:, 1::2] = torch.cos(pos * rate)
+    sines, cosines = table.chunk(2, dim=1) if halves else (table[:, 0::2], table[:, 1::2])
+    sines.copy_(torch.sin(pos * rate))
+    cosines.copy_(torch.cos(pos * rate))
     return table.float()
 
 
@@ -54,8 +60,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.n_heads = arch.n_heads
         self.widths = [arch.n_heads * arch.key_width] * 2 + [arch.n_heads * arch.value_width]
-        self.qkv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
-        self.out = nn.Linear(self.widths[2], arch.d_model, bias=False)
+        self.qkv = nn.Linear(arch.d_model, sum(self.widths), bias=arch.attention_bias)
+        self.out = nn.Linear(self.widths[2], arch.d_model, bias=arch.attention_bias)
         self.dropout = Dropout(arch.attention_dropout)
 
     def forward(
@@ -79,9 +85,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.n_heads = arch.n_heads
         self.widths = [arch.n_heads * arch.key_width, arch.n_heads * arch.value_width]
-        self.q = nn.Linear(arch.d_model, self.widths[0], bias=False)
-        self.kv = nn.Linear(arch.d_model, sum(self.widths), bias=False)
-        self.out = nn.Linear(self.widths[1], arch.d_model, bias=False)
+        self.q = nn.Linear(arch.d_model, self.widths[0], bias=arch.attention_bias)
+        self.kv = nn.Linear(arch.d_model, sum(self.widths), bias=arch.attention_bias)
+        self.out = nn.Linear(self.widths[1], arch.d_model, bias=arch.attention_bias)
         self.dropout = Dropout(arch.attention_dropout)
 
     def project_memory(self, memory: Float[Tensor, "batch src d_model"]) -> tuple[Tensor, Tensor]:
@@ -100,26 +106,30 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (equation 2)."""
+    """max(0, x W1 + b1) W2 + b2 (equation 2), or another activation in place of max(0, …)."""
 
     def __init__(self, arch: Architecture):
         super().__init__()
         self.inner = nn.Linear(arch.d_model, arch.d_ff)
         self.outer = nn.Linear(arch.d_ff, arch.d_model)
+        self.activation = arch.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(F.relu(self.inner(x)))
+        return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
 
 
 class AddNorm(nn.LayerNorm):
-    """LayerNorm(x + Dropout(Sublayer(x))), section 5.4, of x and its sub-layer's output."""
+    """LayerNorm(x + Dropout(Sublayer(x))), section 5.4; with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
 
     def __init__(self, arch: Architecture):
         super().__init__(arch.d_model)
+        self.pre = arch.norm == "pre"
         self.dropout = Dropout(arch.dropout)
 
-    def forward(self, x: Tensor, sublayer: Tensor) -> Tensor:  # type: ignore[override]  # the sum belongs to it
-        return super().forward(x + self.dropout(sublayer))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+        if self.pre:
+            return x + self.dropout(sublayer(super().forward(x)))
+        return super().forward(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):
@@ -133,8 +143,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = AddNorm(arch)
 
     def forward(self, x: Tensor, mask: AttentionMask, attend: Attend) -> Tensor:
-        x = self.self_attention_norm(x, self.self_attention(x, mask, attend))
-        return self.feed_forward_norm(x, self.feed_forward(x))
+        x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, attend))
+        return self.feed_forward_norm(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -152,9 +162,9 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: AttentionMask, cache: "LayerCache", src_mask: AttentionMask, attend: Attend
     ) -> Tensor:
-        x = self.self_attention_norm(x, self.self_attention(x, mask, attend, cache))
-        x = self.cross_attention_norm(x, self.cross_attention(x, cache, src_mask, attend))
-        return self.feed_forward_norm(x, self.feed_forward(x))
+        x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, attend, cache))
+        x = self.cross_attention_norm(x, lambda y: self.cross_attention(y, cache, src_mask, attend))
+        return self.feed_forward_norm(x, self.feed_forward)
 
 
 class LayerCache:
@@ -198,19 +208,28 @@ class DecoderState:
 class Transformer(nn.Module):
     """The model of Figure 1, over ids. `forward` is `decode` from an empty state, so the cache cannot drift from it."""
 
-    def __init__(self, arch: Architecture, vocab_size: int):
+    def __init__(self, arch: Architecture, vocab_size: int, src_vocab_size: int | None = None):
+        """vocab_size: the target's; src_vocab_size: the source's, if it differs."""
         super().__init__()
-        self.arch, self.vocab_size = arch, vocab_size
-        self.src_embedding = nn.Embedding(vocab_size, arch.d_model)
+        self.arch, self.vocab_size, self.src_vocab_size = arch, vocab_size, src_vocab_size or vocab_size
+        if arch.share == "all" and self.src_vocab_size != vocab_size:
+            raise HeedError(
+                f"a source vocabulary of {self.src_vocab_size:,} ids and a target vocabulary of {vocab_size:,} cannot "
+                "share one matrix; set model.share to tgt or none."
+            )
+        self.src_embedding = nn.Embedding(self.src_vocab_size, arch.d_model)
         self.tgt_embedding = self.src_embedding if arch.share == "all" else nn.Embedding(vocab_size, arch.d_model)
-        self.output = nn.Linear(arch.d_model, vocab_size, bias=False)
+        self.output = nn.Linear(arch.d_model, vocab_size, bias=arch.output_bias)
         if arch.share != "none":
             self.output.weight = self.tgt_embedding.weight
         if arch.positions == "learned":
             self.src_positions = nn.Embedding(arch.max_positions, arch.d_model)
             self.tgt_positions = nn.Embedding(arch.max_positions, arch.d_model)
-        self.encoder = nn.ModuleList(EncoderLayer(arch) for _ in range(arch.n_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(arch) for _ in range(arch.n_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(arch) for _ in range(arch.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(arch) for _ in range(arch.decoder_layers))
+        # With pre-norm a stack's output is a sum that nothing has normalised.
+        self.encoder_norm = nn.LayerNorm(arch.d_model) if arch.norm == "pre" else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(arch.d_model) if arch.norm == "pre" else nn.Identity()
         self.dropout = Dropout(arch.dropout)
         self._sinusoids = torch.empty(0, arch.d_model)  # grows on demand; not a parameter, never saved
         self._initialise()
@@ -223,8 +242,8 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear) and module is not self.output:
                 for part in module.weight.split(merged.get(id(module), module.weight.shape[0])):
                     nn.init.xavier_uniform_(part)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
         for stack in (self.encoder, self.decoder):
             parts = list(stack.modules())
             last = [part.out for part in parts if isinstance(part, SelfAttention | CrossAttention)]
@@ -254,7 +273,7 @@ class Transformer(nn.Module):
         mask = key_mask(src_mask, x, radius=self.arch.radius)
         for layer in self.encoder:
             x = layer(x, mask, attend)
-        return x
+        return self.encoder_norm(x)
 
     def start(self, memory: Float[Tensor, "batch src d_model"], src_mask: Bool[Tensor, "batch src"]) -> DecoderState:
         """An empty state: the memory's keys and values, computed once for each sentence."""
@@ -278,7 +297,7 @@ class Transformer(nn.Module):
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x = layer(x, mask, cache, src_mask, attend)
         state.n_positions += n_new
-        return x
+        return self.decoder_norm(x)
 
     def _embed(self, ids: Int[Tensor, "row position"], side: Side, *, start: int) -> Tensor:
         """Scaled embeddings plus positional encodings, with dropout: sections 3.4, 3.5 and 5.4."""
@@ -287,6 +306,8 @@ class Transformer(nn.Module):
         words = table(ids) * math.sqrt(self.arch.d_model)
         if (kept := self.word_dropout_mask(ids)) is not None:
             words = words * kept[..., None]
+        if side == "tgt" and start == 0 and self.arch.decoder_start == "zero":
+            words = F.pad(words[:, 1:], (0, 0, 1, 0))
         return self.dropout(words + self.position_table(side, end)[start:end])
 
     def word_dropout_mask(self, ids: Int[Tensor, "*axes"]) -> Bool[Tensor, "*axes"] | None:
@@ -311,7 +332,8 @@ class Transformer(nn.Module):
             return (self.src_positions if side == "src" else self.tgt_positions).weight
         table = self._sinusoids
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
+            halves = self.arch.positions == "sinusoid-halves"
             n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well
-                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model).to(like)
+                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model, halves=halves).to(like)
         return table

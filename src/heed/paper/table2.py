@@ -92,7 +92,7 @@ def facts(models: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def _model_facts(folder: Path) -> dict[str, Any]:
-    _, _, card = read_config(folder)
+    card = read_config(folder).card
     return {"model": str(folder), "languages": f"{card.src} → {card.tgt}", **card.trained_on, "scores": card.scores}
 
 

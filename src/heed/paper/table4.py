@@ -43,12 +43,12 @@ def facts(runs: Path) -> dict[str, Any]:
     for name in RECIPES:
         folder = runs / name / "model"
         if (folder / "config.json").is_file():
-            arch, vocab_size, card = read_config(folder)
+            arch, vocab_size, card, src_vocab_size = read_config(folder)
             parsers.append(
                 {
                     "recipe": name,
                     "model": str(folder),
-                    "parameters": n_parameters(arch, vocab_size),
+                    "parameters": n_parameters(arch, vocab_size, src_vocab_size),
                     "trained_on": card.trained_on,
                     "scores": card.scores,
                 }

@@ -30,9 +30,9 @@ def average_run(
     check_output_folder(out, run)
     folders = _good_checkpoints(run, last, report)
     steps = [int(folder.name) for folder in folders]
-    arch, vocab_size, newest_card = read_config(folders[-1])
-    card = card or newest_card
-    model = Transformer(arch, vocab_size)
+    newest = read_config(folders[-1])
+    card = card or newest.card
+    model = Transformer(newest.arch, newest.vocab_size, newest.src_vocab_size)
     load_weights(model, averaged_weights(folders), where=folders[-1])
     average = {"average of steps": ", ".join(map(str, steps))}
     card = replace(card, trained_on={**card.trained_on, **_costs(folders[-1], card), **average})
@@ -64,8 +64,14 @@ def _good_checkpoints(run: Path, last: int, report: Report) -> list[Path]:
 def _costs(checkpoint: Path, card: ModelCard) -> dict[str, Any]:
     """What training took up to a checkpoint, for the card: steps, time, FLOPs by formula and as the paper counts."""
     progress = read_progress(checkpoint)
-    arch, vocab_size, _ = read_config(checkpoint)
-    flops = training_flops(arch, vocab_size, progress.work, n_steps=progress.step)
+    config = read_config(checkpoint)
+    flops = training_flops(
+        config.arch,
+        config.vocab_size,
+        progress.work,
+        n_steps=progress.step,
+        src_vocab_size=config.src_vocab_size,
+    )
     costs = {"steps": progress.step, "time": duration(progress.seconds), "FLOPs": f"{flops:.2e}"}
     if sustained := card.trained_on.get(SUSTAINED):
         costs["FLOPs as the paper counts"] = f"{progress.seconds * float(sustained):.2e} (time × what is sustained)"

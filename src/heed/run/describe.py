@@ -17,17 +17,18 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
     """
     if not path.is_dir() and (path.suffix == ".toml" or str(path) in recipe_names()):
         recipe = read_recipe(str(path))
-        arch, vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size
+        arch, vocab_size, src_vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size, None
         facts: dict[str, Any] = {"recipe": str(path)}
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
     else:
         path = _model_in(path)
-        arch, vocab_size, card = read_config(path)
+        arch, vocab_size, card, src_vocab_size = read_config(path)
         facts = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
         rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
-    parts = parameters_by_part(arch, vocab_size)
+    parts = parameters_by_part(arch, vocab_size, src_vocab_size)
     return facts | {
         "vocabulary": vocab_size,
+        **({} if src_vocab_size is None else {"source vocabulary": src_vocab_size}),
         "shapes": {name: value for name, value in arch.model_dump().items() if value is not None},
         "parameters": parts | {"total": sum(parts.values())},
         **{name: content for name, content in rest.items() if content},

@@ -19,7 +19,7 @@ def evaluate_run(task: Task, files: TextFiles, run: Path, *, report: Report) -> 
     They are logged in metrics.jsonl, those of RUN/model on its card as well.
     """
     model_folder = run / "model"
-    card = read_config(model_folder)[2]
+    card = read_config(model_folder).card
     last_step = checkpoint_steps(run / "checkpoints")[-1]
     checkpoint = run / "checkpoints" / str(last_step)
     results = []

@@ -38,7 +38,7 @@ class MasterWeights:
 
     In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
     does. Gradients are summed in fp32 over all micro-batches, in `sums`. Each weight of the copy has its master's
-    gradient as `main_grad`, to which the loss adds the gradient of the output matrix directly.
+    gradient as `main_grad`, to which the loss adds the gradients of the map to logits directly.
     """
 
     def __init__(self, model: Transformer, machine: Machine):
@@ -96,8 +96,8 @@ def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float
     """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
     backend = backend_for(model)
     features = backend.target_features(model, batch)
-    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
-    return projected_loss(backend, features, model.output.weight, targets, label_smoothing=label_smoothing)
+    targets, output = batch.tgt_out.flatten().index_select(0, batch.tgt_places), model.output
+    return projected_loss(backend, features, output.weight, targets, label_smoothing=label_smoothing, bias=output.bias)
 
 
 class StepOutcome(NamedTuple):

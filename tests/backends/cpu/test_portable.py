@@ -1,6 +1,7 @@
 """The kernels by other compilers and on other processors: warnings, their own tests, and a run on an emulated Arm."""
 
 import ctypes
+import itertools
 import os
 import platform
 import shutil
@@ -190,8 +191,9 @@ def training_cases(dtype: torch.dtype, kind: str, draw: "Draw", rate: float) -> 
     deviation = draw.numbers(torch.float32, n).abs() + 0.5
     dx, dbranch, dgain, dbias = (torch.zeros(*shape) for shape in ((n, d), (n, d), (d,), (d,)))
     dx, dbranch = dx.to(dtype), dbranch.to(dtype)
-    backward = (y, x, gain, draw.numbers(torch.float32, n), deviation, dx, dbranch, dgain, dbias, n, d, rate, seed)
-    yield Case(f"add_norm_backward_{kind}", backward)
+    moments, gradients = (draw.numbers(torch.float32, n), deviation), (dx, dbranch, dgain, dbias)
+    for dsum in (None, branch):
+        yield Case(f"add_norm_backward_{kind}", (y, dsum, x, gain, *moments, *gradients, n, d, rate, seed))
     yield Case(f"bias_relu_{kind}", (x, bias, n, d))
     yield Case(f"bias_relu_backward_{kind}", (y, x, dx, dbias, n, d))
     ids, places = draw.integers(n, low=-1, high=vocab), draw.integers(n, low=0, high=20)
@@ -268,11 +270,19 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         norms = {name: draw.numbers(dtype, d) for name in parts}
         return structure(structures.DecoderLayer, **weights, **norms, cache=cache, memories=memories)
 
-    for products in (torch.float32,) if dtype == torch.float32 else (torch.bfloat16, torch.int8):
+    first_norm = {f"first_{part}": draw.numbers(dtype, d) for part in ("gain", "bias")}
+    options = [
+        {"activation": 0, "first_word": 0, "first_gain": None, "first_bias": None},
+        {"activation": 1, "first_word": 1, **first_norm},
+        {"activation": 2, "first_word": 21, **first_norm},
+    ]
+    kinds = (torch.float32,) if dtype == torch.float32 else (torch.bfloat16, torch.int8)
+    for products, changes in itertools.product(kinds, options):
         step = structure(
             structures.Step, layers=several([layer(products) for _ in range(n_layers)]), n_layers=n_layers, d_model=d,
-            d_ff=d_ff, beams=beams, tokens=draw.integers(n, low=0, high=vocab), embedding=draw.numbers(dtype, vocab, d),
-            positions=draw.numbers(dtype, capacity, d), scale=d**0.5, epsilon=1e-5,
+            d_ff=d_ff, **changes, beams=beams, tokens=draw.integers(n, low=0, high=vocab),
+            embedding=draw.numbers(dtype, vocab, d), positions=draw.numbers(dtype, capacity, d), scale=d**0.5,
+            epsilon=1e-5,
         )  # fmt: skip
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
 

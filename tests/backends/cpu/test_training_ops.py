@@ -126,7 +126,7 @@ def test_learned_positions_get_their_gradients_too(dtype):
     ids, positions = torch.tensor([3, 0, -1, 3, 3, 1]), torch.tensor([0, 1, 3, 2, 0, 1])
     leaves = [leaf(5, 24, dtype=dtype), leaf(7, 24, dtype=dtype)]
     table, position_table = exact = copies(leaves)
-    ours = training_ops.embed(ids, positions, *leaves, scale=3.0, dropout=0.0, word_dropout=True)
+    ours = training_ops.embed(ids, positions, *leaves, scale=3.0, dropout=0.0, may_lack=True)
     words = table[ids] * 3.0 * (ids >= 0)[:, None]
     assert_same(ours, words + position_table[positions], leaves, exact)
 
@@ -138,7 +138,7 @@ def test_embed_scales_adds_positions_and_sums_gradients_of_repeated_ids(dtype):
     leaves = [leaf(5, 24, dtype=dtype)]
     (table,) = exact = copies(leaves)
     positions = torch.randn(4, 24).to(dtype)
-    ours = training_ops.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, word_dropout=True)
+    ours = training_ops.embed(ids, places, leaves[0], positions, scale=math.sqrt(24), dropout=0.0, may_lack=True)
     words = table[ids] * math.sqrt(24) * (ids >= 0)[:, None]
     assert_same(ours, words + positions.float()[places], leaves, exact)
 

@@ -34,8 +34,8 @@ class CpuBackend:
     def target_features(self, model: Transformer, batch: Batch) -> Tensor:
         return forward.target_features(model, batch)
 
-    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> Tensor:
-        return training_ops.product(a, b, out=out, add=add)
+    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:
+        return training_ops.product(a, b, out=out, add=add, bias=bias)
 
     def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
         return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)

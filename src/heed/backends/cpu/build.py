@@ -51,7 +51,7 @@ COPY = ".loading-"  # and of those that a library is loaded from
 P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
 SIGNATURES = {
     "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
-    "add_norm_backward": [P, P, P, P, P, P, P, P, P, N, N, F, SEED],
+    "add_norm_backward": [P, P, P, P, P, P, P, P, P, P, N, N, F, SEED],
     "bias_relu": [P, P, N, N],
     "bias_relu_backward": [P, P, P, P, N, N],
     "embed": [P, P, P, P, P, N, N, F, F, SEED],

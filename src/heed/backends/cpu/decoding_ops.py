@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from heed.backends.beam_account import BeamAccount, Continuations, EndingRules
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
+from heed.model.architecture import Activation
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,25 @@ def attend_to_source(
 
 
 class DecoderLayers:
-    """A decoder's layers for `step`: of each layer six packed weights and three norms' gains and biases.
+    """A decoder's layers for `step`: of each layer six packed weights, gains and biases of the norms behind its sums.
 
-    Weights in float with everything in float, or in 8 bits with norms, keys and values in bf16.
+    Weights in float with everything in float, or in 8 bits with norms, keys and values in bf16. first_norm: with
+    pre-norm, gain and bias of the one before the first sub-layer. first_word: the first position that has the embedding
+    of its token, 0 or 1.
     """
 
-    def __init__(self, layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]], *, epsilon: float):
-        self._kept, self._epsilon = layers, epsilon
+    def __init__(
+        self,
+        layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]],
+        *,
+        first_norm: Sequence[Tensor],
+        activation: Activation,
+        first_word: int,
+        epsilon: float,
+    ):
+        self._kept, self._epsilon = (layers, first_norm), epsilon
+        norm_pointers = [part.data_ptr() for part in first_norm] if first_norm else [None, None]
+        self._options = (get_args(Activation).index(activation), first_word, *norm_pointers)
         self._caches: Sequence[Tensor] | None = None  # those whose addresses the layers have
         self._memories: Tensor | None = None
         self._array = (structures.DecoderLayer * len(layers))()
@@ -137,7 +150,7 @@ class DecoderLayers:
         x = torch.empty(len(beams.active), d_model)
         step = structures.Step(
             ctypes.addressof(self._array),
-            *(len(self._array), d_model, self._array[0].inner.d_out, beams.structure),
+            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams.structure),
             *at,
             *(math.sqrt(d_model), self._epsilon),
         )

@@ -5,7 +5,7 @@ Training, validation and scoring run all of it; a search runs the encoder and, o
 
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -17,6 +17,7 @@ from heed.backends.cpu.packed import PackedSequences
 from heed.data.batching import Batch
 from heed.model.attention import AttentionMask, key_mask, restricted_attention
 from heed.model.transformer import (
+    ACTIVATIONS,
     AddNorm,
     CrossAttention,
     DecoderLayer,
@@ -36,15 +37,16 @@ def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_toke
     """The decoder's output at the real target positions, sentence by sentence."""
     memory, src = encode(model, batch.src, batch.src_mask)
     tgt = PackedSequences.from_mask(batch.tgt_mask)
-    x = embed(model, "tgt", tgt.pack(_with_word_dropout(model, batch.tgt_in)), tgt.positions)
+    x = embed(model, "tgt", tgt.pack(_with_word_dropout(model, "tgt", batch.tgt_in)), tgt.positions)
+    stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.present_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
-        x = decoder_layer(
+        decoder_layer(
             layer,
-            x,
+            stream,
             self_attention(layer.self_attention, tgt, radius=model.arch.radius, causal=True),
             cross_attention(layer.cross_attention, memory, tgt, src),
         )
-    return x[: tgt.n_real]
+    return stream.x[: tgt.n_real]
 
 
 def encode(
@@ -52,20 +54,64 @@ def encode(
 ) -> tuple[Float[Tensor, "src_token d_model"], PackedSequences]:
     """The encoder's output, packed."""
     packed = PackedSequences.from_mask(src_mask)
-    x = embed(model, "src", packed.pack(_with_word_dropout(model, src)), packed.positions)
+    x = embed(model, "src", packed.pack(_with_word_dropout(model, "src", src)), packed.positions)
+    stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.present_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
-        x = add_norm(layer.self_attention_norm, x, attended(layer.self_attention, x, attend))
-        x = add_norm(layer.feed_forward_norm, x, feed_forward(layer.feed_forward, x))
-    return x, packed
+        stream.add(attended(layer.self_attention, stream.x, attend))
+        stream.add(feed_forward(layer.feed_forward, stream.x))
+    return stream.x, packed
 
 
-def decoder_layer(layer: DecoderLayer, x: Tensor, attend_to_target: Attention, attend_to_source: Attention) -> Tensor:
+def decoder_layer(
+    layer: DecoderLayer, stream: "Stream", attend_to_target: Attention, attend_to_source: Attention
+) -> None:
     """As `DecoderLayer.forward`, of the rows of packed sequences or of one step of a search."""
-    x = add_norm(layer.self_attention_norm, x, attended(layer.self_attention, x, attend_to_target))
+    stream.add(attended(layer.self_attention, stream.x, attend_to_target))
     source = layer.cross_attention
-    x = add_norm(layer.cross_attention_norm, x, linear(source.out, attend_to_source(linear(source.q, x))))
-    return add_norm(layer.feed_forward_norm, x, feed_forward(layer.feed_forward, x))
+    stream.add(linear(source.out, attend_to_source(linear(source.q, stream.x))))
+    stream.add(feed_forward(layer.feed_forward, stream.x))
+
+
+class StackNorms(NamedTuple):
+    """A stack's norms, in the order in which they run: with pre-norm one comes first; one is behind each sum."""
+
+    first: nn.LayerNorm | None
+    behind_sums: list[nn.LayerNorm]
+
+
+def stack_norms(model: Transformer, side: Side) -> StackNorms:
+    """The norms of the encoder or of the decoder.
+
+    With pre-norm the one behind a sum is the next sub-layer's, or the stack's last: so one kernel adds and normalises,
+    as with post-norm.
+    """
+    stack, last = (model.encoder, model.encoder_norm) if side == "src" else (model.decoder, model.decoder_norm)
+    norms: list[nn.LayerNorm] = [module for module in stack.modules() if isinstance(module, AddNorm)]
+    return StackNorms(norms[0], [*norms[1:], last]) if isinstance(last, nn.LayerNorm) else StackNorms(None, norms)
+
+
+class Stream:
+    """What flows through a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
+
+    With post-norm both are the normalised sum; with pre-norm the sum itself flows on.
+    """
+
+    def __init__(self, x: Tensor, norms: StackNorms, *, dropout: float):
+        self._norms, self._is_pre, self._dropout = iter(norms.behind_sums), norms.first is not None, dropout
+        self._sum = self.x = x
+        if norms.first is not None:
+            self.x = F.layer_norm(x, x.shape[-1:], norms.first.weight, norms.first.bias, norms.first.eps)
+
+    def add(self, branch: Tensor) -> None:
+        """Adds a sub-layer's output, with dropout, and normalises."""
+        norm = next(self._norms)
+        if self._is_pre:
+            self._sum, self.x = training_ops.sum_and_norm(
+                self._sum, branch, norm.weight, norm.bias, dropout=self._dropout, epsilon=norm.eps
+            )
+        else:
+            self._sum = self.x = add_norm(norm, self._sum, branch, dropout=self._dropout)
 
 
 def attended(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
@@ -105,18 +151,16 @@ def cross_attention(attention: CrossAttention, memory: Tensor, tgt: PackedSequen
 def feed_forward(module: FeedForward, x: Tensor) -> Tensor:
     """As `FeedForward.forward`; training adds the bias and rectifies in one pass."""
     inner = module.inner
-    if module.training and isinstance(inner, nn.Linear):
+    if module.training and module.activation == "relu" and isinstance(inner, nn.Linear):
         hidden = training_ops.bias_relu(training_ops.linear(x, inner.weight, None), inner.bias)
     else:
-        hidden = F.relu(linear(inner, x))
+        hidden = ACTIVATIONS[module.activation](linear(inner, x))
     return linear(module.outer, hidden)
 
 
-def add_norm(module: AddNorm, x: Tensor, sublayer: Tensor) -> Tensor:
-    """As `AddNorm.forward`."""
-    return training_ops.add_norm(
-        x, sublayer, module.weight, module.bias, dropout=module.dropout.present_rate, epsilon=module.eps
-    )
+def add_norm(norm: nn.LayerNorm, x: Tensor, branch: Tensor, *, dropout: float) -> Tensor:
+    """LayerNorm(x + Dropout(branch)), section 5.4."""
+    return training_ops.add_norm(x, branch, norm.weight, norm.bias, dropout=dropout, epsilon=norm.eps)
 
 
 def linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -133,6 +177,10 @@ def embed(
     """Scaled embeddings plus positional encodings, with dropout; an id of -1, left out by word dropout, has none."""
     table = model.src_embedding if side == "src" else model.tgt_embedding
     position_table = model.position_table(side, int(positions.max()) + 1)
+    may_lack = model.training and model.arch.word_dropout > 0
+    if side == "tgt" and model.arch.decoder_start == "zero":
+        check_range("embed", "ids", ids, -1 if may_lack else 0, len(table.weight))  # those that are left out as well
+        ids, may_lack = ids.where(positions > 0, -1), True
     return training_ops.embed(
         ids,
         positions,
@@ -140,13 +188,14 @@ def embed(
         position_table,
         scale=math.sqrt(model.arch.d_model),
         dropout=model.dropout.present_rate,
-        word_dropout=model.training and model.arch.word_dropout > 0,
+        may_lack=may_lack,
     )
 
 
-def _with_word_dropout(model: Transformer, ids: Int[Tensor, "sentence position"]) -> Tensor:
+def _with_word_dropout(model: Transformer, side: Side, ids: Int[Tensor, "sentence position"]) -> Tensor:
     """The ids, -1 in the place of those that word dropout leaves out."""
     if (kept := model.word_dropout_mask(ids)) is None:
         return ids
-    check_range("embed", "ids", ids, 0, model.vocab_size)  # those that are left out as well
+    vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
+    check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
     return ids.where(kept, -1)

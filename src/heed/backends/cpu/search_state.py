@@ -9,6 +9,7 @@ from torch import Tensor
 from heed.backends.base import FIRST_CAPACITY
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, ProductLogits
+from heed.backends.cpu.forward import StackNorms, Stream
 from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear, PackedWeight
 from heed.model.transformer import DecoderLayer, Transformer
 
@@ -38,10 +39,13 @@ class CpuSearchState:
         self._slots = torch.empty(0, dtype=torch.int64)  # of each row
         self._lengths = torch.empty(0, dtype=torch.int64)  # of each row
         self._longest = 0
-        self._memories = torch.empty(model.arch.n_layers, 0, dtype=torch.int64)  # addresses (layer, live sentence)
+        self._memories = torch.empty(
+            model.arch.decoder_layers, 0, dtype=torch.int64
+        )  # addresses (layer, live sentence)
         self._src_lengths = torch.empty(0, dtype=torch.int64)
         self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
-        self._fused_layers = _fused_layers(model)
+        self._norms = forward.stack_norms(model, "tgt")
+        self._fused_layers = _fused_layers(model, self._norms)
 
     def _begin(self) -> None:
         """Plans room for as many sentences as there may be, of few positions; the first admission takes it."""
@@ -53,7 +57,7 @@ class CpuSearchState:
     def _places(self, capacity: int) -> int:
         """The number of sentences with `capacity` positions that the caches have room for."""
         weight = self._model.src_embedding.weight
-        bytes_a_place = self._beam * capacity * self._arch.n_layers * self._kv_width * weight.element_size()
+        bytes_a_place = self._beam * capacity * self._arch.decoder_layers * self._kv_width * weight.element_size()
         return max(1, min(self._most, MAX_CACHES // bytes_a_place))
 
     def _empty_cache(self, capacity: int) -> Tensor:
@@ -103,14 +107,15 @@ class CpuSearchState:
             embedding = self._model.tgt_embedding.weight
             return self._fused_layers.step(tokens, embedding, positions, self._caches, self._memories, beams)
         x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
+        stream = Stream(x, self._norms, dropout=0)
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
-            x = forward.decoder_layer(
+            forward.decoder_layer(
                 layer,
-                x,
+                stream,
                 partial(decoding_ops.attend_to_past, cache=cache, beams=beams),
                 partial(decoding_ops.attend_to_source, memories=memories, beams=beams),
             )
-        return x
+        return stream.x
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
         parents = self._slots[rows]
@@ -163,16 +168,22 @@ class CpuSearchState:
             self._caches.append(larger)
 
 
-def _fused_layers(model: Transformer) -> DecoderLayers | None:
+def _fused_layers(model: Transformer, norms: StackNorms) -> DecoderLayers | None:
     """The decoder's layers for one kernel call per step, if the kernels can compute all their products."""
     layers: list[tuple[list[PackedWeight], list[Tensor]]] = []
-    for layer in cast(list[DecoderLayer], list(model.decoder)):
+    for i, layer in enumerate(cast(list[DecoderLayer], list(model.decoder))):
         own, source, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
         weights: list[PackedWeight] = []
         for product in (own.qkv, own.out, source.q, source.out, feed_forward.inner, feed_forward.outer):
             if not isinstance(product, (Fp32Linear, Bf16Linear, Int8Linear)):
                 return None
             weights.append(product.packed)
-        norms = (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)
-        layers.append((weights, [part for norm in norms for part in (norm.weight, norm.bias)]))
-    return DecoderLayers(layers, epsilon=norms[0].eps)
+        behind = norms.behind_sums[3 * i : 3 * i + 3]
+        layers.append((weights, [part for norm in behind for part in (norm.weight, norm.bias)]))
+    return DecoderLayers(
+        layers,
+        first_norm=[] if norms.first is None else [norms.first.weight, norms.first.bias],
+        activation=model.arch.activation,
+        first_word=1 if model.arch.decoder_start == "zero" else 0,
+        epsilon=norms.behind_sums[0].eps,
+    )

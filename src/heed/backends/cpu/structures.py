@@ -47,7 +47,8 @@ Step = _structure(
     "Step",
     (
         ("layers", P),
-        *((name, N) for name in ("n_layers", "d_model", "d_ff")),
+        *((name, N) for name in ("n_layers", "d_model", "d_ff", "activation", "first_word")),
+        *((name, P) for name in ("first_gain", "first_bias")),
         ("beams", Beams),
         *((name, P) for name in ("tokens", "embedding", "positions")),
         *((name, F32) for name in ("scale", "epsilon")),

@@ -144,19 +144,32 @@ def add_norm(
     epsilon: float,
 ) -> Float[Tensor, "*token d"]:
     """LayerNorm(x + dropout(branch))."""
+    return sum_and_norm(x, branch, gain, bias, dropout=dropout, epsilon=epsilon)[1]
+
+
+def sum_and_norm(
+    x: Float[Tensor, "*token d"],
+    branch: Float[Tensor, "*token d"],
+    gain: Float[Tensor, " d"],
+    bias: Float[Tensor, " d"],
+    *,
+    dropout: float,
+    epsilon: float,
+) -> tuple[Float[Tensor, "*token d"], Float[Tensor, "*token d"]]:
+    """x + dropout(branch), and LayerNorm of it."""
     x, branch = x.contiguous(), branch.contiguous()
     if (
         not torch.is_grad_enabled()
     ):  # a search has thousands of these a second, and autograd's account of one costs more
-        return _add_norm(x, branch, gain, bias, dropout, _seed() if dropout else 0, epsilon)[0]
-    result: Tensor = _AddNorm.apply(x, branch, gain, bias, dropout, epsilon)
-    return result
+        return _add_norm(x, branch, gain, bias, dropout, _seed() if dropout else 0, epsilon)[:2]
+    total, y = _AddNorm.apply(x, branch, gain, bias, dropout, epsilon)
+    return total, y
 
 
 def _add_norm(
     x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, seed: int, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The result, the sum that was normalised, and of each row its mean and 1 / deviation."""
+    """The sum, its norm, and of each row its mean and 1 / deviation."""
     d = x.shape[-1]
     n = x.numel() // d
     y, total = torch.empty_like(x), torch.empty_like(x)
@@ -165,29 +178,34 @@ def _add_norm(
     at = addresses("add_norm", x=(x, *rows), branch=(branch, *rows), gain=(gain, *columns), bias=(bias, *columns))
     outputs = [t.data_ptr() for t in (total, y, mean, rstd)]
     kernel("add_norm", x)(*at, *outputs, n, d, dropout, seed, epsilon)
-    return y, total, mean, rstd
+    return total, y, mean, rstd
 
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, epsilon: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         ctx.seed, ctx.dropout = _seed() if dropout else 0, dropout
-        y, total, mean, rstd = _add_norm(x, branch, gain, bias, dropout, ctx.seed, epsilon)
+        total, y, mean, rstd = _add_norm(x, branch, gain, bias, dropout, ctx.seed, epsilon)
         ctx.shape = (len(mean), x.shape[-1])
         ctx.save_for_backward(total, gain, mean, rstd)
-        return y
+        ctx.set_materialize_grads(False)  # with post-norm nothing else uses the sum, which then has no gradient
+        return total, y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dtotal: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
         total, gain, mean, rstd = ctx.saved_tensors
         n, d = ctx.shape
-        dy = dy.contiguous()
+        dy = torch.zeros_like(total) if dy is None else dy.contiguous()
+        dtotal = None if dtotal is None else dtotal.contiguous()
         dx, dbranch = torch.empty_like(total), torch.empty_like(total)
         dgain, dbias = torch.zeros(d), torch.zeros(d)
-        at = addresses("add_norm_backward", dy=(dy, total.shape, total.dtype))
+        wanted: dict[str, Wanted] = {"dy": (dy, total.shape, total.dtype)}
+        if dtotal is not None:
+            wanted["dsum"] = (dtotal, total.shape, total.dtype)
+        at = [*addresses("add_norm_backward", **wanted), *([None] if dtotal is None else [])]
         others = [t.data_ptr() for t in (total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
         kernel("add_norm_backward", total)(*at, *others, n, d, ctx.dropout, ctx.seed)
         return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
@@ -229,14 +247,14 @@ def embed(
     *,
     scale: float,
     dropout: float,
-    word_dropout: bool = False,
+    may_lack: bool = False,
 ) -> Float[Tensor, "token d"]:
-    """dropout(table[ids] · scale + position_table[positions]); with `word_dropout` no embedding for an id of -1.
+    """dropout(table[ids] · scale + position_table[positions]); with `may_lack` an id of -1 has no embedding.
 
     IndexError for an id or a position beyond its table. If a table has an fp32 tensor `main_grad`, its gradient is
     added to the rows there, and none is returned: a vocabulary's worth of zeros is neither made nor added.
     """
-    check_range("embed", "ids", ids, -1 if word_dropout else 0, len(table))
+    check_range("embed", "ids", ids, -1 if may_lack else 0, len(table))
     check_range("embed", "positions", positions, 0, len(position_table))
     result: Tensor = _Embed.apply(ids, positions, table, position_table, scale, dropout)
     return result

@@ -56,6 +56,7 @@ struct Int8Products {
 template <class Products>
 struct Workspace {
     float *x, *wide, *attended, *branch;
+    float* sum;  // of all sub-layers so far: x itself, unless with pre-norm
     typename Products::Rows rows;
 };
 
@@ -67,6 +68,7 @@ static void run_layers(const Step<typename Products::Stored>& step, const Beams&
     const Heads& heads = beams.heads;
     const int64_t d = step.d_model, qkv_width = heads.keys() + heads.kv();
     float *const x = space.x, *const wide = space.wide, *const attended = space.attended, *const branch = space.branch;
+    float* const sum = space.sum;
     const Products products(space.rows);
     Scratch scratch;
     const auto attend = [&](auto run) {
@@ -76,20 +78,29 @@ static void run_layers(const Step<typename Products::Stored>& step, const Beams&
             products.take(i, out, heads.values());
         });
     };
+    const auto norm = [&](int64_t i, const T* gain, const T* bias) {  // of row i's sum
+        float* const row = x + i * d;
+        if (sum != x) std::copy_n(sum + i * d, d, row);
+        const Moments of = moments(row, d, step.epsilon);
+        for (int32_t j = 0; j < d; j++) row[j] = (row[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]);
+    };
     const auto add_norm = [&](const T* gain, const T* bias) {
         team.split(n, [&](int64_t i) {
-            float* const row = x + i * d;
-            for (int32_t j = 0; j < d; j++) row[j] += branch[i * d + j];
-            const Moments of = moments(row, d, step.epsilon);
-            for (int32_t j = 0; j < d; j++)
-                row[j] = (row[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]);
-            products.take(i, row, d);
+            for (int32_t j = 0; j < d; j++) sum[i * d + j] += branch[i * d + j];
+            norm(i, gain, bias);
+            products.take(i, x + i * d, d);
         });
     };
+    const auto activate = [&](float* row) {
+        if (step.activation == GELU) apply(gelu, row, step.d_ff);
+        if (step.activation == SWISH) apply(swish, row, step.d_ff);
+    };
     team.split(n, [&](int64_t i) {
-        const int64_t row = beams.rows[i];
-        const T *word = step.embedding + step.tokens[row] * d, *position = step.positions + beams.lengths[row] * d;
-        for (int32_t j = 0; j < d; j++) x[i * d + j] = to_float(word[j]) * step.scale + to_float(position[j]);
+        const int64_t row = beams.rows[i], place = beams.lengths[row];
+        const T *word = step.embedding + step.tokens[row] * d, *position = step.positions + place * d;
+        const float scale = place < step.first_word ? 0 : step.scale;
+        for (int32_t j = 0; j < d; j++) sum[i * d + j] = to_float(word[j]) * scale + to_float(position[j]);
+        if (step.first_gain) norm(i, step.first_gain, step.first_bias);
         products.take(i, x + i * d, d);
     });
     for (int64_t l = 0; l < step.n_layers; l++) {
@@ -106,8 +117,11 @@ static void run_layers(const Step<typename Products::Stored>& step, const Beams&
         });
         products.product(attended, layer.cross_out, branch, n, false, team);
         add_norm(layer.cross_gain, layer.cross_bias);
-        products.product(x, layer.inner, wide, n, true, team);
-        team.split(n, [&](int64_t i) { products.take(i, wide + i * step.d_ff, step.d_ff); });
+        products.product(x, layer.inner, wide, n, step.activation == RELU, team);
+        team.split(n, [&](int64_t i) {
+            activate(wide + i * step.d_ff);
+            products.take(i, wide + i * step.d_ff, step.d_ff);
+        });
         products.product(wide, layer.outer, branch, n, false, team);
         add_norm(layer.feed_forward_gain, layer.feed_forward_bias);
     }
@@ -120,13 +134,15 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
     const Heads& heads = step.beams.heads;
     const int64_t n = step.beams.n_rows, d = step.d_model;
     const int64_t widest = std::max({step.d_ff, heads.keys() + heads.kv(), d});
-    const std::unique_ptr<float[]> memory(new float[size_t(n * (widest + heads.values() + d))]);
+    const int64_t sum_width = step.first_gain ? d : 0;
+    const std::unique_ptr<float[]> memory(new float[size_t(n * (widest + heads.values() + d + sum_width))]);
     const typename Products::Memory rows(n, widest);
     const auto space_from = [&](int64_t first) {
         float* const wide = memory.get();
         float *const attended = wide + n * widest, *const branch = attended + n * heads.values();
-        return Workspace<Products>{x + first * d, wide + first * widest, attended + first * heads.values(),
-                                   branch + first * d, rows.rows(first)};
+        float* const sum = step.first_gain ? branch + n * d : x;
+        return Workspace<Products>{x + first * d,      wide + first * widest, attended + first * heads.values(),
+                                   branch + first * d, sum + first * d,       rows.rows(first)};
     };
     with_width(heads.d_k, heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;

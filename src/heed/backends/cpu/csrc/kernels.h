@@ -47,6 +47,9 @@ struct Beams {
     Heads heads;
 };
 
+enum Activation : int64_t { RELU, GELU, SWISH };
+
+// The norms are those behind the sums with each sub-layer's output; with pre-norm each belongs to the next sub-layer.
 template <class T>
 struct DecoderLayer {
     Weight qkv, self_out, query, cross_out, inner, outer;
@@ -60,6 +63,9 @@ template <class T>
 struct Step {
     const DecoderLayer<T>* layers;
     int64_t n_layers, d_model, d_ff;
+    Activation activation;
+    int64_t first_word;                // the first position that has a word's embedding, not its position alone: 0 or 1
+    const T *first_gain, *first_bias;  // with pre-norm: of the norm before the first sub-layer; else null
     Beams beams;
     const int64_t* tokens;
     const T *embedding, *positions;
@@ -96,9 +102,10 @@ extern "C" {
  HEED_EXPORT void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,          \
                                   float* mean, float* rstd, int64_t n, int64_t d, float rate, uint64_t seed,        \
                                   float epsilon);                                                                   \
- HEED_EXPORT void add_norm_backward_##NAME(const T* dy, const T* sum, const T* gain, const float* mean,             \
-                                           const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias,        \
-                                           int64_t n, int64_t d, float rate, uint64_t seed);                        \
+ /* dsum: the sum's gradient where it is used besides y, or null */                                                 \
+ HEED_EXPORT void add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain,                 \
+                                           const float* mean, const float* rstd, T* dx, T* dbranch, float* dgain,   \
+                                           float* dbias, int64_t n, int64_t d, float rate, uint64_t seed);          \
  /* h = max(0, h + bias), in place; h (n, d) */                                                                     \
  HEED_EXPORT void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d);                                      \
  HEED_EXPORT void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d);    \

@@ -89,6 +89,30 @@ static inline void softmax(float* p, int64_t n, int64_t ld, float scale) {
     for (int64_t j = 0; j < ld; j += LANES) store(load(p + j) * inverse, p + j);
 }
 
+// x · Φ(x), the exact GELU. 1 - Φ(|x|) is half of erfc(|x| / √2), by formula 7.1.26 of Abramowitz and Stegun: off by at
+// most 8e-8.
+static inline Floats gelu(Floats x) {
+    const Floats size = x < 0.0f ? -x : x;
+    const Floats t = 1.0f / (size * 0.231641888f + 1.0f);  // 0.3275911 / √2
+    Floats p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    const Floats tail = p * t * exponential(size * size * -0.5f) * 0.5f;
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+// x · sigmoid(x)
+static inline Floats swish(Floats x) {
+    const Floats e = exponential(x < 0.0f ? x : -x);  // at most 1
+    return x * (x < 0.0f ? e : Floats{} + 1.0f) / (e + 1.0f);
+}
+
+template <class Function>
+static inline void apply(Function function, float* x, int64_t n) {
+    for (int64_t j = 0; j < n; j += LANES) store_first(function(load_first(x + j, n - j)), x + j, n - j);
+}
+
 struct Moments {
     float mean, rstd;  // rstd: 1 / standard deviation
 };

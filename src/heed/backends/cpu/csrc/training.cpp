@@ -23,7 +23,7 @@ struct ColumnSums {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // sum = x + dropout(branch), y = LayerNorm(sum) (section 5.4). Mean and 1 / deviation are kept for the backward pass,
-// which normalizes the sum again.
+// which normalizes the sum again. With pre-norm the sum is used as well as y, and so has a gradient of its own, dsum.
 
 template <class T>
 static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean, float* rstd,
@@ -52,8 +52,8 @@ static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, 
     });
 }
 
-template <class T>
-static void add_norm_backward(const T* dy, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx,
+template <bool WITH_DSUM, class T>
+static void add_norm_backward(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx,
                               T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
     ColumnSums sums(2 * d);
@@ -78,15 +78,19 @@ static void add_norm_backward(const T* dy, const T* sum, const T* gain, const fl
             }
             mean_g /= d;
             mean_gn /= d;
+            const auto of_sum = [&](int32_t j) {
+                const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
+                return WITH_DSUM ? ds + to_float(dsum[i * d + j]) : ds;
+            };
             if (rate > 0) {
                 for (int32_t j = 0; j < d; j++) {
-                    const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
+                    const float ds = of_sum(j);
                     put(ds, dxi[j]);
                     put(ds * dropout.factor(uint32_t(i * d), j), dbi[j]);
                 }
             } else {
                 for (int32_t j = 0; j < d; j++) {
-                    const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
+                    const float ds = of_sum(j);
                     put(ds, dxi[j]);
                     put(ds, dbi[j]);
                 }
@@ -203,10 +207,11 @@ extern "C" {
                       float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {                  \
   heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon);                               \
  }                                                                                                                    \
- void add_norm_backward_##NAME(const T* dy, const T* sum, const T* gain, const float* mean, const float* rstd, T* dx, \
-                               T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, float rate,              \
-                               uint64_t seed) {                                                                       \
-  heed::add_norm_backward(dy, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                    \
+ void add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,            \
+                               const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n,           \
+                               int64_t d, float rate, uint64_t seed) {                                                \
+  const auto run = dsum ? heed::add_norm_backward<true, T> : heed::add_norm_backward<false, T>;                       \
+  run(dy, dsum, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                                  \
  }                                                                                                                    \
  void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) { heed::bias_relu(h, bias, n, d); }                 \
  void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {                 \
