@@ -27,7 +27,7 @@ from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Transformer
 from heed.runtime.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer, load_tokenizer
 
 FORMAT = 1
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
@@ -73,7 +73,7 @@ class ModelFolder:
     """A loaded folder: the model in fp32 and in evaluation mode, its tokenizer, its card."""
 
     model: Transformer
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     card: ModelCard
 
 
@@ -195,14 +195,14 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
         raise OSError(0, str(error)) from error
 
 
-def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
+def save_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
     """Writes the folder, whole or not at all."""
     with whole_folder(folder) as temporary:
         write_model(temporary, model, tokenizer, card)
         seal(temporary)
 
 
-def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
+def write_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
     """Writes the files into an existing folder, to be sealed: checkpoints add theirs first."""
     _write_card(folder, model.arch, model.vocab_size, card)
     tokenizer.save(folder / "tokenizer.json")
@@ -253,9 +253,10 @@ def load_model(folder: Path) -> ModelFolder:
     arch, vocab_size, card = read_config(folder)
     sealed = manifest(folder)
     check(folder, MODEL_FILES)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    if len(tokenizer) != vocab_size:
-        raise HeedError(f"{folder}: tokenizer.json has {len(tokenizer):,} ids, config.json says {vocab_size:,}.")
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    for n_ids in (len(tokenizer), tokenizer.src_vocab_size):
+        if n_ids != vocab_size:
+            raise HeedError(f"{folder}: tokenizer.json has {n_ids:,} ids, config.json says {vocab_size:,}.")
     path = folder / "model.safetensors"
     n_weights = n_parameters(arch, vocab_size)
     if n_weights > path.stat().st_size:
