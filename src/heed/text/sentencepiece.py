@@ -6,17 +6,25 @@ one id, and a normalisation such as NFKC replaces characters.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from heed.config import Settings, shown, validated
+from heed.config import SHOWN, Settings, cut, shown, validated
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
-from heed.text.sentencepiece_model import CONTROL, MAX_FILE_BYTES, MAX_PIECE, MAX_PIECES, UNKNOWN, SentencePieceModel
+from heed.text.sentencepiece_model import (
+    CONTROL,
+    MAX_FILE_BYTES,
+    MAX_PIECE,
+    MAX_PIECES,
+    UNKNOWN,
+    SentencePieceModel,
+    encoded,
+)
 from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file
 
 SPACE = "▁"  # in pieces
@@ -34,10 +42,27 @@ class Vocabulary(Settings):
     model: SentencePieceModel | None = Field(default=None)
     pieces: list[str | None] | None = Field(default=None, min_length=1, max_length=MAX_PIECES)
 
+    @model_validator(mode="after")
+    def _check(self) -> "Vocabulary":
+        if self.model is None and self.pieces is None:
+            raise ValueError("a vocabulary has neither a model nor a list of pieces")
+        known = [piece for piece in self.pieces or [] if piece is not None]
+        if len(set(known)) < len(known):
+            raise ValueError("a piece has two ids")
+        if any(len(encoded(piece)) > MAX_PIECE for piece in known):
+            raise ValueError(f"a piece has more than {MAX_PIECE} bytes")
+        return self
+
     def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def table(self) -> Sequence[str | None]:
+        """The pieces by id."""
         if self.pieces is not None:
-            return len(self.pieces)
-        return len(self.model.pieces) if self.model else 0
+            return self.pieces
+        assert self.model is not None
+        return self.model.pieces
 
 
 class _Special(Settings):
@@ -153,17 +178,10 @@ class _Side:
             raise ValueError(f"unk has the id {self._unk} of pad, bos or eos")
         self._processor = _processor(model) if model else None
         if pieces is None:
-            if model is None:
-                raise ValueError("a vocabulary has neither a model nor a list of pieces")
+            assert model is not None
             if model.types[self._unk] != UNKNOWN or any(model.types[i] != CONTROL for i in self._left_out):
                 raise ValueError("pad, bos and eos are not control symbols, or unk is not the unknown piece")
             return
-        known = [piece for piece in pieces if piece is not None]
-        if len(set(known)) < len(known) or any(len(piece) > MAX_PIECE for piece in known):
-            raise ValueError(f"a piece has more than {MAX_PIECE} characters, or two ids")
-        for piece in known:
-            if not piece.isascii():
-                check_unicode(piece)
         # A text may spell a special symbol; it is text nonetheless.
         self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None and i not in self._left_out}
 
@@ -204,16 +222,8 @@ class _Side:
         return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
 
     def piece(self, i: int) -> str:
-        if self.vocabulary.model is None:
-            return f" {self._table[i] or ''}"
-        return (self._table[i] or "").replace(SPACE, " ")
-
-    @property
-    def _table(self) -> list[str | None] | list[str]:
-        if self.vocabulary.pieces is not None:
-            return self.vocabulary.pieces
-        assert self.vocabulary.model is not None
-        return self.vocabulary.model.pieces
+        piece = self.vocabulary.table[i] or ""
+        return piece.replace(SPACE, " ") if self._processor else f" {piece}"
 
 
 def _processor(model: SentencePieceModel) -> Any:
@@ -249,7 +259,8 @@ def opus_mt_tokenizer(folder: Path) -> SentencePieceTokenizer:
     src_pieces = read_table(folder / "vocab.json")
     tgt_pieces = read_table(tgt_path) if tgt_path.exists() else src_pieces
     src, tgt = (
-        Vocabulary(model=model, pieces=pieces) for model, pieces in zip(models, (src_pieces, tgt_pieces), strict=True)
+        validated(Vocabulary, {"model": model, "pieces": pieces}, where=str(folder))
+        for model, pieces in zip(models, (src_pieces, tgt_pieces), strict=True)
     )
     return _tokenizer(src, tgt, where=folder)
 
@@ -258,50 +269,58 @@ def read_table(path: Path) -> list[str | None]:
     """The pieces of a table from pieces to ids (.yml, .json), by id. HeedError if two have one id, or it is damaged."""
     ids = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
     pieces: dict[int, str] = {}
-    for piece, i in ids.items():
+    for piece, i in ids:
         if type(i) not in (int, str) or not _ID.fullmatch(str(i)) or int(i) >= MAX_PIECES:
             raise HeedError(f"{path}: the id of {shown(piece)} is {shown(i)}, expected 0 to {MAX_PIECES - 1:,}.")
-        if pieces.setdefault(int(i), piece) != piece:
+        if int(i) in pieces:
             raise HeedError(f"{path}: {shown(piece)} and {shown(pieces[int(i)])} have the same id {i}.")
+        pieces[int(i)] = piece
     if not pieces:
-        raise HeedError(f"{path}: holds no pieces.")
+        raise HeedError(f"{path}: no table of pieces and ids.")
     return [pieces.get(i) for i in range(max(pieces) + 1)]
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
     if path.suffix in (".yml", ".yaml", ".json"):
-        return Vocabulary(pieces=read_table(path))
+        return validated(Vocabulary, {"pieces": read_table(path)}, where=str(path))
     return Vocabulary(model=SentencePieceModel.read(path))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    content = read_bounded(path, MAX_FILE_BYTES)
+def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        return _checked_table(json.loads(content.decode("utf-8")), path)
+        found = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
+    for entry in found if isinstance(found, list) else [found]:
+        if not isinstance(entry, tuple):
+            raise HeedError(f"{path}: no table of pieces and ids.")
+        yield entry
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, keys and values as they are written: `no` is a word."""
+def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a YAML mapping, keys and values as they are written: `no` is a word.
+
+    Read event by event: where collections are nested deeply, PyYAML's faster loaders end the process by a signal.
+    """
     try:
         import yaml
     except ImportError:
         raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
-    content = read_bounded(path, MAX_FILE_BYTES)
-    # The parser in C is ten times as fast. A base loader makes strings, lists and dictionaries only.
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    text = read_bounded(path, MAX_FILE_BYTES)
     try:
-        found = yaml.load(content.decode("utf-8"), Loader=loader)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise HeedError(f"{path}: damaged ({' '.join(str(error).split())}).") from None
-    return _checked_table(found, path)
-
-
-def _checked_table(found: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise HeedError(f"{path}: holds no table of pieces and ids.")
-    return found
+        # The parser in C is ten times as fast.
+        events = yaml.parse(text.decode("utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        start = [next(events, None) for _ in range(3)]
+        if not isinstance(start[2], yaml.MappingStartEvent):
+            raise ValueError("no table of pieces and ids")
+        while isinstance(key := next(events), yaml.ScalarEvent):
+            if not isinstance(value := next(events), yaml.ScalarEvent):
+                raise ValueError(f"the id of {shown(key.value)} is no number")
+            yield key.value, value.value
+        if not isinstance(key, yaml.MappingEndEvent):
+            raise ValueError("a piece is no word")
+    except (ValueError, StopIteration, yaml.YAMLError) as error:
+        raise HeedError(f"{path}: damaged ({cut(' '.join(str(error).split()), 4 * SHOWN)}).") from None
 
 
 def _tokenizer(src: Vocabulary, tgt: Vocabulary, *, where: Path) -> SentencePieceTokenizer:

@@ -58,7 +58,7 @@ class SentencePieceModel(Settings):
         if len(set(self.pieces)) != n:
             raise ValueError("a piece occurs twice")
         for piece in self.pieces:
-            if not 1 <= len(_encoded(piece)) <= MAX_PIECE or "\0" in piece:
+            if not 1 <= len(encoded(piece)) <= MAX_PIECE or "\0" in piece:
                 raise ValueError(f"piece {shown(piece)} is not of 1 to {MAX_PIECE} bytes without NUL")
         if max(map(abs, self.scores)) > MAX_SCORE:
             raise ValueError(f"a score is beyond {MAX_SCORE:,.0f}")
@@ -66,7 +66,7 @@ class SentencePieceModel(Settings):
             raise ValueError("types of pieces are not 1 to 6, of which one is 2, the unknown piece")
         self._check_bytes()
         self._check_symbols()
-        _encoded(self.unk_surface)
+        encoded(self.unk_surface)
         for rules in (self.normalizer, self.denormalizer):
             _check_rules(base64.b64decode(rules, validate=True))
         return self
@@ -115,7 +115,7 @@ class SentencePieceModel(Settings):
         ) + denormalizer
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
     """UTF-8. ValueError for half a surrogate pair, without the text: pydantic could not show it."""
     try:
         return text.encode("utf-8")
