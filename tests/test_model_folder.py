@@ -28,7 +28,7 @@ from heed.model_folder import (
     write_weights,
 )
 from heed.runtime.files import seal
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import load_tokenizer
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")
 
@@ -285,7 +285,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error_not_a_signal(folder):
 
 
 def test_loading_is_refused_if_the_folder_is_replaced_meanwhile(two_folders, folder, monkeypatch):
-    load = Tokenizer.load
+    load = load_tokenizer
 
     def replaced_meanwhile(path):
         tokenizer = load(path)
@@ -293,7 +293,7 @@ def test_loading_is_refused_if_the_folder_is_replaced_meanwhile(two_folders, fol
             shutil.copyfile(two_folders[1] / name, folder / name)
         return tokenizer
 
-    monkeypatch.setattr(Tokenizer, "load", replaced_meanwhile)
+    monkeypatch.setattr("heed.model_folder.load_tokenizer", replaced_meanwhile)
     with pytest.raises(HeedError, match="was replaced while it was read"):
         load_model(folder)
 

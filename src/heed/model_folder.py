@@ -26,8 +26,18 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Transformer
-from heed.runtime.files import MAX_JSON_BYTES, check, manifest, read_json, regular_file, seal, whole_folder, write_json
-from heed.text.tokenizer import Tokenizer
+from heed.runtime.files import (
+    MANIFEST,
+    MAX_JSON_BYTES,
+    check,
+    manifest,
+    read_json,
+    regular_file,
+    seal,
+    whole_folder,
+    write_json,
+)
+from heed.text.loading import AnyTokenizer, load_tokenizer
 
 FORMAT = 1
 # Settings that Heed 0.1 does not have: config.json holds those that differ from their defaults, so that it can read all
@@ -42,6 +52,7 @@ SINCE_0_2 = (
     "decoder_start",
 )
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,11 @@ class _Config(Settings):
     card: _Card
 
 
+def model_card(values: Any, *, where: str) -> ModelCard:
+    """The card that these values describe. HeedError names one of another type."""
+    return ModelCard(**validated(_Card, values, where=where).model_dump())
+
+
 class ModelConfig(NamedTuple):
     """What config.json says of a model. vocab_size: the target's; src_vocab_size: the source's, if it differs."""
 
@@ -88,13 +104,19 @@ class ModelConfig(NamedTuple):
     card: ModelCard
     src_vocab_size: int | None = None
 
+    @classmethod
+    def of(cls, arch: Architecture, tokenizer: AnyTokenizer, card: ModelCard) -> "ModelConfig":
+        """For a model with this tokenizer."""
+        vocab_size, src_vocab_size = len(tokenizer), tokenizer.src_vocab_size
+        return cls(arch, vocab_size, card, None if src_vocab_size == vocab_size else src_vocab_size)
+
 
 @dataclass(frozen=True)
 class ModelFolder:
     """A loaded folder: the model in fp32 and in evaluation mode, its tokenizer, its card."""
 
     model: Transformer
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     card: ModelCard
 
 
@@ -215,14 +237,14 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
         raise OSError(0, str(error)) from error
 
 
-def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
+def save_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
     """Writes the folder, whole or not at all."""
     with whole_folder(folder) as temporary:
         write_model(temporary, model, tokenizer, card)
         seal(temporary)
 
 
-def write_model(folder: Path, model: Transformer, tokenizer: Tokenizer, card: ModelCard) -> None:
+def write_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
     """Writes the files into an existing folder, to be sealed: checkpoints add theirs first."""
     src_vocab_size = None if model.src_vocab_size == model.vocab_size else model.src_vocab_size
     _write_config(folder, ModelConfig(model.arch, model.vocab_size, card, src_vocab_size))
@@ -282,8 +304,11 @@ def load_model(folder: Path) -> ModelFolder:
     config = read_config(folder)
     sealed = manifest(folder)
     check(folder, MODEL_FILES)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    sizes = (len(tokenizer), config.vocab_size), (_n_src_ids(tokenizer), config.src_vocab_size or config.vocab_size)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    sizes = (
+        (len(tokenizer), config.vocab_size),
+        (tokenizer.src_vocab_size, config.src_vocab_size or config.vocab_size),
+    )
     for found, expected in sizes:
         if found != expected:
             raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
@@ -299,16 +324,24 @@ def load_model(folder: Path) -> ModelFolder:
         _compare_shapes(weight_shapes(*network), shapes, where=path)
         for name, stored in contents.items():
             weights[name] = _read(file, stored).float()
-            if not torch.stack(torch.aminmax(weights[name])).isfinite().all():  # which spare a copy of its size
-                raise HeedError(f"{path}: {name} holds numbers that are not finite; take an earlier checkpoint.")
+            _check_finite(name, weights[name], where=path)
     if manifest(folder) != sealed:
         raise HeedError(f"{folder}: was replaced while it was read; try again.")
     return ModelFolder(_model_of(config, weights).eval(), tokenizer, config.card)
 
 
-def _n_src_ids(tokenizer: Tokenizer) -> int:
-    """The number of ids that sources may have: a tokenizer has one vocabulary for both sides."""
-    return len(tokenizer)
+def model_of(config: ModelConfig, weights: dict[str, Tensor], *, where: Path) -> Transformer:
+    """The model of these weights, in evaluation mode. HeedError if they are not those that config asks for."""
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    _compare_shapes(weight_shapes(config.arch, config.vocab_size, config.src_vocab_size), found, where=where)
+    for name, tensor in weights.items():
+        _check_finite(name, tensor, where=where)
+    return _model_of(config, weights).eval()
+
+
+def _check_finite(name: str, tensor: Tensor, *, where: Path) -> None:
+    if not torch.stack(torch.aminmax(tensor)).isfinite().all():  # which spare a copy of its size
+        raise HeedError(f"{where}: {name} holds numbers that are not finite; take an earlier checkpoint.")
 
 
 class _NothingDrawn(TorchFunctionMode):

@@ -12,15 +12,16 @@ from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL
 
 
-def search(model, sources, *, n_best=1, **changes):
-    return beam_search(model, sources, SPECIAL, DecodingSettings(**changes), n_best=n_best)
+def search(model, sources, *, n_best=1, special=SPECIAL, **changes):
+    return beam_search(model, sources, special, DecodingSettings(**changes), n_best=n_best)
 
 
-def forced_log_prob(model, source, target_ids) -> float:
-    batch = make_batch([(source, target_ids)], SPECIAL, rows=None)
+def forced_log_prob(model, source, target_ids, *, special=SPECIAL) -> float:
+    batch = make_batch([(source, target_ids)], special, rows=None)
     return float(token_log_probs([model], batch).double().sum())
 
 
@@ -56,8 +57,13 @@ def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
         assert hypothesis.ids == tuple(i for i in ids[1:] if i != SPECIAL.eos)
 
 
+# Of imported models: Marian's begin with eos and have no pad, OPUS-MT's begin with pad.
+SPECIALS = {SPECIAL: [3, 4, 5], SpecialIds(0, 0, 0, unk=1): [2, 3, 4, 5], SpecialIds(5, 5, 0, unk=1): [2, 3, 4]}
+
+
+@pytest.mark.parametrize("special", SPECIALS)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha):
+def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha, special):
     for seed in range(5):
         torch.manual_seed(seed)
         model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 6).eval()
@@ -67,12 +73,12 @@ def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha):
         source, limit = [3, 4], 4
         best_score, best_ids = -float("inf"), None
         for n_ids in range(limit):
-            for ids in itertools.product([3, 4, 5], repeat=n_ids):
-                score = forced_log_prob(model, source, list(ids)) / length_penalty(n_ids + 1, alpha)
+            for ids in itertools.product(SPECIALS[special], repeat=n_ids):
+                score = forced_log_prob(model, source, list(ids), special=special) / length_penalty(n_ids + 1, alpha)
                 if score > best_score:
                     best_score, best_ids = score, ids
-        settings = {"beam_size": 81, "length_penalty": alpha, "max_extra_tokens": limit - len(source)}
-        (found,) = search(model, [source], **settings)[0]
+        settings = {"beam_size": 256, "length_penalty": alpha, "max_extra_tokens": limit - len(source)}
+        (found,) = search(model, [source], special=special, **settings)[0]
         assert found.ids == best_ids
         assert found.score == pytest.approx(best_score, abs=1e-4)
 

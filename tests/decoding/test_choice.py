@@ -11,6 +11,7 @@ from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
+from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of
 
@@ -57,3 +58,21 @@ def test_drawing_among_one_id_is_greedy_search(source):
         ((drawn,),) = hypotheses_of(MODEL, [source], options, sampling=sampling)
         assert drawn.ids == greedy.ids
         assert drawn.log_prob == pytest.approx(greedy.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [None, SamplingSettings()])
+@pytest.mark.parametrize("special", [SpecialIds(0, 0, 0, unk=1), SpecialIds(39, 39, 0, unk=1)])
+def test_a_search_writes_neither_pad_nor_bos_nor_unk_but_ends(special, sampling):
+    sources = [Source(number, [5, 6 + number]) for number in range(20)]
+    options = DecodingSettings(max_extra_tokens=30)
+    found = dict(search([MODEL], sources, special, options, n_best=4, sampling=sampling))
+    ids = [i for hypotheses in found.values() for hypothesis in hypotheses for i in hypothesis.ids]
+    assert ids and not {special.pad, special.bos, special.eos, special.unk} & set(ids)
+    assert any(hypothesis.ended for hypotheses in found.values() for hypothesis in hypotheses)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 39, 40, -1])
+def test_a_prefix_holds_no_id_that_a_target_cannot_have(wrong):
+    special = SpecialIds(39, 39, 0, unk=1)
+    with pytest.raises(IndexError, match="source 0: "):
+        list(search([MODEL], [Source(0, [5], [6, wrong])], special, DecodingSettings()))

@@ -7,6 +7,7 @@ import typer
 
 from heed.cli.benchmark import bench_app
 from heed.cli.data import data_app
+from heed.cli.exchange import export, import_
 from heed.cli.paper import paper_app
 from heed.cli.parsing import evalb, parse
 from heed.cli.process import run_and_exit
@@ -36,8 +37,10 @@ for verb, example in (
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
     (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),
     (evalb, "heed evalb gold.trees parsed.trees"),
+    (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
+    (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
 ):
-    app.command(epilog=f"Example: {example}")(verb)
+    app.command(verb.__name__.rstrip("_"), epilog=f"Example: {example}")(verb)
 for group, name in ((recipe_app, "recipe"), (data_app, "data"), (bench_app, "bench"), (paper_app, "paper")):
     app.add_typer(group, name=name)
 app.callback()(options)

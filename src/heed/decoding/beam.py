@@ -109,7 +109,7 @@ def search(
         if len(beams) == 0 or n_free >= max(1, n_sentences // 4):
             arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
             if arriving:
-                _check_ids(arriving, special, src_vocab_size=models[0].src_vocab_size, vocab_size=vocab_size)
+                _check_ids(arriving, special, models[0])
                 src, src_mask = padded_sources([source.ids for source in arriving], special)
                 for state in states:
                     state.admit(src, src_mask)
@@ -128,15 +128,15 @@ def search(
             state.select(rows, kept)
 
 
-def _check_ids(sources: Sequence[Source], special: SpecialIds, *, src_vocab_size: int, vocab_size: int) -> None:
+def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transformer) -> None:
     """IndexError for an id that the model does not have, and for one that no target may have, in a prefix."""
     for source in sources:
-        for ids, size in ((source.ids, src_vocab_size), (source.prefix, vocab_size)):
+        for ids, vocab_size in ((source.ids, model.src_vocab_size), (source.prefix, model.vocab_size)):
             for i in ids:
-                if not 0 <= i < size:
-                    raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {size:,} ids.")
-        if not {special.pad, special.bos, special.eos}.isdisjoint(source.prefix):
-            raise IndexError(f"source {source.number}: pad, bos or eos in its prefix.")
+                if not 0 <= i < vocab_size:
+                    raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {vocab_size:,} ids.")
+        if not {special.pad, special.bos, special.eos, special.unk}.isdisjoint(source.prefix):
+            raise IndexError(f"source {source.number}: pad, bos, eos or unk in its prefix.")
 
 
 def _next_logits(

@@ -233,5 +233,5 @@ class SampledChoice:
 def _never_chosen(special: SpecialIds, vocab_size: int, device: torch.device) -> Bool[Tensor, " vocab"]:
     """True for the ids that no target may have."""
     never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-    never[[special.pad, special.bos]] = True
+    never[[i for i in (special.pad, special.bos, special.unk) if i not in (None, special.eos)]] = True
     return never

@@ -25,6 +25,12 @@ class DecodingSettings(Settings):
     max_extra_tokens: int = Field(
         default=50, ge=0, le=10_000, description="an output has at most this many tokens more than its input"
     )
+    max_length_factor: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=1000,
+        description="an output has at most this many times the tokens of its input, eos counted on both sides",
+    )
     max_tokens: int | None = Field(
         default=None, ge=1, le=10_000, description="the most tokens of an output, eos included"
     )

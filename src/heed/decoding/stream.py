@@ -44,6 +44,8 @@ def maximum_length(source: Source, settings: DecodingSettings) -> int:
     """The most ids that a target of this source may have, eos included."""
     length = len(source.ids) if source.length is None else source.length
     longest = max(1, length + settings.max_extra_tokens)
+    if settings.max_length_factor is not None:
+        longest = min(longest, max(1, int(settings.max_length_factor * (length + 1))))
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
     return max(longest, _guaranteed_length(source))

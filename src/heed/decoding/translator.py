@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from heed.config import shown
 from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
@@ -19,7 +20,7 @@ from heed.errors import HeedError
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 # A longer source is translated in pieces: attention's memory grows with the square of the length.
@@ -52,7 +53,7 @@ class Translator(PickledByValue):
     def __init__(
         self,
         models: Transformer | Sequence[Transformer],
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         settings: DecodingSettings | None = None,
         *,
         precision: DecodingPrecisionChoice = "auto",
@@ -136,6 +137,8 @@ class Translator(PickledByValue):
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
         prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
+        if self.tokenizer.special.unk in prefix_ids:
+            raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
         line_numbers, source_numbers = itertools.count(1), itertools.count()
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from heed.config import Settings
 
 Activation = Literal["relu", "gelu", "swish"]  # in the order of the enum in backends/cpu/csrc/kernels.h
+SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
 
 
 class Architecture(Settings):
@@ -59,10 +60,10 @@ class Architecture(Settings):
         le=2**31 - 1,
         description="number of neighbours on each side that self-attention sees (section 4); if not set: all",
     )
-    positions: Literal["sinusoid", "sinusoid-halves", "learned"] = Field(
+    positions: SinusoidForm | Literal["learned"] = Field(
         default="sinusoid",
-        description="position encodings (section 3.5; learned: Table 3 row E); sinusoid-halves: all sines come before "
-        "all cosines, as in Marian",
+        description="position encodings (section 3.5; learned: Table 3 row E); sinusoid-halves: all sines before all "
+        "cosines, as in Hugging Face's Marian; sinusoid-t2t: with tensor2tensor's frequencies too, as in Marian",
     )
     max_positions: int = Field(
         default=1024, ge=1, le=1_048_576, description="longest sequence, in tokens, that learned positions can encode"

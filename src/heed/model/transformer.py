@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heed.errors import HeedError
-from heed.model.architecture import Activation, Architecture
+from heed.model.architecture import Activation, Architecture, SinusoidForm
 from heed.model.attention import Attend, AttentionMask, Dropout, attention, causal_mask, key_mask
 
 Side = Literal["src", "tgt"]
@@ -29,16 +29,18 @@ Side = Literal["src", "tgt"]
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
 
-def sinusoid(n_positions: int, d_model: int, *, halves: bool = False) -> Float[Tensor, "position d_model"]:
+def sinusoid(n_positions: int, d_model: int, form: SinusoidForm = "sinusoid") -> Float[Tensor, "position d_model"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos of the same (section 3.5), in fp32.
 
-    halves: all sines first, then all cosines. Angles are computed in fp64: in fp32 those of late positions would be off
-    by more than 1e-4.
+    sinusoid-halves: all sines first, then all cosines. sinusoid-t2t: in halves, and the last wave is 10000 times as
+    long as the first, as in tensor2tensor, which Marian follows: 10000^(2i/(d_model - 2)). Angles are computed in
+    fp64: in fp32 those of late positions would be off by more than 1e-4.
     """
     pos = torch.arange(n_positions, dtype=torch.float64)[:, None]
-    rate = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    steps = max(1, d_model - 2) if form == "sinusoid-t2t" else d_model
+    rate = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / steps)
     table = torch.empty(n_positions, d_model, dtype=torch.float64)
-    sines, cosines = table.chunk(2, dim=1) if halves else (table[:, 0::2], table[:, 1::2])
+    sines, cosines = (table[:, 0::2], table[:, 1::2]) if form == "sinusoid" else table.chunk(2, dim=1)
     sines.copy_(torch.sin(pos * rate))
     cosines.copy_(torch.cos(pos * rate))
     return table.float()
@@ -332,8 +334,7 @@ class Transformer(nn.Module):
             return (self.src_positions if side == "src" else self.tgt_positions).weight
         table = self._sinusoids
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
-            halves = self.arch.positions == "sinusoid-halves"
             n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well
-                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model, halves=halves).to(like)
+                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model, self.arch.positions).to(like)
         return table

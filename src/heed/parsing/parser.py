@@ -103,6 +103,8 @@ class Parser(PickledByValue):
         (loaded,) = load_models([folder], device=device)
         if not loaded.card.parsing:
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
+        if not isinstance(loaded.tokenizer, Tokenizer):
+            raise HeedError(f"{folder}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
         linearisation = validated(LinearisationSettings, loaded.card.parsing, where=str(folder))
         changes = {
             "beam_size": beam_size,

@@ -11,7 +11,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.run.folder import check_output_folder
 from heed.runtime.files import check
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import load_tokenizer
 from heed.training.checkpoint import averaged_weights, checkpoint_steps, read_progress
 from heed.training.logbook import duration
 
@@ -36,7 +36,7 @@ def average_run(
     load_weights(model, averaged_weights(folders), where=folders[-1])
     average = {"average of steps": ", ".join(map(str, steps))}
     card = replace(card, trained_on={**card.trained_on, **_costs(folders[-1], card), **average})
-    save_model(out, model, Tokenizer.load(folders[-1] / "tokenizer.json"), card)
+    save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)
     report(f"Averaged {len(steps)} checkpoints (steps {steps[0]:,} to {steps[-1]:,}) into {out}.")
     return out
 

@@ -13,13 +13,12 @@ from typing import Any
 from heed.config import read_toml, toml_text, validated
 from heed.data.sources import Report
 from heed.errors import HeedError
-from heed.model_folder import MODEL_FILES
+from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.recipe import Recipe
-from heed.runtime.files import MANIFEST, check_replaceable, locked, whole_file
+from heed.runtime.files import check_replaceable, locked, whole_file
 
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
-MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 # Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
 

@@ -54,12 +54,14 @@ class TokenizerSettings(Settings):
 class SpecialIds:
     """Ids that no text can produce: padding, which every mask hides, begin of sentence and end of sentence.
 
-    The defaults are those of every tokenizer that Heed trains.
+    The defaults are those of every tokenizer that Heed trains. Those of imported models may be equal to each other.
+    unk: what stands for text that the vocabulary lacks, if there is such; no search writes it.
     """
 
     pad: int = 0
     bos: int = 1
     eos: int = 2
+    unk: int | None = None
 
 
 class Tokenizer:
@@ -76,6 +78,11 @@ class Tokenizer:
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
 
+    @property
+    def src_vocab_size(self) -> int:
+        """The number of ids that a source may have: those of targets."""
+        return len(self)
+
     def __eq__(self, other: object) -> bool:
         """Whether every text has the same ids."""
         return isinstance(other, Tokenizer) and self._backend.to_str() == other._backend.to_str()
@@ -90,7 +97,7 @@ class Tokenizer:
         try:
             return list(self._backend.encode(" " + text).ids)
         except TypeError:  # what the library makes of half a surrogate pair
-            _check_unicode(text)
+            check_unicode(text)
             raise
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
@@ -99,7 +106,7 @@ class Tokenizer:
             return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
         except TypeError:
             for text in texts:
-                _check_unicode(text)
+                check_unicode(text)
             raise
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
@@ -119,7 +126,7 @@ class Tokenizer:
                 elif name in self.symbols:
                     ids.append(self.symbols[name])
                 else:
-                    _check_unicode(line)
+                    check_unicode(line)
                     ids = []
                     break
             encoded.append(ids)
@@ -144,6 +151,19 @@ class Tokenizer:
         names = {i: f" {name}" for i, name in self._names.items()}
         return [names.get(i) or str(self._backend.decode([i]) or self._backend.id_to_token(i)) for i in ids]
 
+    def src_pieces(self, ids: Iterable[int]) -> list[str]:
+        """As `pieces`, for source ids."""
+        return self.pieces(ids)
+
+    def id_names(self) -> list[str]:
+        """The name of each id in tokenizer.json, no two alike."""
+        return [str(self._backend.id_to_token(i)) for i in range(len(self))]
+
+    def to_json(self) -> dict[str, Any]:
+        """What tokenizer.json holds."""
+        file: dict[str, Any] = json.loads(self._backend.to_str())
+        return file
+
     def save(self, path: Path) -> None:
         with whole_file(path) as temporary:
             temporary.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
@@ -155,17 +175,33 @@ class Tokenizer:
         A file may come from a stranger, and its ids index the model's tables: only the vocabulary and the merges are
         taken from it, after checks. Everything else is made anew and must equal what the file says.
         """
-        content = read_bounded(path, MAX_FILE_BYTES)
+        return cls.from_json(read_tokenizer_file(path), where=path)
+
+    @classmethod
+    def from_json(cls, file: Any, *, where: Path) -> "Tokenizer":
+        """The tokenizer in the JSON of a file."""
         try:
-            file = json.loads(content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
             backend = _checked_backend(file)
             if field := _difference(json.loads(backend.to_str()), file):
                 raise ValueError(f"{shown(field[1:])} differs from what Heed writes")
         except (ValueError, RecursionError) as error:
-            raise HeedError(
-                f"{path}: not a tokenizer file that Heed wrote ({error}); restore it from a backup, or train again."
-            ) from None
+            raise _not_a_tokenizer(where, error) from None
         return cls(backend)
+
+
+def read_tokenizer_file(path: Path) -> Any:
+    """The JSON of a tokenizer file. HeedError if it is missing, too long or no strict JSON."""
+    content = read_bounded(path, MAX_FILE_BYTES)
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise _not_a_tokenizer(path, error) from None
+
+
+def _not_a_tokenizer(path: Path, error: Exception) -> HeedError:
+    return HeedError(
+        f"{path}: not a tokenizer file that Heed wrote ({error}); restore it from a backup, or train again."
+    )
 
 
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
@@ -280,7 +316,8 @@ def _check_symbol(name: str) -> None:
         )
 
 
-def _check_unicode(text: str) -> None:
+def check_unicode(text: str) -> None:
+    """HeedError if the text holds half a surrogate pair."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

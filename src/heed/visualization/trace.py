@@ -63,7 +63,7 @@ def trace(
         if len(ids) > MAX_TOKENS:
             raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
     weights = translator.attention(source, target)
-    src_pieces, tgt_pieces = tokenizer.pieces(src), tokenizer.pieces(tgt)
+    src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     parts = {
         "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),

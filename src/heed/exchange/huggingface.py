@@ -1,0 +1,337 @@
+"""Hugging Face's MarianMTModel: folders that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, and OPUS-MT's models.
+
+Its network is the paper's but for the order of the positions' channels, all sines before all cosines, which it makes
+anew when it loads. A model with interleaved positions is therefore written with its channels in that order.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.config import shown, validated
+from heed.decoding.settings import DecodingSettings
+from heed.errors import HeedError
+from heed.exchange.parts import Parts, halves, interleaved, merged, parts_of, reordered
+from heed.exchange.samples import compared_logits, logits_of
+from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
+from heed.model.architecture import Architecture
+from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_card, model_of, read_weights, write_weights
+from heed.runtime.files import read_bounded, write_json
+from heed.text.tokenizer import SpecialIds
+
+MAX_POSITIONS = 1024  # for which a folder that we write has encodings
+MAX_CONFIG_BYTES = 2**22
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
+STACKS = ("encoder", "decoder")
+# Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
+LAYER_NAMES = {
+    **{f"self_attention.{ours}": f"self_attn.{ours}_proj" for ours in ("q", "k", "v", "out")},
+    **{f"cross_attention.{ours}": f"encoder_attn.{ours}_proj" for ours in ("q", "k", "v", "out")},
+    "self_attention_norm": "self_attn_layer_norm",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "feed_forward_norm": "final_layer_norm",
+}
+ATTENTION_BIASES = tuple(f"{part}.bias" for part in ("q", "k", "v", "out"))
+
+
+def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
+    """Writes the model into the empty folder `out`, and compares the logits of what transformers loads from it.
+
+    HeedError for a model that MarianMTModel cannot be.
+    """
+    arch, card = model.model.arch, model.card
+    _check_expressible(arch)
+    special = model.tokenizer.special
+    write_weights(out / "model.safetensors", _their_weights(model))
+    write_json(out / "config.json", _config(model, special))
+    write_json(out / "generation_config.json", _generation(card, special))
+    write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
+    form = card.decoding.get("length_penalty_form", "paper")
+    if form == "paper" and card.decoding.get("length_penalty", 0.6) != 0:
+        report(
+            "Hugging Face divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with "
+            "a beam, scores differ, and now and then the best hypothesis."
+        )
+    _check_export(model, out, report)
+
+
+def _check_expressible(arch: Architecture) -> None:
+    """HeedError names what MarianMTModel does not have."""
+    wrong = {
+        "norm = pre": arch.norm != "post",
+        "a radius": arch.radius is not None,
+        f"positions = {arch.positions}": arch.positions not in ("sinusoid", "sinusoid-halves"),
+        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
+        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
+        != arch.d_model,
+        "decoder_start = zero": arch.decoder_start != "bos",
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise HeedError(f"this model has {name}, which Hugging Face's MarianMTModel cannot express.")
+
+
+def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
+    model, arch = folder.model, folder.model.arch
+    parts = parts_of(model)
+    if arch.positions == "sinusoid":
+        parts = reordered(parts, halves(arch.d_model))
+    theirs = {"final_logits_bias": parts.pop("output.bias", torch.zeros(model.vocab_size))[None]}
+    src, output = parts.pop("src_embedding.weight"), parts.pop("output.weight", None)
+    tgt = parts.pop("tgt_embedding.weight", src)
+    if arch.share == "all":
+        theirs["model.shared.weight"] = src
+    else:
+        theirs |= {"model.encoder.embed_tokens.weight": src, "model.decoder.embed_tokens.weight": tgt}
+        if output is not None:
+            theirs["lm_head.weight"] = output
+    for name, tensor in parts.items():
+        stack, layer, *part, kind = name.split(".")
+        prefix = f"model.{stack}.layers.{layer}.{LAYER_NAMES['.'.join(part)]}"
+        theirs[f"{prefix}.{kind}"] = tensor
+        if kind == "weight" and part[-1] in ("q", "k", "v", "out"):
+            theirs.setdefault(f"{prefix}.bias", torch.zeros(len(tensor)))
+    return theirs
+
+
+def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
+    arch, model = folder.model.arch, folder.model
+    by_stack = {
+        f"{stack}_{name}": value
+        for stack, n_layers in zip(STACKS, (arch.encoder_layers, arch.decoder_layers), strict=True)
+        for name, value in (("layers", n_layers), ("attention_heads", arch.n_heads), ("ffn_dim", arch.d_ff))
+    }
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "d_model": arch.d_model,
+        **by_stack,
+        "activation_function": arch.activation,
+        "dropout": arch.dropout,
+        "attention_dropout": arch.attention_dropout,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "max_position_embeddings": MAX_POSITIONS,
+        "vocab_size": model.src_vocab_size,
+        "decoder_vocab_size": model.vocab_size,
+        "share_encoder_decoder_embeddings": arch.share == "all",
+        "tie_word_embeddings": arch.share != "none",
+        "pad_token_id": special.pad,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "decoder_start_token_id": special.bos,
+        "forced_eos_token_id": None,
+        # For the way back: what MarianMTModel does not need to know.
+        "heed": {"positions": arch.positions, "word_dropout": arch.word_dropout, "card": vars(folder.card)},
+    }
+
+
+def _generation(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
+    settings = validated(DecodingSettings, card.decoding, where="the model's search settings")
+    return {
+        "decoder_start_token_id": special.bos,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "pad_token_id": special.pad,
+        "bad_words_ids": [[i] for i in sorted({special.pad, special.bos} - {special.eos})],
+        "num_beams": settings.beam_size,
+        "length_penalty": 0.0 if settings.length_penalty_form == "none" else settings.length_penalty,
+        **({"early_stopping": settings.early_stopping or "never"} if settings.beam_size > 1 else {}),
+        "max_length": 512,
+    }
+
+
+def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
+    try:
+        import transformers
+    except ImportError:
+        report("Not checked: transformers is not installed.")
+        return
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(out), trust_remote_code=False).eval()
+
+    def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:
+        result: Tensor = theirs(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt).logits
+        return result
+
+    difference = compared_logits(logits_of(model.model), logits, model)
+    report(f"Checked: transformers {transformers.__version__} gives the same logits, to {difference:.1e}.")
+
+
+def load(path: Path) -> ModelFolder:
+    """The model in a folder of Hugging Face's MarianMTModel; nothing in it is executed.
+
+    HeedError names what is missing, damaged, or cannot be expressed.
+    """
+    config = _json(path / "config.json")
+    if config.get("model_type") != "marian":
+        raise HeedError(
+            f"{path / 'config.json'}: model_type is {shown(config.get('model_type'))}; Heed imports marian alone."
+        )
+    theirs = _weights(path)
+    special, found = _special(config, path), config.get("heed")
+    ours: dict[str, Any] = found if isinstance(found, dict) else {}
+    share = _share(config)
+    parts = _our_parts(theirs, share, path)
+    changes = {"positions": ours.get("positions", "sinusoid-halves"), "word_dropout": ours.get("word_dropout", 0.0)}
+    arch = _architecture(config, parts, share, changes, path)
+    if not arch.attention_bias:
+        parts = {name: tensor for name, tensor in parts.items() if not name.endswith(ATTENTION_BIASES)}
+    if not arch.output_bias:
+        del parts["output.bias"]
+    if arch.positions == "sinusoid":
+        parts = reordered(parts, interleaved(arch.d_model))
+    tokenizer = hugging_face_tokenizer(path, special)
+    card = _card(ours, config, path)
+    model = model_of(ModelConfig.of(arch, tokenizer, card), merged(parts), where=path)
+    return ModelFolder(model, tokenizer, card)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise HeedError(f"{path}: missing; expected a folder of Hugging Face's, with its config.json.")
+    try:
+        content = json.loads(read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise HeedError(f"{path}: damaged ({error}).") from None
+    if not isinstance(content, dict):
+        raise HeedError(f"{path}: damaged (no JSON object).")
+    return content
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """In fp32, by their names."""
+    if (path / "model.safetensors").is_file():
+        found = read_weights(path / "model.safetensors")
+    elif (path / "pytorch_model.bin").is_file():
+        found = _unpickled(path / "pytorch_model.bin")
+    else:
+        raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin.")
+    return {name: tensor.float() for name, tensor in found.items()}
+
+
+def _unpickled(path: Path) -> dict[str, Tensor]:
+    """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise HeedError(
+            f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."
+        ) from None
+    except Exception as error:  # whatever torch raises for a file that is cut or of another kind
+        raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+    ):
+        raise HeedError(f"{path}: holds no tensors by name.")
+    return found
+
+
+def _special(config: Mapping[str, Any], path: Path) -> SpecialIds:
+    ids = [config.get(name) for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")]
+    if any(type(i) is not int or i < 0 for i in ids):
+        raise HeedError(f"{path / 'config.json'}: pad_token_id, decoder_start_token_id and eos_token_id must be ids.")
+    pad, start, eos = (int(i) for i in ids)  # type: ignore[arg-type]
+    return SpecialIds(pad, start, eos)
+
+
+def _share(config: Mapping[str, Any]) -> str:
+    if config.get("share_encoder_decoder_embeddings", True):
+        return "all"
+    return "tgt" if config.get("tie_word_embeddings", True) else "none"
+
+
+def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
+    """Their weights under our names, with all biases."""
+    parts, left = Parts(), dict(theirs)
+
+    def take(ours: str, *names: str) -> None:
+        """A matrix that stands under any of these names, and is the same wherever it stands."""
+        found = [left.pop(name) for name in names if name in left]
+        if not found:
+            raise HeedError(f"{path}: weight {names[0]} is missing.")
+        if any(not torch.equal(found[0], other) for other in found[1:]):
+            raise HeedError(f"{path}: {' and '.join(names)} differ, which config.json says are one matrix.")
+        parts[ours] = found[0]
+
+    shared, src, tgt, output = (
+        *("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+        "lm_head.weight",
+    )
+    if share == "all":
+        take("src_embedding.weight", shared, src, tgt, output)
+    else:
+        take("src_embedding.weight", src)
+        take("tgt_embedding.weight", *((tgt, output) if share == "tgt" else (tgt,)))
+        if share == "none":
+            take("output.weight", output)
+    vocab_size = len(parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"])
+    parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(1, vocab_size)).flatten()
+    ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
+    for name, tensor in left.items():
+        words = name.split(".")
+        if words[-2:] == ["embed_positions", "weight"] or name == shared:  # made anew; not used where nothing is shared
+            continue
+        if len(words) < 6 or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
+            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+        _, stack, _, layer, *part, kind = words
+        if ".".join(part) not in ours_of:
+            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+        parts[f"{stack}.{layer}.{ours_of['.'.join(part)]}.{kind}"] = tensor
+    return parts
+
+
+def _architecture(
+    config: Mapping[str, Any], parts: Parts, share: str, changes: Mapping[str, Any], path: Path
+) -> Architecture:
+    where = str(path / "config.json")
+    for name in ("attention_heads", "ffn_dim"):
+        if config.get(f"encoder_{name}") != config.get(f"decoder_{name}"):
+            raise HeedError(f"{where}: encoder_{name} and decoder_{name} differ; Heed's stacks have the same.")
+    activation = config.get("activation_function")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise HeedError(f"{where}: activation_function is {shown(activation)}; Heed knows {known}.")
+    if not config.get("scale_embedding"):
+        raise HeedError(f"{where}: scale_embedding is false; Heed scales embeddings by √d_model (section 3.4).")
+    values = {
+        "n_layers": config.get("encoder_layers"),
+        "n_decoder_layers": config.get("decoder_layers"),
+        "d_model": config.get("d_model"),
+        "d_ff": config.get("encoder_ffn_dim"),
+        "n_heads": config.get("encoder_attention_heads"),
+        "dropout": config.get("dropout", 0.1),
+        "attention_dropout": config.get("attention_dropout", 0.0),
+        "activation": ACTIVATIONS[activation],
+        "attention_bias": any(bool(parts[name].any()) for name in parts if name.endswith(ATTENTION_BIASES)),
+        "output_bias": bool(parts["output.bias"].any()),
+        "share": share,
+        **changes,
+    }
+    if values["n_decoder_layers"] == values["n_layers"]:
+        del values["n_decoder_layers"]
+    return validated(Architecture, values, where=where)
+
+
+def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> ModelCard:
+    """The card that Heed wrote, or what the folder says of languages and search."""
+    if isinstance(ours.get("card"), dict):
+        return model_card(ours["card"], where=str(path / "config.json"))
+    others = [path / name for name in ("tokenizer_config.json", "generation_config.json")]
+    tokenizer, generation = (_json(file) if file.is_file() else {} for file in others)
+    generation = {**config, **generation}
+    beam, alpha = generation.get("num_beams", 1), generation.get("length_penalty", 1.0)
+    decoding = validated(
+        DecodingSettings,
+        {"beam_size": beam, "length_penalty": alpha, "length_penalty_form": "average"},
+        where=str(path / "generation_config.json"),
+    )
+    src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in ("source", "target"))
+    return ModelCard(src, tgt, decoding=decoding.model_dump(), trained_on={"imported from": "Hugging Face"})

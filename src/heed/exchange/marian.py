@@ -1,0 +1,397 @@
+"""Marian's models: an .npz of float matrices, (in, out), with their settings inside in YAML, and one vocabulary a side.
+
+Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
+tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. Its approximation of GELU,
+x · σ(1.702 x), is no other program's.
+"""
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heed.config import shown, validated
+from heed.decoding.settings import DecodingSettings
+from heed.errors import HeedError
+from heed.exchange.parts import Parts, merged, parts_of
+from heed.exchange.tokenizers import piece_names
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_of
+from heed.runtime.files import read_bounded, regular_file
+from heed.text.loading import AnyTokenizer
+from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
+
+MAX_CONFIG_BYTES = 2**20
+MAX_EXPANSION = 20  # of a compressed .npz: more is an attack
+SETTINGS = "special:model.yml"
+ACTIVATIONS = ("relu", "swish")
+N_POSITIONS = 1024  # for which an exported model has encodings where Marian does not know the positions
+
+# Ours → Marian's within a layer: prefix of the sub-layer, suffix of the matrix.
+MATRICES = {
+    **{f"self_attention.{part}": ("self_W" + part[0], "self_b" + part[0]) for part in ("q", "k", "v", "out")},
+    **{f"cross_attention.{part}": ("context_W" + part[0], "context_b" + part[0]) for part in ("q", "k", "v", "out")},
+    "feed_forward.inner": ("ffn_W1", "ffn_b1"),
+    "feed_forward.outer": ("ffn_W2", "ffn_b2"),
+}
+NORMS = {"self_attention_norm": "self_Wo", "cross_attention_norm": "context_Wo", "feed_forward_norm": "ffn_ffn"}
+# Settings that change the network, with the values for which it is one that Heed has.
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-attention-mask": ("default",),
+    "transformer-no-projection": (False,),
+    "transformer-no-affine": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-pool": (False,),
+    "transformer-rnn-projection": (False,),
+    "transformer-disable-position-embeddings": (False,),
+    "transformer-tied-layers": ([],),
+    "input-types": ([], ["sequence"]),
+    "lemma-dependency": ("",),
+    "lemma-dim-emb": (0,),
+    "factors-dim-emb": (0,),
+    "ulr": (False,),
+    "right-left": (False,),
+}
+
+
+def load(path: Path) -> ModelFolder:
+    """The model of a decoder's settings (NAME.npz.decoder.yml), of the one in a folder, or of the one beside an .npz.
+
+    HeedError names what is missing, damaged, or cannot be expressed.
+    """
+    yml = _decoder_settings(path)
+    decoder = _yaml(read_bounded(yml, MAX_CONFIG_BYTES), yml)
+    model_path, vocabularies = _files(decoder, yml)
+    arrays = _arrays(model_path)
+    if SETTINGS not in arrays:
+        raise HeedError(f"{model_path}: has no {SETTINGS}; was it trained with Marian?")
+    settings = _yaml(arrays.pop(SETTINGS).tobytes().rstrip(b"\0"), model_path)
+    tokenizer = marian_tokenizer(*vocabularies)
+    weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
+    arch = _architecture(settings, weights, model_path)
+    parts = _our_parts(weights, arch, model_path)
+    card = _card(decoder, yml)
+    model = model_of(ModelConfig.of(arch, tokenizer, card), merged(parts), where=model_path)
+    return ModelFolder(model, tokenizer, card)
+
+
+def _decoder_settings(path: Path) -> Path:
+    if path.is_dir():
+        found = sorted(path.glob("*.yml"))
+        found = [yml for yml in found if yml.name.endswith("decoder.yml")] or found
+        if len(found) != 1:
+            raise HeedError(
+                f"{path}: holds {len(found)} settings of a decoder; name one, such as model.npz.decoder.yml."
+            )
+        return found[0]
+    if path.suffix == ".npz":
+        return path.with_name(path.name + ".decoder.yml")
+    return path
+
+
+def _yaml(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
+    try:
+        found = yaml.load(content.decode("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
+    if not isinstance(found, dict):
+        raise HeedError(f"{path}: holds no settings of Marian's.")
+    return found
+
+
+def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Path]]:
+    """The model and its two vocabularies, next to their settings wherever those say that they lie."""
+
+    def names(key: str) -> list[str]:
+        found = decoder.get(key)
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise HeedError(f"{yml}: {key} is no list of files.")
+        return found
+
+    models, vocabularies = names("models"), names("vocabs")
+    if len(models) != 1:
+        raise HeedError(f"{yml}: an ensemble of {len(models)} models; import each by settings of its own.")
+    if len(vocabularies) != 2:
+        raise HeedError(f"{yml}: {len(vocabularies)} vocabularies; Heed's models have a source and a target.")
+    paths = [yml.parent / Path(name).name for name in (*models, *vocabularies)]
+    for path in paths:
+        if not path.is_file():
+            raise HeedError(f"{path}: missing; {yml.name} names it.")
+    return paths[0], (paths[1], paths[2])
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; nothing in it is unpickled."""
+    try:
+        with regular_file(path) as file, zipfile.ZipFile(file) as archive:
+            expanded = sum(info.file_size for info in archive.infolist())
+        if expanded > MAX_EXPANSION * path.stat().st_size:
+            raise HeedError(f"{path}: would expand to {expanded:,} bytes.")
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except HeedError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
+        raise HeedError(f"{path}: damaged or not an .npz ({' '.join(str(error).split())}).") from None
+
+
+def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
+    if array.dtype not in (np.float32, np.float16):
+        raise HeedError(f"{path}: {shown(name)} is of type {array.dtype}; import the model before it was quantised.")
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+
+
+def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Architecture:
+    for key, allowed in EXPECTED.items():
+        if key in settings and settings[key] not in allowed:
+            raise HeedError(f"{path}: {key} is {shown(settings[key])}, which Heed does not have.")
+    if settings.get("transformer-decoder-dim-ffn", 0) not in (0, settings.get("transformer-dim-ffn")):
+        raise HeedError(f"{path}: transformer-decoder-dim-ffn differs from the encoder's, which Heed does not have.")
+    activation = settings.get("transformer-ffn-activation", "swish")
+    if activation not in ACTIVATIONS:
+        raise HeedError(
+            f"{path}: transformer-ffn-activation is {shown(activation)}; Heed has {', '.join(ACTIVATIONS)}."
+        )
+    learned = bool(settings.get("transformer-train-position-embeddings", False))
+    n_layers, n_decoder_layers = settings.get("enc-depth"), settings.get("dec-depth")
+    values = {
+        "n_layers": n_layers,
+        "d_model": settings.get("dim-emb"),
+        "d_ff": settings.get("transformer-dim-ffn"),
+        "n_heads": settings.get("transformer-heads"),
+        "activation": activation,
+        "attention_bias": True,
+        "output_bias": not settings.get("output-omit-bias", False),
+        "norm": _norm(settings, path),
+        "share": _share(settings, path),
+        "positions": "learned" if learned else "sinusoid-t2t",
+        "decoder_start": "zero",
+    }
+    if n_decoder_layers != n_layers:
+        values["n_decoder_layers"] = n_decoder_layers
+    if learned and "Wpos" in weights:
+        values["max_positions"] = len(weights["Wpos"])
+    return validated(Architecture, values, where=str(path))
+
+
+def _norm(settings: Mapping[str, Any], path: Path) -> str:
+    """Where the norms stand; d is dropout, a the addition, n the norm."""
+    steps = tuple(
+        str(settings.get(f"transformer-{where}", default)).replace("d", "")
+        for where, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
+    )
+    norms = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
+    if steps not in norms or str(settings.get("transformer-postprocess-emb", "d")) not in ("", "d"):
+        raise HeedError(f"{path}: sub-layers are processed by {shown(steps)}; Heed has dan after, or n before.")
+    return norms[steps]
+
+
+def _share(settings: Mapping[str, Any], path: Path) -> str:
+    tied_all, tied_src, tied = (settings.get(f"tied-embeddings{of}", False) for of in ("-all", "-src", ""))
+    if tied_all or (tied_src and tied):
+        return "all"
+    if tied_src:
+        raise HeedError(f"{path}: tied-embeddings-src without tied-embeddings, which Heed does not have.")
+    return "tgt" if tied else "none"
+
+
+def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Parts:
+    left, parts = dict(theirs), Parts()
+
+    def take(ours: str, name: str, *, transposed: bool = False) -> None:
+        if name not in left:
+            raise HeedError(f"{path}: {name} is missing.")
+        found = left.pop(name)
+        is_vector = ours.endswith("bias") or "_ln_" in name
+        parts[ours] = found.flatten() if is_vector else found.T.contiguous() if transposed else found
+
+    if arch.share == "all":
+        take("src_embedding.weight", "Wemb")
+    else:
+        take("src_embedding.weight", "encoder_Wemb")
+        take("tgt_embedding.weight", "decoder_Wemb")
+    if arch.share == "none":
+        take("output.weight", "decoder_ff_logit_out_W", transposed=True)
+    if arch.output_bias:
+        take("output.bias", "decoder_ff_logit_out_b")
+    if arch.positions == "learned":
+        take("src_positions.weight", "Wpos")
+        parts["tgt_positions.weight"] = parts["src_positions.weight"]
+    for ours, name in _layer_names(arch):
+        take(ours, name, transposed=True)
+    if left:
+        raise HeedError(f"{path}: {shown(min(left))} is no part of a Transformer that Heed has.")
+    return parts
+
+
+def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
+    """Our name and Marian's of every weight of the layers, biases included, and of the norms behind the stacks."""
+    suffix = "_pre" if arch.norm == "pre" else ""
+    for stack, n_layers in (("encoder", arch.encoder_layers), ("decoder", arch.decoder_layers)):
+        for i in range(n_layers):
+            ours_layer, theirs_layer = f"{stack}.{i}", f"{stack}_l{i + 1}"
+            for ours, (weight, bias) in MATRICES.items():
+                if stack == "decoder" or not ours.startswith("cross"):
+                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{weight}"
+                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{bias}"
+            for ours, where in NORMS.items():
+                if stack == "decoder" or not ours.startswith("cross"):
+                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{where}_ln_scale{suffix}"
+                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias{suffix}"
+        if arch.norm == "pre":
+            yield f"{stack}_norm.weight", f"{stack}_top_ln_scale"
+            yield f"{stack}_norm.bias", f"{stack}_top_ln_bias"
+
+
+def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
+    if decoder.get("word-penalty", 0) != 0:
+        raise HeedError(
+            f"{yml}: word-penalty is {shown(decoder['word-penalty'])}, which Heed does not have; set it to 0."
+        )
+    alpha = decoder.get("normalize", 0)
+    form = {"length_penalty": alpha, "length_penalty_form": "average"} if alpha else {"length_penalty_form": "none"}
+    settings = {
+        "beam_size": decoder.get("beam-size", 12),
+        "max_length_factor": decoder.get("max-length-factor", 3.0),
+        "max_extra_tokens": 10_000,
+        **form,
+    }
+    decoding = validated(DecodingSettings, settings, where=str(yml)).model_dump()
+    return ModelCard("src", "tgt", decoding=decoding, trained_on={"imported from": "Marian"})
+
+
+def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
+    """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
+    model = folder.model
+    _check_expressible(model, folder.tokenizer)
+    theirs = _their_arrays(model)
+    settings = _settings(model, trained_positions="Wpos" in theirs)
+    text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
+    theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
+    np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
+    vocabularies = _write_vocabularies(folder.tokenizer, out, report)
+    search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
+    if search.length_penalty_form == "paper" and search.length_penalty:
+        report(
+            "Marian divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with a "
+            "beam, scores differ, and now and then the best hypothesis."
+        )
+    decoder = {
+        "relative-paths": True,
+        "models": ["model.npz"],
+        "vocabs": vocabularies,
+        "beam-size": search.beam_size,
+        "normalize": 0 if search.length_penalty_form == "none" else search.length_penalty,
+        "word-penalty": 0,
+        "max-length-factor": search.max_length_factor or 3,
+    }
+    text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in decoder.items())
+    (out / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
+    report("Not checked: this format's program is not run by Heed.")
+
+
+def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
+    """HeedError names what Marian does not have."""
+    arch = model.arch
+    starts_from_zero = arch.decoder_start == "zero" or not model.tgt_embedding.weight[tokenizer.special.bos].any()
+    wrong = {
+        "a radius": arch.radius is not None,
+        f"activation = {arch.activation}": arch.activation not in ACTIVATIONS,
+        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
+        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
+        != arch.d_model,
+        "decoder_start = bos, whose embedding is not zero; train with model.decoder_start = zero": not starts_from_zero,
+        "other learned positions on each side": arch.positions == "learned"
+        and not torch.equal(model.src_positions.weight, model.tgt_positions.weight),
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise HeedError(f"this model has {name}: Marian cannot express that.")
+
+
+def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
+    arch, parts = model.arch, parts_of(model)
+    embeddings = {"src_embedding.weight": "Wemb" if arch.share == "all" else "encoder_Wemb"}
+    embeddings |= {"tgt_embedding.weight": "decoder_Wemb", "src_positions.weight": "Wpos"}
+    theirs: dict[str, Tensor] = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
+    if arch.positions not in ("learned", "sinusoid-t2t"):
+        theirs["Wpos"] = model.position_table("src", N_POSITIONS)[:N_POSITIONS]
+    if arch.share == "none":
+        theirs["decoder_ff_logit_out_W"] = parts["output.weight"].T
+    if arch.output_bias:
+        theirs["decoder_ff_logit_out_b"] = parts["output.bias"][None]
+    for ours, name in _layer_names(arch):
+        if ours in parts:
+            theirs[name] = parts[ours].T if parts[ours].dim() == 2 else parts[ours][None]
+        else:  # a bias of attention, which Marian always has
+            theirs[name] = torch.zeros(1, len(parts[ours.removesuffix("bias") + "weight"]))
+    return {name: tensor.contiguous().numpy() for name, tensor in theirs.items()}
+
+
+def _settings(model: Transformer, *, trained_positions: bool) -> dict[str, Any]:
+    """What Marian must know of the network: its options that are not the defaults of `transformer`."""
+    arch = model.arch
+    before, after, top = ("", "dan", "") if arch.norm == "post" else ("n", "da", "n")
+    return {
+        "version": "v1.12.0",
+        "type": "transformer",
+        "dim-vocabs": [model.src_vocab_size, model.vocab_size],
+        "dim-emb": arch.d_model,
+        "enc-depth": arch.encoder_layers,
+        "dec-depth": arch.decoder_layers,
+        "transformer-heads": arch.n_heads,
+        "transformer-dim-ffn": arch.d_ff,
+        "transformer-ffn-depth": 2,
+        "transformer-ffn-activation": arch.activation,
+        "transformer-preprocess": before,
+        "transformer-postprocess": after,
+        "transformer-postprocess-top": top,
+        "transformer-postprocess-emb": "d",
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-train-position-embeddings": trained_positions,
+        "tied-embeddings": arch.share == "tgt",
+        "tied-embeddings-all": arch.share == "all",
+        "tied-embeddings-src": False,
+        "output-omit-bias": not arch.output_bias,
+        "max-length": N_POSITIONS,
+        "layer-normalization": False,
+        "input-types": [],
+        "skip": False,
+        "ulr": False,
+    }
+
+
+def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[str], None]) -> list[str]:
+    """The names of the source's and the target's vocabulary, which may be one file."""
+    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.src.pieces is None and tokenizer.tgt.pieces is None:
+        models = [vocabulary.model for vocabulary in (tokenizer.src, tokenizer.tgt)]
+        names = ["joint.spm"] * 2 if models[0] == models[1] else ["src.spm", "tgt.spm"]
+        for name, model in zip(names, models, strict=True):
+            assert model is not None
+            (out / name).write_bytes(model.protobuf())
+        return names
+    report("Marian knows no tokenizer of this kind: give it lines of pieces, spaces between, as Heed's tokenizer cuts.")
+    special = tokenizer.special
+    names = []
+    for side in ("src", "tgt"):
+        pieces = piece_names(tokenizer, src=side == "src")
+        if special.unk is None:
+            pieces[special.eos], pieces[special.pad] = "</s>", "<unk>"  # Marian writes no <unk>, Heed no pad
+        lines = (f"{json.dumps(piece)}: {i}\n" for i, piece in enumerate(pieces))
+        (out / f"{side}.yml").write_text("".join(lines), encoding="utf-8")
+        names.append(f"{side}.yml")
+    return names

@@ -1,0 +1,77 @@
+"""A network's weights under the names that other formats have in common: one matrix for each of Q, K and V.
+
+A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.weight", but for the merged matrices,
+which are cut. Matrices are (out, in). The embeddings and the map to logits stand once if they share a matrix.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.model_folder import shared_weights
+
+Parts = dict[str, Float[Tensor, "..."]]
+MERGED = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
+
+
+def _widths(arch: Architecture) -> dict[str, int]:
+    keys, values = arch.n_heads * arch.key_width, arch.n_heads * arch.value_width
+    return {"q": keys, "k": keys, "v": values}
+
+
+def parts_of(model: Transformer) -> Parts:
+    """The weights of a model, in fp32."""
+    widths, parts = _widths(model.arch), Parts()
+    for name, tensor in shared_weights(model).items():
+        *where, matrix, kind = name.split(".")
+        if matrix not in MERGED:
+            parts[name] = tensor
+            continue
+        names = MERGED[matrix]
+        for part, cut in zip(names, tensor.split([widths[part] for part in names]), strict=True):
+            parts[".".join([*where, part, kind])] = cut
+    return parts
+
+
+def merged(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights as a model folder holds them."""
+    weights: dict[str, Tensor] = {}
+    for name, tensor in parts.items():
+        *where, part, kind = name.split(".")
+        if part not in ("q", "k", "v") or (part == "q" and where[-1] == "cross_attention"):
+            weights[name] = tensor
+            continue
+        matrix = "kv" if where[-1] == "cross_attention" else "qkv"
+        if part == MERGED[matrix][0]:
+            siblings = [parts[".".join([*where, other, kind])] for other in MERGED[matrix]]
+            weights[".".join([*where, matrix, kind])] = torch.cat(siblings)
+    return weights
+
+
+def halves(d_model: int) -> Int[Tensor, " d_model"]:
+    """The order of channels that puts the sines of interleaved positions before their cosines."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+
+
+def interleaved(d_model: int) -> Int[Tensor, " d_model"]:
+    """The inverse of `halves`."""
+    return torch.argsort(halves(d_model))
+
+
+def reordered(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Parts:
+    """The same network with the channels between its sub-layers in another order.
+
+    Everything that reads them has its inputs reordered, everything that writes them its outputs.
+    """
+    return {name: _reordered(name, tensor, order).contiguous() for name, tensor in parts.items()}
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    part, kind = name.split(".")[-2:]
+    if part.endswith("norm") or part in ("out", "outer"):
+        return tensor[order]
+    return tensor[:, order] if kind == "weight" else tensor  # biases of what reads them stay

@@ -1,0 +1,58 @@
+"""What an exported model is checked with: the same ids through Heed's plain network and the other program."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from heed.errors import HeedError
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelFolder
+
+# (sentence, src), its mask, (sentence, tgt) → (sentence, tgt, vocab)
+Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
+TOLERANCE = 1e-4  # of the largest logit: fp32 sums of another order differ by a hundredth of that
+
+
+def logits_of(model: Transformer) -> Logits:
+    """The plain network's."""
+
+    def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:
+        state = model.start(model.encode(src, src_mask), src_mask)
+        return model.decode(tgt, state)
+
+    return logits
+
+
+def sample_ids(folder: ModelFolder) -> tuple[list[list[int]], list[list[int]]]:
+    """Two sources and two targets, without special symbols, the first shorter than the second."""
+    special = folder.tokenizer.special
+    draws = torch.Generator().manual_seed(1)
+
+    def drawn(n: int, vocab_size: int) -> list[int]:
+        ids = torch.randint(vocab_size, (n,), generator=draws).tolist()
+        return [i for i in ids if i not in (special.pad, special.bos, special.eos)] or [0]
+
+    src_size, tgt_size = folder.model.src_vocab_size, folder.model.vocab_size
+    return [drawn(4, src_size), drawn(9, src_size)], [drawn(3, tgt_size), drawn(7, tgt_size)]
+
+
+@torch.inference_mode()
+def compared_logits(ours: Logits, theirs: Logits, folder: ModelFolder) -> float:
+    """The largest difference of any logit, as a share of the largest logit. HeedError if it is no rounding error."""
+    special = folder.tokenizer.special
+    sources, targets = sample_ids(folder)
+    worst = largest = 0.0
+    for src, tgt in zip(sources, targets, strict=True):
+        # A longer padded row beside it: a mask that is lost would show.
+        longest = max(map(len, sources)) + 1
+        rows = torch.tensor([src + [special.eos] + [special.pad] * (longest - len(src) - 1)])
+        mask = torch.arange(longest)[None] <= len(src)
+        tgt_in = torch.tensor([[special.bos, *tgt]])
+        a, b = ours(rows, mask, tgt_in), theirs(rows, mask, tgt_in)
+        if a.shape != b.shape:
+            raise HeedError(f"the exported model has logits of shape {tuple(b.shape)}, Heed's {tuple(a.shape)}.")
+        worst, largest = max(worst, float((a - b).abs().max())), max(largest, float(a.abs().max()))
+    if not worst <= TOLERANCE * largest:
+        raise HeedError(f"the exported model's logits differ by {worst:.1e}; nothing was written. Please report this.")
+    return worst / largest

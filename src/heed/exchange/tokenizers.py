@@ -1,0 +1,123 @@
+"""Heed's tokenizers as other programs read them, and back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from heed.errors import HeedError
+from heed.runtime.files import write_json
+from heed.text.loading import AnyTokenizer
+from heed.text.sentencepiece import SentencePieceTokenizer, opus_mt_tokenizer
+from heed.text.tokenizer import BOS, EOS, PAD, SpecialIds, Tokenizer, read_tokenizer_file
+
+# Heed encodes a line with a space before it, and takes one away when it decodes.
+PREPEND_SPACE: dict[str, Any] = {"type": "Prepend", "prepend": " "}
+STRIP_SPACE: dict[str, Any] = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+
+
+def tokenizer_json(tokenizer: Tokenizer, *, with_eos: bool) -> dict[str, Any]:
+    """The content of a tokenizer.json that the library `tokenizers` reads, to give a line the ids that Heed gives it.
+
+    with_eos: whether eos stands behind them.
+    """
+    file = tokenizer.to_json()
+    decoder = file["decoder"]
+    chain = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    eos = {"SpecialToken": {"id": EOS, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    template = {
+        "type": "TemplateProcessing",
+        "single": [first, eos],
+        "pair": [first, eos, second, eos],
+        "special_tokens": {EOS: {"id": EOS, "ids": [tokenizer.special.eos], "tokens": [EOS]}},
+    }
+    return file | {
+        "normalizer": PREPEND_SPACE,
+        "decoder": {"type": "Sequence", "decoders": [*chain, STRIP_SPACE]},
+        "post_processor": template if with_eos else None,
+    }
+
+
+def _own_json(file: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `tokenizer_json`; what it would not have written is left as it is."""
+    own = dict(file)
+    if own.get("normalizer") == PREPEND_SPACE:
+        own["normalizer"] = None
+    chain = own["decoder"].get("decoders") if isinstance(own.get("decoder"), dict) else None
+    if isinstance(chain, list) and chain[-1:] == [STRIP_SPACE]:
+        rest = chain[:-1]
+        own["decoder"] = rest[0] if len(rest) == 1 else {"type": "Sequence", "decoders": rest}
+    own["post_processor"] = None
+    return own
+
+
+def write_hugging_face_tokenizer(tokenizer: AnyTokenizer, out: Path, *, max_positions: int) -> None:
+    """The files that `AutoTokenizer` loads. HeedError for a tokenizer that MarianTokenizer cannot be."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        _write_marian_tokenizer(tokenizer, out, max_positions)
+        return
+    (out / "tokenizer.json").write_text(
+        json.dumps(tokenizer_json(tokenizer, with_eos=True), ensure_ascii=False, indent=1), encoding="utf-8"
+    )
+    write_json(
+        out / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": PAD,
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "split_special_tokens": True,  # a text that spells a special symbol is text
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": max_positions,
+        },
+    )
+
+
+def _write_marian_tokenizer(tokenizer: SentencePieceTokenizer, out: Path, max_positions: int) -> None:
+    src, tgt, special = tokenizer.src, tokenizer.tgt, tokenizer.special
+    if not (src.model and tgt.model and src.pieces and tgt.pieces):
+        raise HeedError("this model's tokenizer is not SentencePiece with a table of pieces, as MarianTokenizer needs.")
+    for name, vocabulary in (("source", src), ("target", tgt)):
+        assert vocabulary.model is not None
+        (out / f"{name}.spm").write_bytes(vocabulary.model.protobuf())
+    tables = {"vocab.json": src.pieces} | ({} if src.pieces == tgt.pieces else {"target_vocab.json": tgt.pieces})
+    for name, pieces in tables.items():
+        write_json(out / name, {piece: i for i, piece in enumerate(pieces) if piece is not None})
+    names = [tgt.pieces[i] for i in (special.pad, special.eos, special.unk or 0)]
+    write_json(
+        out / "tokenizer_config.json",
+        {
+            "tokenizer_class": "MarianTokenizer",
+            **dict(zip(("pad_token", "eos_token", "unk_token"), names, strict=True)),
+            "separate_vocabs": len(tables) > 1,
+            "model_max_length": max_positions,
+        },
+    )
+
+
+def hugging_face_tokenizer(folder: Path, special: SpecialIds) -> AnyTokenizer:
+    """The tokenizer of a folder: SentencePiece models as OPUS-MT has them, or a tokenizer.json that Heed wrote."""
+    tokenizer: AnyTokenizer
+    if (folder / "source.spm").is_file():
+        tokenizer = opus_mt_tokenizer(folder)
+    elif (folder / "tokenizer.json").is_file():
+        file = read_tokenizer_file(folder / "tokenizer.json")
+        tokenizer = Tokenizer.from_json(_own_json(file) if isinstance(file, dict) else file, where=folder)
+    else:
+        raise HeedError(f"{folder}: holds neither source.spm, as an OPUS-MT model does, nor tokenizer.json.")
+    found = tokenizer.special
+    if (found.pad, found.bos, found.eos) != (special.pad, special.bos, special.eos):
+        raise HeedError(
+            f"{folder}: config.json has pad, start and eos {special.pad}, {special.bos}, {special.eos}; its tokenizer "
+            f"{found.pad}, {found.bos}, {found.eos}."
+        )
+    return tokenizer
+
+
+def piece_names(tokenizer: AnyTokenizer, *, src: bool) -> list[str]:
+    """A name for every id of one side, no two alike."""
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.id_names()
+    vocabulary = tokenizer.src if src else tokenizer.tgt
+    pieces = vocabulary.pieces or (vocabulary.model.pieces if vocabulary.model else [])
+    return [f"<no piece {i}>" if piece is None else piece for i, piece in enumerate(pieces)]

@@ -1,0 +1,60 @@
+"""Export and import of whole model folders, by the name of the other program."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from heed.errors import HeedError
+from heed.model_folder import MODEL_FOLDER_NAMES, load_model, save_model
+from heed.runtime.files import check_replaceable, whole_folder
+
+ExportFormat = Literal["huggingface", "ctranslate2", "marian"]
+ImportFormat = Literal["huggingface", "marian"]
+
+
+def export_model(
+    folder: Path, out: Path, to: ExportFormat, *, int8: bool = False, report: Callable[[str], None]
+) -> None:
+    """Writes a model folder in another program's form, whole or not at all, and checks it with that program.
+
+    int8: with weights in 8 bits, for CTranslate2. HeedError if the format cannot express the model, or gives other
+    results.
+    """
+    if int8 and to != "ctranslate2":
+        raise HeedError(f"--int8 is for --to ctranslate2; {to} keeps weights in fp32.")
+    if out.exists() and any(out.iterdir()):
+        raise HeedError(f"{out}: is there already; choose another folder, or delete it.")
+    model = load_model(folder)
+    if model.card.parsing:
+        raise HeedError(f"{folder}: a parser, whose trees no other program reads; only translators can be exported.")
+    with whole_folder(out) as temporary:
+        if to == "huggingface":
+            from heed.exchange import huggingface
+
+            huggingface.export(model, temporary, report=report)
+        elif to == "marian":
+            from heed.exchange import marian
+
+            marian.export(model, temporary, report=report)
+        else:
+            from heed.exchange import ctranslate2
+
+            ctranslate2.export(model, temporary, name=out.name, int8=int8, report=report)
+
+
+def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, tgt: str | None) -> None:
+    """Writes another program's model as a model folder, whole or not at all. src, tgt: its languages, such as "en".
+
+    HeedError if it is damaged, or of another kind than Heed's networks are.
+    """
+    if not path.exists():
+        raise HeedError(f"{path}: no such file or folder.")
+    check_replaceable(out, MODEL_FOLDER_NAMES)
+    if kind == "huggingface":
+        from heed.exchange.huggingface import load
+    else:
+        from heed.exchange.marian import load
+    found = load(path)
+    card = replace(found.card, src=src or found.card.src, tgt=tgt or found.card.tgt)
+    save_model(out, found.model, found.tokenizer, card)

@@ -1,0 +1,354 @@
+"""Texts ↔ ids with SentencePiece models or tables of words, for models that Marian or Hugging Face trained.
+
+Ids are exactly theirs, their normalisation included. So text is not always lossless: what the model does not know is
+one id, and a normalisation such as NFKC replaces characters.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from heed.config import SHOWN, Settings, cut, shown, validated
+from heed.errors import HeedError
+from heed.runtime.files import read_bounded, whole_file
+from heed.text.sentencepiece_model import (
+    CONTROL,
+    MAX_FILE_BYTES,
+    MAX_PIECE,
+    MAX_PIECES,
+    UNKNOWN,
+    SentencePieceModel,
+    encoded,
+)
+from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file
+
+SPACE = "▁"  # in pieces
+_ID = re.compile("[0-9]{1,9}")
+EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
+
+
+class Vocabulary(Settings):
+    """How the text of one side becomes ids.
+
+    model: None splits a line at its spaces. pieces: by id, None for an id that no piece has; without this list the ids
+    are the model's own.
+    """
+
+    model: SentencePieceModel | None = Field(default=None)
+    pieces: list[str | None] | None = Field(default=None, min_length=1, max_length=MAX_PIECES)
+
+    @model_validator(mode="after")
+    def _check(self) -> "Vocabulary":
+        if self.model is None and self.pieces is None:
+            raise ValueError("a vocabulary has neither a model nor a list of pieces")
+        known = [piece for piece in self.pieces or [] if piece is not None]
+        if len(set(known)) < len(known):
+            raise ValueError("a piece has two ids")
+        if any(len(encoded(piece)) > MAX_PIECE for piece in known):
+            raise ValueError(f"a piece has more than {MAX_PIECE} bytes")
+        return self
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def table(self) -> Sequence[str | None]:
+        """The pieces by id."""
+        if self.pieces is not None:
+            return self.pieces
+        assert self.model is not None
+        return self.model.pieces
+
+
+class _Special(Settings):
+    pad: int
+    bos: int
+    eos: int
+    unk: int
+
+
+class _File(Settings):
+    """What tokenizer.json holds. tgt: None if both sides have the same vocabulary."""
+
+    sentencepiece: Literal[1]
+    special: _Special
+    src: Vocabulary
+    tgt: Vocabulary | None
+
+
+class SentencePieceTokenizer:
+    """Texts ↔ ids, the sides with a vocabulary each. No text has pad, bos or eos among its ids."""
+
+    def __init__(self, src: Vocabulary, tgt: Vocabulary, special: SpecialIds):
+        """HeedError if an id is beyond the vocabularies, or if the package sentencepiece is not installed."""
+        self.special = special
+        self.symbols: dict[str, int] = {}
+        self._tgt = _Side(tgt, special)
+        self._src = self._tgt if src == tgt else _Side(src, replace(special, bos=special.eos))  # no source has bos
+
+    def __len__(self) -> int:
+        return len(self._tgt.vocabulary)
+
+    @property
+    def src_vocab_size(self) -> int:
+        """The number of ids that a source may have."""
+        return len(self._src.vocabulary)
+
+    @property
+    def src(self) -> Vocabulary:
+        """The source's vocabulary."""
+        return self._src.vocabulary
+
+    @property
+    def tgt(self) -> Vocabulary:
+        """The target's vocabulary."""
+        return self._tgt.vocabulary
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every text has the same ids."""
+        return isinstance(other, SentencePieceTokenizer) and self._contents() == other._contents()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SentencePieceTokenizer, self._contents()
+
+    def _contents(self) -> tuple[Vocabulary, Vocabulary, SpecialIds]:
+        return self.src, self.tgt, self.special
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one source line, without eos. HeedError if it is not valid Unicode."""
+        return self._src.encode_lines([text])[0]
+
+    def encode_lines(self, texts: list[str]) -> list[list[int]]:
+        """Ids of many source lines, on all cores. HeedError if one is not valid Unicode."""
+        return self._src.encode_lines(texts)
+
+    def encode_targets(self, lines: list[str]) -> list[list[int]]:
+        """Ids of many target lines, on all cores. HeedError if one is not valid Unicode."""
+        return self._tgt.encode_lines(lines)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of target ids; pad, bos and eos are left out."""
+        return self._tgt.decode(ids)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each target id stands for, readable; a space before what begins a word."""
+        return [self._tgt.piece(i) for i in ids]
+
+    def src_pieces(self, ids: Iterable[int]) -> list[str]:
+        """As `pieces`, for source ids."""
+        return [self._src.piece(i) for i in ids]
+
+    def save(self, path: Path) -> None:
+        src, tgt, special = self._contents()
+        file = {
+            "sentencepiece": 1,
+            "special": asdict(special),
+            "src": src.model_dump(),
+            "tgt": None if tgt == src else tgt.model_dump(),
+        }
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(file, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "SentencePieceTokenizer":
+        """The tokenizer that `save` wrote. HeedError if the file is missing, or if its ids could not be trusted."""
+        return cls.from_json(read_tokenizer_file(path), where=path)
+
+    @classmethod
+    def from_json(cls, file: Any, *, where: Path) -> "SentencePieceTokenizer":
+        """The tokenizer in the JSON of a file."""
+        content = validated(_File, file, where=str(where))
+        special = SpecialIds(**content.special.model_dump())
+        try:
+            return cls(content.src, content.tgt or content.src, special)
+        except ValueError as error:
+            raise HeedError(f"{where}: {error}.") from None
+
+
+class _Side:
+    """One side's segmentation and ids."""
+
+    def __init__(self, vocabulary: Vocabulary, special: SpecialIds):
+        """ValueError if an id is beyond the vocabulary, or if a text could produce a special one."""
+        self.vocabulary = vocabulary
+        model, pieces = vocabulary.model, vocabulary.pieces
+        for name, i in asdict(special).items():
+            if i is None or not 0 <= i < len(vocabulary):
+                raise ValueError(f"{name} is id {i}; the vocabulary has {len(vocabulary):,}")
+        assert special.unk is not None
+        self._unk, self._left_out = special.unk, {special.pad, special.bos, special.eos}
+        if self._unk in self._left_out:
+            raise ValueError(f"unk has the id {self._unk} of pad, bos or eos")
+        self._processor = _processor(model) if model else None
+        if pieces is None:
+            assert model is not None
+            if model.types[self._unk] != UNKNOWN or any(model.types[i] != CONTROL for i in self._left_out):
+                raise ValueError("pad, bos and eos are not control symbols, or unk is not the unknown piece")
+            return
+        # A text may spell a special symbol; it is text nonetheless.
+        self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None and i not in self._left_out}
+
+    def encode_lines(self, texts: list[str]) -> list[list[int]]:
+        try:
+            if self.vocabulary.pieces is None:
+                assert self._processor is not None
+                lines: list[list[int]] = self._processor.encode(texts, out_type=int)
+                return lines
+            return [[self._ids.get(piece, self._unk) for piece in line] for line in self._segmented(texts)]
+        except (RuntimeError, TypeError):  # what the library makes of half a surrogate pair
+            for text in texts:
+                check_unicode(text)
+            raise
+
+    def _segmented(self, texts: list[str]) -> list[list[str]]:
+        """The pieces of each text; what a model does not know is a piece as it stands."""
+        if self._processor is None:
+            for text in texts:
+                check_unicode(text)
+            return [[word for word in text.split(" ") if word] for text in texts]
+        # As in Hugging Face's MarianTokenizer: a code such as >>fra<< before the text is a piece of its own.
+        codes = [text[: text.find("<<") + 2] if text.startswith(">>") and "<<" in text else "" for text in texts]
+        rests = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
+        segmented: list[list[str]] = self._processor.encode(rests, out_type=str)
+        return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        kept = [i for i in ids if i not in self._left_out]
+        if self.vocabulary.pieces is None:
+            assert self._processor is not None
+            return str(self._processor.decode(kept)) if kept else ""
+        table = self.vocabulary.pieces
+        # As in MarianTokenizer, which leaves out unk too.
+        pieces = [piece for i in kept if i != self._unk and (piece := table[i]) is not None]
+        if self._processor is None or not pieces:
+            return " ".join(pieces)
+        return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
+
+    def piece(self, i: int) -> str:
+        piece = self.vocabulary.table[i] or ""
+        return piece.replace(SPACE, " ") if self._processor else f" {piece}"
+
+
+def _processor(model: SentencePieceModel) -> Any:
+    """The library's view of a model. HeedError if the library is not installed."""
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError:
+        raise HeedError(
+            "this model segments text with SentencePiece, which is not installed: pip install 'heed[exchange]'."
+        ) from None
+    try:
+        return SentencePieceProcessor(model_proto=model.protobuf())
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"SentencePiece refuses the model ({' '.join(str(error).split())})") from None
+
+
+def marian_tokenizer(src: Path, tgt: Path) -> SentencePieceTokenizer:
+    """The tokenizer of a model that Marian trained, of the two vocabularies in its settings, which may be one.
+
+    Either may be a SentencePiece model (.spm) or a table of words (.yml, .json). Heed needs a pad and a bos, which
+    Marian does not have: both are eos. HeedError if a file is damaged.
+    """
+    return _tokenizer(_read_vocabulary(src), _read_vocabulary(tgt), where=tgt)
+
+
+def opus_mt_tokenizer(folder: Path) -> SentencePieceTokenizer:
+    """The tokenizer of an OPUS-MT model in Hugging Face's form: source.spm, target.spm, vocab.json.
+
+    A model whose sides have a vocabulary each has target_vocab.json too. HeedError if a file is missing or damaged.
+    """
+    tgt_path = folder / "target_vocab.json"
+    models = [SentencePieceModel.read(folder / f"{side}.spm") for side in ("source", "target")]
+    src_pieces = read_table(folder / "vocab.json")
+    tgt_pieces = read_table(tgt_path) if tgt_path.exists() else src_pieces
+    src, tgt = (
+        validated(Vocabulary, {"model": model, "pieces": pieces}, where=str(folder))
+        for model, pieces in zip(models, (src_pieces, tgt_pieces), strict=True)
+    )
+    return _tokenizer(src, tgt, where=folder)
+
+
+def read_table(path: Path) -> list[str | None]:
+    """The pieces of a table from pieces to ids (.yml, .json), by id. HeedError if two have one id, or it is damaged."""
+    ids = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+    pieces: dict[int, str] = {}
+    for piece, i in ids:
+        if type(i) not in (int, str) or not _ID.fullmatch(str(i)) or int(i) >= MAX_PIECES:
+            raise HeedError(f"{path}: the id of {shown(piece)} is {shown(i)}, expected 0 to {MAX_PIECES - 1:,}.")
+        if int(i) in pieces:
+            raise HeedError(f"{path}: {shown(piece)} and {shown(pieces[int(i)])} have the same id {i}.")
+        pieces[int(i)] = piece
+    if not pieces:
+        raise HeedError(f"{path}: no table of pieces and ids.")
+    return [pieces.get(i) for i in range(max(pieces) + 1)]
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    if path.suffix in (".yml", ".yaml", ".json"):
+        return validated(Vocabulary, {"pieces": read_table(path)}, where=str(path))
+    return Vocabulary(model=SentencePieceModel.read(path))
+
+
+def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        found = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
+    except (ValueError, RecursionError) as error:
+        raise HeedError(f"{path}: damaged ({error}).") from None
+    for entry in found if isinstance(found, list) else [found]:
+        if not isinstance(entry, tuple):
+            raise HeedError(f"{path}: no table of pieces and ids.")
+        yield entry
+
+
+def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a YAML mapping, keys and values as they are written: `no` is a word.
+
+    Read event by event: where collections are nested deeply, PyYAML's faster loaders end the process by a signal.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
+    text = read_bounded(path, MAX_FILE_BYTES)
+    try:
+        # The parser in C is ten times as fast.
+        events = yaml.parse(text.decode("utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        start = [next(events, None) for _ in range(3)]
+        if not isinstance(start[2], yaml.MappingStartEvent):
+            raise ValueError("no table of pieces and ids")
+        while isinstance(key := next(events), yaml.ScalarEvent):
+            if not isinstance(value := next(events), yaml.ScalarEvent):
+                raise ValueError(f"the id of {shown(key.value)} is no number")
+            yield key.value, value.value
+        if not isinstance(key, yaml.MappingEndEvent):
+            raise ValueError("a piece is no word")
+    except (ValueError, StopIteration, yaml.YAMLError) as error:
+        raise HeedError(f"{path}: damaged ({cut(' '.join(str(error).split()), 4 * SHOWN)}).") from None
+
+
+def _tokenizer(src: Vocabulary, tgt: Vocabulary, *, where: Path) -> SentencePieceTokenizer:
+    """With the special ids of the target's vocabulary. HeedError if the source's has others, or if one lacks them."""
+    pad, eos, unk = _special(tgt)
+    if eos is None or unk is None or (eos, unk) != _special(src)[1:]:
+        raise HeedError(f"{where}: both vocabularies must have {EOS} and {UNK}, with the same ids on both sides.")
+    start = eos if pad is None else pad
+    try:
+        return SentencePieceTokenizer(src, tgt, SpecialIds(pad=start, bos=start, eos=eos, unk=unk))
+    except ValueError as error:
+        raise HeedError(f"{where}: {error}.") from None
+
+
+def _special(vocabulary: Vocabulary) -> tuple[int | None, int | None, int | None]:
+    """The ids of pad, eos and unk."""
+    if vocabulary.pieces is not None:
+        found = {piece: i for i, piece in enumerate(vocabulary.pieces)}
+        return found.get(PAD), found.get(EOS), found.get(UNK)
+    assert vocabulary.model is not None
+    return None, vocabulary.model.find(EOS, kind=CONTROL), vocabulary.model.types.index(UNKNOWN)
