@@ -155,6 +155,7 @@ def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) 
     except ImportError:
         report("Not checked: transformers is not installed.")
         return
+    transformers.utils.logging.disable_progress_bar()
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(out), trust_remote_code=False).eval()
 
     def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from heed.config import shown, validated
+from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.parts import Parts, merged, parts_of
+from heed.exchange.samples import sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -31,6 +33,7 @@ MAX_CONFIG_BYTES = 2**20
 MAX_EXPANSION = 20  # of a compressed .npz: more is an attack
 SETTINGS = "special:model.yml"
 ACTIVATIONS = ("relu", "swish")
+TOLERANCE = 1e-3  # of a score
 N_POSITIONS = 1024  # for which an exported model has encodings where Marian does not know the positions
 
 # Ours → Marian's within a layer: prefix of the sub-layer, suffix of the matrix.
@@ -301,7 +304,7 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     }
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in decoder.items())
     (out / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
-    report("Not checked: this format's program is not run by Heed.")
+    _check_export(folder, out, report)
 
 
 def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
@@ -395,3 +398,34 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
         (out / f"{side}.yml").write_text("".join(lines), encoding="utf-8")
         names.append(f"{side}.yml")
     return names
+
+
+def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
+    """Compares greedy translations and their scores. HeedError if they differ."""
+    try:
+        import pymarian
+    except ImportError:
+        report("Not checked: pymarian is not installed.")
+        return
+    tokenizer, special = folder.tokenizer, folder.tokenizer.special
+    sources, _ = sample_ids(folder)
+    if (out / "src.yml").exists():
+        names = piece_names(tokenizer, src=True)
+        lines = [" ".join(names[i] for i in ids) for ids in sources]
+    else:
+        assert isinstance(tokenizer, SentencePieceTokenizer)
+        lines = ["".join(tokenizer.src_pieces(ids)).strip() for ids in sources]
+        sources = tokenizer.encode_lines(lines)
+    settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
+    theirs = pymarian.Translator(
+        config=str(out / "model.npz.decoder.yml"), beam_size=1, normalize=0, n_best=True, cpu_threads=1, quiet=True
+    )
+    for ids, line in zip(sources, lines, strict=True):
+        ours = beam_search(folder.model, [ids], special, settings)[0][0]
+        score = float(theirs.translate([line])[0].rsplit(" ||| ", 1)[1])
+        if abs(score - ours.log_prob) > TOLERANCE * max(1.0, abs(score)):
+            raise HeedError(
+                f"Marian's greedy translation has log P {score:.4f}, Heed's {ours.log_prob:.4f}; nothing was written; "
+                "please report it."
+            )
+    report(f"Checked: Marian {pymarian.__version__} gives greedy translations the same scores.")
