@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
@@ -27,6 +28,17 @@ from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_
 
 torch.set_num_threads(1)
 SPECIAL = SpecialIds()
+# Settings that the networks of other toolkits have and the paper's does not, all at once.
+OTHERS: dict[str, Any] = {
+    "n_encoder_layers": 3,
+    "n_decoder_layers": 1,
+    "activation": "swish",
+    "norm": "pre",
+    "attention_bias": True,
+    "output_bias": True,
+    "positions": "sinusoid-halves",
+    "decoder_start": "zero",
+}
 
 
 @pytest.fixture(scope="session")

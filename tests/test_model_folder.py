@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.model.cost import weight_shapes
+from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Transformer
 from heed.model_folder import (
     ModelCard,
@@ -29,6 +29,8 @@ from heed.model_folder import (
 )
 from heed.runtime.files import seal
 from heed.text.loading import load_tokenizer
+from heed.text.tokenizer import Tokenizer
+from tests.conftest import OTHERS
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")
 
@@ -110,6 +112,7 @@ def change_config(folder, *path, value):
     ("path", "value"),
     [
         *((("format",), value) for value in (True, "1", 1.0, [1], None, math.inf)),
+        *((("src_vocab_size",), value) for value in (math.inf, True, "5", -1, 0, [600], 600.0)),
         *((("vocab_size",), value) for value in (math.inf, True, "5", -1, 0, 10**30, None, [600], 600.0)),
         *((("architecture",), value) for value in (None, [], "base")),
         *((("card",), value) for value in (None, [], "en-de")),
@@ -162,10 +165,82 @@ def test_many_tiny_layers_are_refused_before_one_is_made(folder):
         for share in ("all", "tgt", "none")
         for positions in ("sinusoid", "learned")
         for widths in ({}, {"d_k": 3, "d_v": 5})
-    ],
+    ]
+    + [
+        Architecture(n_layers=2, d_model=8, d_ff=6, n_heads=2, d_k=3, d_v=5, share=share, **changes)
+        for share in ("all", "tgt", "none")
+        for changes in ({name: value} for name, value in OTHERS.items())
+    ]
+    + [Architecture(d_model=8, d_ff=6, n_heads=2, share=share, **OTHERS) for share in ("all", "tgt", "none")],
 )
 def test_the_shapes_by_formula_are_those_of_the_model(arch):
-    assert weight_shapes(arch, 20) == {n: tuple(w.shape) for n, w in shared_weights(Transformer(arch, 20)).items()}
+    for sizes in ((20,), (20, 20 if arch.share == "all" else 30)):
+        model = Transformer(arch, *sizes)
+        assert weight_shapes(arch, *sizes) == {n: tuple(w.shape) for n, w in shared_weights(model).items()}
+        assert n_parameters(arch, *sizes) == sum(parameter.numel() for parameter in model.parameters())
+
+
+# What Heed 0.1 wrote, and the weights beside it.
+OLD_ARCHITECTURE = {
+    "n_layers": 1, "d_model": 8, "d_ff": 8, "n_heads": 2, "d_k": None, "d_v": None, "dropout": 0.1,
+    "attention_dropout": 0.0, "word_dropout": 0.0, "radius": None, "positions": "sinusoid", "max_positions": 1024,
+    "share": "all",
+}  # fmt: skip
+ENCODER_LAYER = (
+    *("self_attention.qkv.weight", "self_attention.out.weight"),
+    *("self_attention_norm.weight", "self_attention_norm.bias"),
+    *("feed_forward.inner.weight", "feed_forward.inner.bias", "feed_forward.outer.weight", "feed_forward.outer.bias"),
+    *("feed_forward_norm.weight", "feed_forward_norm.bias"),
+)
+DECODER_LAYER = (
+    *ENCODER_LAYER,
+    *("cross_attention.q.weight", "cross_attention.kv.weight", "cross_attention.out.weight"),
+    *("cross_attention_norm.weight", "cross_attention_norm.bias"),
+)
+
+
+def test_a_folder_is_what_it_was_before_there_were_settings_of_other_transformers(folder, number_tokenizer):
+    config = json.loads((folder / "config.json").read_text())
+    assert config.keys() == {"format", "architecture", "vocab_size", "card"}
+    assert config["architecture"] == OLD_ARCHITECTURE
+    names = {"src_embedding.weight"}
+    names |= {f"encoder.0.{name}" for name in ENCODER_LAYER} | {f"decoder.0.{name}" for name in DECODER_LAYER}
+    assert read_weights(folder / "model.safetensors").keys() == names
+    assert load_model(folder).model.arch == ARCH
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_a_setting_of_other_transformers_is_stored_where_it_differs(number_tokenizer, tmp_path, name):
+    arch = ARCH.model_copy(update={name: OTHERS[name]})
+    save_model(tmp_path / "model", Transformer(arch, len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["architecture"] == OLD_ARCHITECTURE | {name: OTHERS[name]}
+    assert load_model(tmp_path / "model").model.arch == arch
+
+
+def test_a_model_of_two_vocabularies_is_stored_and_loaded(number_tokenizer, tmp_path, monkeypatch):
+    n = len(number_tokenizer)
+    model = Transformer(ARCH.model_copy(update={"share": "tgt", **OTHERS}), n, n + 7)
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de"))
+    with pytest.raises(HeedError, match=f"tokenizer.json has {n} ids, config.json says {n + 7}"):
+        load_model(tmp_path / "model")
+    monkeypatch.setattr("heed.model_folder._n_src_ids", lambda tokenizer: n + 7)
+    loaded = load_model(tmp_path / "model").model
+    assert (loaded.src_vocab_size, loaded.vocab_size) == (n + 7, n)
+    for (name, ours), (expected, theirs) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
+        assert name == expected and torch.equal(ours, theirs)
+    assert f"3 + 1 layers, d_model 8, d_ff 8, 2 heads, {sum(p.numel() for p in model.parameters()):,} parameters, " in (
+        readme := (tmp_path / "model" / "README.md").read_text()
+    )
+    assert f"{n + 7} source ids, {n} target ids" in readme
+
+
+def test_two_vocabularies_cannot_share_all_matrices(folder):
+    with pytest.raises(HeedError, match=r"30 ids and a target vocabulary of 20 cannot share one matrix"):
+        Transformer(ARCH, 20, 30)
+    change_config(folder, "src_vocab_size", value=30)
+    with pytest.raises(HeedError, match=r"config\.json: vocab_size and src_vocab_size differ"):
+        load_model(folder)
 
 
 @pytest.mark.parametrize("share", ["all", "tgt", "none"])

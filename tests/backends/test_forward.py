@@ -1,8 +1,10 @@
 """The forward pass as training and scoring run it, by each backend."""
 
+import itertools
+
 import pytest
 import torch
-from tests.conftest import batch_of, random_pairs
+from tests.conftest import OTHERS, batch_of, random_pairs
 
 from heed.backends.base import Backend, backend_for
 from heed.backends.reference import ReferenceBackend
@@ -48,11 +50,19 @@ def test_word_dropout_of_almost_all_leaves_positions_alone(backend, small_arch):
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 @pytest.mark.parametrize("radius", [None, 3])
-@pytest.mark.parametrize(("share", "word_dropout"), [("all", 0.0), ("none", 0.0), ("all", 0.3)])
-def test_packed_sequences_are_the_padded_batch(share, word_dropout, positions, radius):
+@pytest.mark.parametrize(
+    ("share", "changes"),
+    [
+        ("all", {}),
+        ("none", {}),
+        ("all", {"word_dropout": 0.3}),
+        ("tgt", {**OTHERS, "word_dropout": 0.3}),
+    ],
+)
+def test_packed_sequences_are_the_padded_batch(share, changes, positions, radius):
     """Features and gradients: without padding by the kernels, and with it by PyTorch alone."""
     torch.manual_seed(5)
-    options = {"share": share, "word_dropout": word_dropout, "positions": positions, "radius": radius}
+    options = {**changes, "share": share, "positions": positions, "radius": radius}
     arch = Architecture(n_layers=2, d_model=48, d_ff=80, n_heads=3, dropout=0.0, **options)
     model = Transformer(arch, 120).train()
     lengths, tgt_lengths = torch.tensor([9, 1, 30, 4]), torch.tensor([3, 12, 1, 7])
@@ -79,11 +89,13 @@ def test_packed_sequences_are_the_padded_batch(share, word_dropout, positions, r
 @pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["", "word dropout"])
 @pytest.mark.parametrize("wrong", [50, 10**6, -1, -(2**40)])
 def test_ids_beyond_the_vocabulary_are_refused_everywhere(backend, wrong, positions, dropout):
-    arch = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, positions=positions, word_dropout=dropout)
-    model = Transformer(arch, 50).train()
-    good, bad = torch.tensor([[3, 4, 5]]), torch.tensor([[3, wrong, 5]])
+    """Of a source, 20 more ids are known."""
+    options = {"positions": positions, "word_dropout": dropout, "share": "none"}
+    good, bad, bad_src = (torch.tensor([[3, i, 5]]) for i in (4, wrong, wrong + 20 if wrong > 0 else wrong))
     mask = torch.ones(1, 3, dtype=torch.bool)
-    for src, tgt in ((bad, good), (good, bad)):
+    for start, (src, tgt) in itertools.product(("bos", "zero"), ((bad_src, good), (good, bad))):
+        arch = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, decoder_start=start, **options)
+        model = Transformer(arch, 50, 70).train()
         with pytest.raises(IndexError):
             backend.target_features(model, batch_of(src, mask, tgt, mask))
         with pytest.raises(IndexError):

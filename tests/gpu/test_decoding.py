@@ -16,6 +16,7 @@ from heed.parsing.parser import Parse, Parser
 from heed.parsing.trees import LinearisationSettings
 from heed.text.numbers import english, german
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from tests.conftest import OTHERS
 from tests.gpu.conftest import Gpu, architecture
 from tests.gpu.emulation import emulated_cuda
 from tests.gpu.waits import ATTENTION, LOADING, ONCE, SCORING, SEARCH, Places
@@ -29,6 +30,7 @@ MODELS = {
     "learned positions": {"positions": "learned"},
     "radius": {"radius": 2},
     "d_k and d_v": {"d_k": 5, "d_v": 7},
+    "other Transformers'": OTHERS,
 }
 # Settings of the search, how many models search together, how they translate.
 SEARCHES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {

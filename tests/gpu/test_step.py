@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from heed.errors import HeedError
+from tests.conftest import OTHERS
 from tests.gpu.conftest import CPU, SETTINGS, Training, architecture
 from tests.gpu.emulation import CUDA
 
@@ -14,6 +15,7 @@ OPTIONS = {
     "learned positions": {"positions": "learned"},
     "radius": {"radius": 2},
     "d_k and d_v": {"d_k": 5, "d_v": 7},
+    "other Transformers'": OTHERS,
     "all at once": {"share": "none", "positions": "learned", "radius": 3, "d_k": 7, "d_v": 5},
 }
 RANDOM = {

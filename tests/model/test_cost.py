@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.conftest import OTHERS
 from torch.utils.flop_counter import FlopCounterMode
 
 from heed.model.architecture import Architecture
@@ -12,7 +13,17 @@ VOCAB = 300
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"d_k": 8}, {"d_k": 32, "d_v": 8}, {"n_layers": 1, "n_heads": 2}, {"share": "none"}, {"radius": 5}]
+    "changes",
+    [
+        {},
+        {"d_k": 8},
+        {"d_k": 32, "d_v": 8},
+        {"n_layers": 1, "n_heads": 2},
+        {"share": "none"},
+        {"radius": 5},
+        {"n_encoder_layers": 4, "n_decoder_layers": 1},
+        OTHERS,
+    ],
 )
 def test_forward_and_backward_are_what_torch_counts(changes):
     arch = Architecture(**({"n_layers": 2, "d_model": 64, "d_ff": 128, "n_heads": 4, "dropout": 0.0} | changes))
@@ -33,8 +44,9 @@ def test_forward_and_backward_are_what_torch_counts(changes):
     )
 
 
-def test_the_products_of_a_pass_are_the_weights_part_of_its_operations():
-    arch = Architecture(d_k=16)
+@pytest.mark.parametrize("changes", [{"d_k": 16}, {"n_encoder_layers": 12, "n_decoder_layers": 1}])
+def test_the_products_of_a_pass_are_the_weights_part_of_its_operations(changes):
+    arch = Architecture(**changes)
     products = matrix_products(arch, VOCAB, n_src=700, n_tgt=500, chunk=100)
     total = sum(2 * rows * inner * outer * times for rows, inner, outer, times in products)
     assert total == pytest.approx(forward_flops(arch, VOCAB, Workload(700, 500)))

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from benchmarks.conversion import marian_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import random_pairs
+from tests.conftest import OTHERS, SPECIAL, random_pairs
+from torch import nn
 
 from heed.config import validated
 from heed.errors import HeedError
@@ -19,16 +20,36 @@ from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer, sinusoid
 
 
-def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
-    torch.manual_seed(1)
-    model = Transformer(small_arch, 50).eval()
-    with torch.no_grad():  # biases and norms start as 0 and 1: other values show that they are used
+def with_all_parameters_in_use(model: Transformer) -> Transformer:
+    """Biases and norms start as 0 and 1: other values show that they are used."""
+    with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "bias" in name or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    reference = marian_of(model)
-    src, src_mask = random_pairs(6, seed=1)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("changes", "src_vocab_size"),
+    [
+        ({}, None),
+        ({"activation": "gelu", "n_decoder_layers": 1}, None),
+        (OTHERS | {"norm": "post", "share": "tgt"}, 70),
+    ],
+    ids=["paper", "gelu", "Marian's own"],
+)
+def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch, changes, src_vocab_size):
+    torch.manual_seed(1)
+    model = Transformer(small_arch.model_copy(update=changes), 50, src_vocab_size)
+    if model.arch.decoder_start == "zero":  # Hugging Face stores this as an embedding of zeros
+        model.tgt_embedding.weight.data[SPECIAL.bos] = 0
+    reference = marian_of(with_all_parameters_in_use(model))
+    src, src_mask = random_pairs(6, vocab_size=model.src_vocab_size, seed=1)
     tgt, tgt_mask = random_pairs(6, seed=2)
+    tgt[:, 0] = SPECIAL.bos
+    if model.arch.decoder_start == "zero":  # Heed does not read it
+        model.tgt_embedding.weight.data[SPECIAL.bos] = 1
+        reference.lm_head.weight = torch.nn.Parameter(model.output.weight.detach().clone())
     with torch.no_grad():
         memory = model.encode(src, src_mask)
         logits = model(src, src_mask, tgt)
@@ -37,6 +58,56 @@ def test_logits_equal_those_of_marian_with_padding_on_both_sides(small_arch):
     assert torch.allclose(memory[src_mask], expected_memory[src_mask], atol=1e-4)
     assert torch.allclose(logits[tgt_mask], expected.logits[tgt_mask], atol=1e-4)
     assert logits[tgt_mask].std() > 0.1  # not all alike, so the comparison means something
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_stacks_equal_torchs_transformer_with_the_norm_behind_and_before(norm, activation):
+    torch.manual_seed(1)
+    arch = Architecture(
+        n_layers=2, n_decoder_layers=3, d_model=32, d_ff=48, n_heads=4, norm=norm, activation=activation,
+        attention_bias=True,
+    )  # fmt: skip
+    model = with_all_parameters_in_use(Transformer(arch, 50))
+    options = {"nhead": 4, "dim_feedforward": 48, "activation": activation, "norm_first": norm == "pre"}
+
+    def attention_state(theirs: str, qkv: list[nn.Linear], out: nn.Linear) -> dict[str, torch.Tensor]:
+        return {
+            f"{theirs}.in_proj_weight": torch.cat([part.weight for part in qkv]),
+            f"{theirs}.in_proj_bias": torch.cat([part.bias for part in qkv]),
+            f"{theirs}.out_proj.weight": out.weight,
+            f"{theirs}.out_proj.bias": out.bias,
+        }
+
+    def torchs(layer: nn.Module) -> nn.Module:
+        is_decoder = hasattr(layer, "cross_attention")
+        kind = nn.TransformerDecoderLayer if is_decoder else nn.TransformerEncoderLayer
+        state = attention_state("self_attn", [layer.self_attention.qkv], layer.self_attention.out)
+        norms = [layer.self_attention_norm, layer.feed_forward_norm]
+        if is_decoder:
+            source = layer.cross_attention
+            state |= attention_state("multihead_attn", [source.q, source.kv], source.out)
+            norms.insert(1, layer.cross_attention_norm)
+        parts = {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer}
+        parts |= {f"norm{i}": norm for i, norm in enumerate(norms, start=1)}
+        for name, part in parts.items():
+            state |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+        theirs = kind(32, **options, batch_first=True).eval()
+        theirs.load_state_dict(state)
+        return theirs
+
+    src, src_mask = random_pairs(6, seed=1)
+    tgt, tgt_mask = random_pairs(6, seed=2)
+    with torch.no_grad():
+        x, y = model._embed(src, "src", start=0), model._embed(tgt, "tgt", start=0)
+        for layer in map(torchs, model.encoder):
+            x = layer(x, src_key_padding_mask=~src_mask)
+        memory = model.encoder_norm(x)
+        causal = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1])
+        for layer in map(torchs, model.decoder):
+            y = layer(y, memory, tgt_mask=causal, memory_key_padding_mask=~src_mask)
+        features = model.decode_features(tgt, model.start(model.encode(src, src_mask), src_mask))
+    torch.testing.assert_close(features[tgt_mask], model.decoder_norm(y)[tgt_mask], rtol=0, atol=1e-5)
 
 
 def test_attention_equals_torchs_fused_attention():

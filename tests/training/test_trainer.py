@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from tests.conftest import SPECIAL
+from tests.conftest import OTHERS, SPECIAL
 from tests.training.runs import BF16, FP32, run_training
 from tests.training.test_distributed import joined
 
@@ -45,13 +45,20 @@ def assert_same_run(folder, other):
         assert content == expected, name
 
 
+@pytest.mark.parametrize("changes", [{}, OTHERS | {"word_dropout": 0.1}], ids=["paper", "others"])
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
-def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, number_tokenizer, machine):
-    run_training(tmp_path, number_tokenizer, "straight", machine=machine)
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    tmp_path, number_tokenizer, machine, changes
+):
+    options = {
+        "machine": machine,
+        "arch": Architecture(**{"n_layers": 2, "d_model": 32, "d_ff": 64, "n_heads": 4} | changes),
+    }
+    run_training(tmp_path, number_tokenizer, "straight", **options)
     with pytest.raises(KeyboardInterrupt):
-        run_training(tmp_path, number_tokenizer, "stopped", machine=machine, stop_after=1)
+        run_training(tmp_path, number_tokenizer, "stopped", **options, stop_after=1)
     assert checkpoint_steps(tmp_path / "stopped" / "checkpoints") == [10]
-    _, state = run_training(tmp_path, number_tokenizer, "stopped", machine=machine)
+    _, state = run_training(tmp_path, number_tokenizer, "stopped", **options)
     assert state.step == 30 and len(entries(tmp_path / "stopped", "train")) == 6
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 

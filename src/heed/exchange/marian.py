@@ -29,7 +29,7 @@ from heed.runtime.files import read_bounded, regular_file
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 
-MAX_CONFIG_BYTES = 2**20
+MAX_CONFIG_BYTES = 2**17
 MAX_EXPANSION = 20  # of a compressed .npz: more is an attack
 SETTINGS = "special:model.yml"
 ACTIVATIONS = ("relu", "swish")
@@ -108,7 +108,8 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
     except ImportError:
         raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
     try:
-        found = yaml.load(content.decode("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        # The parser in C would overflow the stack on ten thousand brackets.
+        found = yaml.load(content.decode("utf-8"), Loader=yaml.SafeLoader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
     if not isinstance(found, dict):
