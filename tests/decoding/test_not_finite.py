@@ -102,5 +102,5 @@ def test_an_id_beyond_the_vocabulary_is_an_index_error(small_model, road, i, whe
 
 @pytest.mark.parametrize("i", [SPECIAL.pad, SPECIAL.bos, SPECIAL.eos])
 def test_a_prefix_of_special_ids_is_an_index_error(small_model, road, i):
-    with pytest.raises(IndexError, match="pad, bos or eos in its prefix"):
+    with pytest.raises(IndexError, match="pad, bos, eos or unk in its prefix"):
         list(search([small_model], [Source(0, [5], prefix=[i])], SPECIAL, DecodingSettings()))

@@ -116,7 +116,7 @@ def test_defaults_are_the_formats_own(tmp_path):
         (with_rules(rules([0] * 256)[:-1]), "are damaged"),
         (with_rules(rules([0] * 255)), "are damaged"),
         (with_rules(rules([0] * 256, b"\xff\0")), "invalid UTF-8"),
-        (with_rules(rules([0] * 256, b"x" * 300 + b"\0")), "more than 256 bytes"),
+        (with_rules(rules([0] * 256, b"x" * 300 + b"\0")), "more than 64 bytes"),
         (with_rules(rules([0] * 2**18)), "are damaged"),
         (with_rules(rules([2**31 - 1] * 256)), "beyond their end"),
         (with_rules(rules([0x100, *[5] * 255])), "beyond their replacements"),

@@ -28,8 +28,8 @@ from heed.text.sentencepiece_model import (
 from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file
 
 SPACE = "▁"  # in pieces
-_ID = re.compile("[0-9]{1,9}")
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
+_ID = re.compile("[0-9]{1,9}")  # in a table
 
 
 class Vocabulary(Settings):
@@ -82,10 +82,14 @@ class _File(Settings):
 
 
 class SentencePieceTokenizer:
-    """Texts ↔ ids, the sides with a vocabulary each. No text has pad, bos or eos among its ids."""
+    """Texts ↔ ids, the sides with a vocabulary each. No text has pad, bos or eos among its ids.
+
+    A side with a model alone has the model's ids. A side with a table has the ids of the table's pieces, as OPUS-MT: a
+    language code before the text (>>fra<<) is a piece of its own, and decoding leaves out unk and spaces at the ends.
+    """
 
     def __init__(self, src: Vocabulary, tgt: Vocabulary, special: SpecialIds):
-        """HeedError if an id is beyond the vocabularies, or if the package sentencepiece is not installed."""
+        """ValueError if a special id is not one; HeedError if the package sentencepiece is not installed."""
         self.special = special
         self.symbols: dict[str, int] = {}
         self._tgt = _Side(tgt, special)

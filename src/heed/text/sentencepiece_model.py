@@ -7,7 +7,6 @@ library never sees a file: this module reads the few fields that matter, checks 
 import base64
 import struct
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ MAX_SCORE = 1e9  # of byte pairs a score is minus their rank; sums of scores mus
 MAX_NESTED_SYMBOLS = 32  # user-defined symbols that begin alike; the library has room for 64
 MAX_RULES_BYTES = 2**20  # of normalisation; NFKC with case folding has 250,000
 MAX_RULE_BYTES = 31  # that a rule replaces; the library has room for 32 rules that begin alike
-MAX_REPLACEMENT = 256  # bytes; NFKC's longest has 33
+MAX_REPLACEMENT = 64  # bytes; NFKC's longest has 33
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces, in the protobuf's numbers
 _KINDS: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
@@ -77,9 +76,12 @@ class SentencePieceModel(Settings):
             raise ValueError("pieces of bytes are <0x00> to <0xFF> with byte_fallback, else there are none")
 
     def _check_symbols(self) -> None:
-        symbols = {piece for piece, kind in zip(self.pieces, self.types, strict=True) if kind == USER_DEFINED}
-        for symbol in symbols:
-            if sum(prefix in symbols for prefix in accumulate(symbol)) > MAX_NESTED_SYMBOLS:
+        nested: list[str] = []  # each begins the next
+        for symbol in sorted(p for p, kind in zip(self.pieces, self.types, strict=True) if kind == USER_DEFINED):
+            while nested and not symbol.startswith(nested[-1]):
+                nested.pop()
+            nested.append(symbol)
+            if len(nested) > MAX_NESTED_SYMBOLS:
                 raise ValueError(f"more than {MAX_NESTED_SYMBOLS} user-defined symbols begin {shown(symbol)}")
 
     def find(self, piece: str, *, kind: int) -> int | None:
