@@ -13,10 +13,14 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
 from heed.model.architecture import Architecture
+from heed.model_folder import read_config
 from heed.parsing.treebank import ParsingSettings
 from heed.recipes import recipe_file, recipe_names
-from heed.text.tokenizer import TokenizerSettings
+from heed.text.tokenizer import MAX_VOCAB_SIZE, MIN_VOCAB_SIZE, TokenizerSettings
 from heed.training.settings import TrainingSettings
+
+RUN_CONFIG = "config.toml"  # a run folder's recipe
+DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # of the model's settings, those that are no shape
 
 
 class EvaluationSettings(Settings):
@@ -67,7 +71,7 @@ def read_preset(name: str, *, where: str) -> dict[str, Any]:
 def is_run_folder(recipe: str | Path) -> bool:
     """Whether `read_recipe` reads this folder's config.toml: a run folder goes before a recipe of the same name."""
     folder = Path(recipe)
-    return (folder / "config.toml").is_file() if recipe in recipe_names() else folder.is_dir()
+    return (folder / RUN_CONFIG).is_file() if recipe in recipe_names() else folder.is_dir()
 
 
 def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -79,7 +83,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
     """
     if is_run_folder(recipe):
-        return _read_recipe(Path(recipe) / "config.toml", overrides)
+        return _read_recipe(Path(recipe) / RUN_CONFIG, overrides)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)
     with resources.as_file(recipe_file(recipe)) as path:
@@ -91,16 +95,42 @@ def _read_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     preset = values.pop("preset", "base")
     if not isinstance(preset, str):
         raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
-    values = merged(read_preset(preset, where=str(path)), values)
-    _anchor_files(values.get("data"), path.parent)
+    _anchor_files(values, path.parent)
     for text in overrides:
         values = merged(values, parse_override(text))
-    _anchor_files(values.get("data"), Path.cwd())
-    return validated(Recipe, values, where=str(path))
+    _anchor_files(values, Path.cwd())
+    if path.name != RUN_CONFIG:  # which holds the given model's shape already; the model may have gone
+        values = _with_given_shape(values, where=str(path))
+    return validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
 
 
-def _anchor_files(data: Any, folder: Path) -> None:
-    """Makes the file names of a recipe's table `data` absolute; what is no list of strings is left to validation."""
+def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """The recipe with the network's shape and the vocabulary's size of the model that it starts from, if any.
+
+    HeedError if the recipe itself asks for others.
+    """
+    training = values.get("training")
+    folder = training.get("start_from") if isinstance(training, dict) else None
+    if not isinstance(folder, str):
+        return values
+    if "tokenizer" in values:
+        raise HeedError(f"{where}: training.start_from brings a vocabulary of its own; leave out the table tokenizer.")
+    config = read_config(Path(folder))
+    given = {name: value for name, value in config.arch.model_dump().items() if value is not None}
+    asked = values.get("model", {})
+    for name, value in asked.items() if isinstance(asked, dict) else ():
+        if name in given and name not in DROPOUTS and value != given[name]:
+            raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {given[name]!r}; leave it out.")
+    vocab_size = min(max(config.vocab_size, MIN_VOCAB_SIZE), MAX_VOCAB_SIZE)  # estimates need it, training does not
+    return merged({"model": given, "tokenizer": {"vocab_size": vocab_size}}, values)
+
+
+def _anchor_files(values: dict[str, Any], folder: Path) -> None:
+    """Makes the file names of a recipe absolute; what is no string or list of strings is left to validation."""
+    training = values.get("training")
+    if isinstance(training, dict) and isinstance(training.get("start_from"), str):
+        training["start_from"] = _absolute(folder, training["start_from"])
+    data = values.get("data")
     if not isinstance(data, dict):
         return
 
@@ -120,4 +150,4 @@ def _absolute(folder: Path, file: str) -> str:
     try:
         return str((folder / file).resolve())
     except (ValueError, OSError, RuntimeError):  # a null byte, or links that run in circles
-        raise HeedError(f"{shown(file)} is no file name that can be looked up; change it in data.") from None
+        raise HeedError(f"{shown(file)} is no file name that can be looked up; change it.") from None

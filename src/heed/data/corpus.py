@@ -29,7 +29,8 @@ class ParallelCorpus:
     and write beyond its tables.
     """
 
-    def __init__(self, folder: Path, *, vocab_size: int):
+    def __init__(self, folder: Path, *, vocab_size: int, src_vocab_size: int | None = None):
+        """vocab_size: of targets; src_vocab_size: of sources, if it differs."""
         self.folder = folder
         try:
             self._stamps = self._stamped()
@@ -41,8 +42,8 @@ class ParallelCorpus:
             hashes = "".join(manifest(folder)[name]["sha256"] for name in ID_FILES)
             self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
-            for side in SIDES:
-                self._ids[side] = _ids(folder / f"{side}.bin", dtype, vocab_size)
+            for side, size in zip(SIDES, (src_vocab_size or vocab_size, vocab_size), strict=True):
+                self._ids[side] = _ids(folder / f"{side}.bin", dtype, size)
                 self._offsets[side] = _offsets(folder / f"{side}.offsets.npy", len(self._ids[side]))
             if len(self._offsets["tgt"]) != len(self._offsets["src"]):
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
@@ -136,13 +137,18 @@ def _described(array: NDArray[Any]) -> str:
 
 
 def write_corpus(
-    folder: Path, pairs: Iterable[tuple[list[int], list[int]]], *, vocab_size: int, lines: Sequence[int] | None = None
+    folder: Path,
+    pairs: Iterable[tuple[list[int], list[int]]],
+    *,
+    vocab_size: int,
+    src_vocab_size: int | None = None,
+    lines: Sequence[int] | None = None,
 ) -> ParallelCorpus:
     """Writes pairs of ids as they come; the folder appears whole or not at all.
 
     lines: where each pair stood, complete when the pairs have come to an end; else they are counted.
     """
-    dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+    dtype = np.dtype(np.uint16 if max(vocab_size, src_vocab_size or 0) <= 2**16 else np.uint32)
     with whole_folder(folder) as temporary:
         lengths = {side: array("i") for side in SIDES}  # 4 bytes a sentence: all that grows with the corpus
         with (temporary / "src.bin").open("wb") as src_file, (temporary / "tgt.bin").open("wb") as tgt_file:
@@ -160,4 +166,4 @@ def write_corpus(
         np.save(temporary / "lines.npy", numbers.astype(np.uint32), allow_pickle=False)
         write_json(temporary / "corpus.json", facts)
         seal(temporary)
-    return ParallelCorpus(folder, vocab_size=vocab_size)
+    return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)

@@ -19,7 +19,8 @@ from heed.data.lines import FilePair, count_pairs, read_pairs
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
-from heed.text.tokenizer import TEXT, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.loading import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
 REPORT_SECONDS = 60.0
@@ -82,7 +83,7 @@ class DataSettings(Settings):
 class Prepared:
     """What training reads."""
 
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     train: ParallelCorpus
     dev: ParallelCorpus
 
@@ -94,10 +95,12 @@ def prepare(
     *,
     folder: Path,
     report: Callable[[str], None],
+    given: AnyTokenizer | None = None,
 ) -> Prepared:
     """Learns the vocabulary and encodes train and dev into `folder`; files that are there already are kept.
 
-    Memory does not grow with the corpus.
+    given: a tokenizer to use instead of learning one. HeedError if the folder was prepared with another. Memory does
+    not grow with the corpus.
     """
     remove_unfinished(folder)
     _compare_sources(files, folder / "sources.json")
@@ -105,15 +108,23 @@ def prepare(
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
             count_pairs(pair)
-        _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
-    tokenizer = Tokenizer.load(tokenizer_path)
+        if given is None:
+            _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
+        else:
+            given.save(tokenizer_path)
+    tokenizer = load_tokenizer(tokenizer_path)
+    if given is not None and tokenizer != given:
+        raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
+    if data.tgt_symbols and not tokenizer.symbols:
+        raise HeedError("data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols.")
+    sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         if not (folder / f"{name}.report.json").exists():  # written last
             _write_split(folder, name, pairs, tokenizer, data, report)
-    train = ParallelCorpus(folder / "train", vocab_size=len(tokenizer))
+    train = ParallelCorpus(folder / "train", **sizes)
     if not len(train):
         raise HeedError(f"no training pair is left after filtering; see {folder / 'train.report.json'}.")
-    return Prepared(tokenizer, train, ParallelCorpus(folder / "dev", vocab_size=len(tokenizer)))
+    return Prepared(tokenizer, train, ParallelCorpus(folder / "dev", **sizes))
 
 
 def _compare_sources(files: TextFiles, path: Path) -> None:
@@ -170,7 +181,7 @@ def _write_split(
     folder: Path,
     name: str,
     pairs: tuple[FilePair, ...],
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     data: DataSettings,
     report: Callable[[str], None],
 ) -> None:
@@ -183,7 +194,8 @@ def _write_split(
             list_file.write(f"{line}\t{reason}\n")
 
         encoded = _encoded(pairs, tokenizer, data, name == "train", lines, drop, report)
-        corpus = write_corpus(folder / name, encoded, vocab_size=len(tokenizer), lines=lines)
+        sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+        corpus = write_corpus(folder / name, encoded, **sizes, lines=lines)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
     summary = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
     with whole_file(folder / f"{name}.report.json") as temporary:
@@ -195,7 +207,7 @@ def _write_split(
 
 def _encoded(
     pairs: tuple[FilePair, ...],
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     data: DataSettings,
     limited: bool,
     lines: "array[int]",
@@ -233,7 +245,7 @@ def _encoded(
 
 
 def _encoded_chunks(
-    pairs: tuple[FilePair, ...], tokenizer: Tokenizer
+    pairs: tuple[FilePair, ...], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), CHUNK_LINES lines at a time.
 

@@ -20,6 +20,7 @@ from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.text.loading import AnyTokenizer
 from heed.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -55,7 +56,7 @@ class Parser(PickledByValue):
     def __init__(
         self,
         model: Transformer,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         settings: DecodingSettings,
         linearisation: LinearisationSettings,
         *,
@@ -207,7 +208,7 @@ class TreeConstraint:
 
     ANY_TAG = -1
 
-    def __init__(self, tokenizer: Tokenizer, beam_size: int, *, copies_words: bool):
+    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, copies_words: bool):
         names = sorted(tokenizer.symbols)
         labels = {label: i for i, label in enumerate(sorted({name[1:] for name in names if name[0] in "()"}))}
         self._tokenizer, self._beam, self._copies_words = tokenizer, beam_size, copies_words

@@ -69,7 +69,7 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
         # Settings that an older Heed did not write have their defaults.
         old = _as_toml(validated(Recipe, read_toml(path), where=str(path)))
         for table, name, change in _changes(old, new):
-            if table in FIXED_TABLES and name != "treebank":
+            if (table in FIXED_TABLES and name != "treebank") or name == "start_from":
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
             report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

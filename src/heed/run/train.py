@@ -13,10 +13,11 @@ from heed.data.prepare import Prepared, prepare
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.scoring import cross_entropy, perplexity
+from heed.errors import HeedError
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard
-from heed.recipe import Recipe
+from heed.model_folder import ModelCard, ModelFolder, load_model
+from heed.recipe import DROPOUTS, Recipe
 from heed.run.average import SUSTAINED, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import open_run_folder
@@ -24,9 +25,9 @@ from heed.runtime.device import Machine, choose_machine, matrix_product_rate, mi
 from heed.runtime.files import remove_unfinished
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import Task, Validator, task_of
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
-from heed.training.checkpoint import Checkpoints, TrainState
+from heed.training.checkpoint import Checkpoints, TrainState, checkpoint_steps
 from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
 from heed.training.trainer import train
 
@@ -104,15 +105,23 @@ def train_files(
     """As `train_recipe`, on these files. Workers other than the first return no scores."""
     settings = recipe.training
     report(_computing_on(machine, workers))
-    prepared = _prepare(recipe, files, run, workers, report)
+    given = _given_model(recipe, run)
+    prepared = _prepare(recipe, files, run, workers, report, given.tokenizer if given else None)
     tokenizer = prepared.tokenizer
     torch.manual_seed(settings.seed)
-    model = Transformer(recipe.model, len(tokenizer))
-    report(f"The model has {n_parameters(recipe.model, len(tokenizer)):,} parameters, {len(tokenizer):,} ids.")
+    model = Transformer(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    if given is not None:
+        report(f"Starting from the weights in {settings.start_from}.")
+        model.load_state_dict(given.model.state_dict())
+        del given
+    n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
     task = task_of(recipe)
     batches = _batches(recipe, prepared.train, tokenizer, machine)
     card = _card(task, prepared.train, machine, workers)
+    if settings.start_from is not None:
+        card.trained_on["started from"] = Path(settings.start_from).name
     if workers.first:
         remove_unfinished(run / "checkpoints")
         remove_unfinished(run)
@@ -148,11 +157,29 @@ def _computing_on(machine: Machine, workers: Workers) -> str:
     return f"Computing on {machine}{n_processes}{on_cpu}."
 
 
-def _prepare(recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report) -> Prepared:
+def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
+    """The model that a new run starts from; None if it starts from random weights or resumes from a checkpoint.
+
+    HeedError if the recipe asks for a network of another shape.
+    """
+    folder = recipe.training.start_from
+    if folder is None or checkpoint_steps(run / "checkpoints"):
+        return None
+    given = load_model(Path(folder))
+    asked, found = (arch.model_dump(exclude=set(DROPOUTS)) for arch in (recipe.model, given.model.arch))
+    for name in asked:
+        if asked[name] != found[name]:
+            raise HeedError(f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {found[name]!r}.")
+    return given
+
+
+def _prepare(
+    recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report, given: AnyTokenizer | None
+) -> Prepared:
     """Tokenizer and ids in RUN/data. The first worker writes them; the others wait, then read them."""
     for first in (True, False):
         if workers.first == first:
-            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report)
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report, given=given)
         workers.broadcast(None)
     return prepared
 
@@ -184,7 +211,7 @@ def _validation(
     return validate
 
 
-def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: Tokenizer, machine: Machine) -> TokenBatches:
+def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: AnyTokenizer, machine: Machine) -> TokenBatches:
     settings = recipe.training
     return TokenBatches(
         corpus,

@@ -15,7 +15,7 @@ from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, writ
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer
 
 
 class ParsingTask:
@@ -50,7 +50,7 @@ class ParsingTask:
             trained_on={"corpus": f"treebank {self.settings.treebank}"},
         )
 
-    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
         gold = gold_trees(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})

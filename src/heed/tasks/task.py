@@ -13,7 +13,7 @@ from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.parsing import ParsingTask
 from heed.tasks.translation import TranslationTask
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer
 
 
 class Validator(Protocol):
@@ -43,7 +43,7 @@ class Task(Protocol):
     def card(self) -> ModelCard:
         """The model card before training: languages, search settings, name of the corpus."""
 
-    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Validator:
+    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Validator:
         """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time."""
 
     def evaluate(

@@ -14,7 +14,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
-from heed.text.tokenizer import Tokenizer
+from heed.text.loading import AnyTokenizer
 
 
 class TranslationTask:
@@ -78,7 +78,7 @@ class TranslationTask:
             trained_on={"corpus": data.corpus or "own files"},
         )
 
-    def validator(self, files: TextFiles, tokenizer: Tokenizer) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("bleu", of greedy translations of dev)."""
         sources, references = read_sides(files.dev)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})

@@ -32,6 +32,7 @@ BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
 MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
 MAX_SYMBOL = 256  # characters of a target symbol's name
 MAX_FILE_BYTES = 2**26
+MIN_VOCAB_SIZE, MAX_VOCAB_SIZE = 600, 2**18  # of a vocabulary to learn
 
 
 class TokenizerSettings(Settings):
@@ -39,7 +40,10 @@ class TokenizerSettings(Settings):
 
     kind: Literal["bpe", "wordpiece"] = Field(default="bpe", description="byte-pair encoding or word pieces")
     vocab_size: int = Field(
-        default=37_000, ge=600, le=2**18, description="ids at most, special symbols and 256 bytes included"
+        default=37_000,
+        ge=MIN_VOCAB_SIZE,
+        le=MAX_VOCAB_SIZE,
+        description="ids at most, special symbols and 256 bytes included",
     )
     min_frequency: int = Field(default=2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
     sample_pairs: int = Field(

@@ -15,6 +15,10 @@ class TrainingSettings(Settings):
     """How to train; the defaults are the paper's base model, with the tokens a step of its eight GPUs together."""
 
     seed: int = Field(default=1, ge=0, le=2**31, description="of weights, batches and dropout")
+    start_from: str | None = Field(
+        default=None,
+        description="model folder whose weights, shape and vocabulary the run starts from; if not set: random weights",
+    )
     batch_src_tokens: int = Field(
         default=25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding"
     )
