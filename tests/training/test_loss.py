@@ -10,23 +10,23 @@ from heed.training.loss import projected_loss
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 @pytest.mark.parametrize(("n_tokens", "vocab_size"), [(7, 11), (3000, 1500), (0, 11)])
-def test_loss_and_gradients_equal_torchs_cross_entropy(epsilon, n_tokens, vocab_size):
+@pytest.mark.parametrize("biased", [False, True])
+def test_loss_and_gradients_equal_torchs_cross_entropy(epsilon, n_tokens, vocab_size, biased):
     torch.manual_seed(0)
-    features = torch.randn(n_tokens, 16, requires_grad=True)
-    weight = torch.randn(vocab_size, 16, requires_grad=True)
+    leaves = [torch.randn(n_tokens, 16), torch.randn(vocab_size, 16), torch.randn(vocab_size)]
+    features, weight, bias = (leaf.requires_grad_() for leaf in leaves)
+    used = leaves if biased else leaves[:2]
     targets = torch.randint(0, vocab_size, (n_tokens,))
-    loss, nll = projected_loss(ReferenceBackend(), features, weight, targets, label_smoothing=epsilon)
-    (loss / 3).backward()
-    ours = features.grad, weight.grad
-    features.grad = weight.grad = None
-    logits = features @ weight.T
+    options = {"label_smoothing": epsilon, "bias": bias if biased else None}
+    loss, nll = projected_loss(ReferenceBackend(), features, weight, targets, **options)
+    logits = F.linear(features, weight, options["bias"])
     expected = F.cross_entropy(logits, targets, label_smoothing=epsilon, reduction="sum")
-    (expected / 3).backward()
     # fp32 sums of thousands of terms, in another order
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert nll.item() == pytest.approx(F.cross_entropy(logits, targets, reduction="sum").item(), rel=1e-5)
-    assert torch.allclose(ours[0], features.grad, atol=1e-5)
-    assert torch.allclose(ours[1], weight.grad, atol=1e-3)
+    ours, theirs = (torch.autograd.grad(of / 3, used, retain_graph=True) for of in (loss, expected))
+    for our_gradient, gradient, atol in zip(ours, theirs, (1e-5, 1e-3, 1e-3), strict=False):
+        assert torch.allclose(our_gradient, gradient, atol=atol)
 
 
 def test_smoothed_loss_worked_out_by_hand():

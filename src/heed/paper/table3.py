@@ -170,6 +170,10 @@ def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
         "d_k": (arch.key_width, base.key_width, small.key_width),
         "d_v": (arch.value_width, base.value_width, small.value_width),
     }
+    if small.n_encoder_layers is not None:
+        ratios["n_encoder_layers"] = (arch.encoder_layers, base.encoder_layers, small.n_encoder_layers)
+    if small.n_decoder_layers is not None:
+        ratios["n_decoder_layers"] = (arch.decoder_layers, base.decoder_layers, small.n_decoder_layers)
     model: dict[str, Any] = {"positions": arch.positions}
     for name, (this, of, to) in ratios.items():
         if to * this % of:

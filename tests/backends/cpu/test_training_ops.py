@@ -115,6 +115,20 @@ def test_add_norm_is_the_layer_norm_of_the_sum(dtype, d):
 
 
 @both_types
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_a_sum_that_is_used_besides_its_norm_has_the_gradients_of_both(dtype, dropout):
+    torch.manual_seed(1)
+    leaves = [leaf(9, 50, dtype=dtype), leaf(9, 50, dtype=dtype), leaf(50, dtype=dtype), leaf(50, dtype=dtype)]
+    x, branch, gain, bias = exact = copies(leaves)
+    total, y = training_ops.sum_and_norm(*leaves, dropout=dropout, epsilon=1e-5)
+    kept = (total != leaves[0]).float() / (1 - dropout)
+    assert dropout == 0 or 0.5 < float((kept > 0).float().mean()) < 0.7
+    reference = x + branch * kept
+    normalised = F.layer_norm(reference, (50,), gain, bias, 1e-5)
+    assert_same(torch.cat([total, y]), torch.cat([reference, normalised]), leaves, exact)
+
+
+@both_types
 def test_bias_relu_is_relu_of_the_sum(dtype):
     leaves = [leaf(9, 33, dtype=dtype), leaf(33, dtype=dtype)]
     h, bias = exact = copies(leaves)
@@ -247,13 +261,16 @@ def test_attention_with_huge_scores_stays_finite():
 @both_types
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("n", [1, 64, 700])
-def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n):
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n, biased):
     torch.manual_seed(n)
     leaves = [leaf(n, 16, dtype=dtype), leaf(1001, 16, dtype=dtype, scale=0.2)]
-    features, weight = exact = copies(leaves)
+    leaves += [leaf(1001, dtype=dtype)] if biased else []
+    features, weight, *biases = exact = copies(leaves)
     targets = torch.randint(1001, (n,))
-    loss, nll = projected_loss(CpuBackend(), *leaves, targets, label_smoothing=smoothing)
-    logits = features @ weight.T
+    options = {"label_smoothing": smoothing, "bias": leaves[2] if biased else None}
+    loss, nll = projected_loss(CpuBackend(), *leaves[:2], targets, **options)
+    logits = features @ weight.T + sum(biases)
     reference = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(nll, F.cross_entropy(logits, targets, reduction="sum"), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(loss, reference, rtol=1e-3, atol=1e-3)

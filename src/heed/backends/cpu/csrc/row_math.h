@@ -89,8 +89,8 @@ static inline void softmax(float* p, int64_t n, int64_t ld, float scale) {
     for (int64_t j = 0; j < ld; j += LANES) store(load(p + j) * inverse, p + j);
 }
 
-// x · Φ(x), the exact GELU. 1 - Φ(|x|) is half of erfc(|x| / √2), by formula 7.1.26 of Abramowitz and Stegun: off by at
-// most 8e-8.
+// x · Φ(x), the exact GELU. 1 - Φ(|x|) is half of erfc(|x| / √2), by formula 7.1.26 of Abramowitz and Stegun, whose
+// error is below 8e-8.
 static inline Floats gelu(Floats x) {
     const Floats size = x < 0.0f ? -x : x;
     const Floats t = 1.0f / (size * 0.231641888f + 1.0f);  // 0.3275911 / √2
