@@ -1,6 +1,7 @@
 """Decoding speed of Heed, CTranslate2 and Hugging Face on the same weights and sources, side by side.
 
     python benchmarks/decode_peers.py                                  # base, random weights, outputs of 25 tokens
+    python benchmarks/decode_peers.py --preset opus-mt --vocab 58101   # OPUS-MT's shape
     python benchmarks/decode_peers.py --model RUN/model --src F --ref F --tokenize none     # a trained model, BLEU
 
 Each contestant runs in its own process. After a warm-up, they take turns at translating all sources. Reported are the
@@ -26,21 +27,25 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from conversion import EOS, PAD, marian_of, token, write_ctranslate2
 
 from heed.backends.base import backend_for
 from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
+from heed.exchange import ctranslate2 as ctranslate2_format
+from heed.exchange import huggingface
+from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.model_folder import load_model
+from heed.model_folder import ModelCard, ModelFolder, load_model
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process import keep_freed_memory, tune_process
+from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
 
-SPECIAL = SpecialIds()
+# Table 3's base with what OPUS-MT's models have besides.
+OPUS_MT = {"activation": "swish", "attention_bias": True, "output_bias": True, "positions": "sinusoid-halves"}
 HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
 PEERS = [*CTRANSLATE2, *(f"{name}-avx512" for name in CTRANSLATE2 if "int8" in name), "hf-fp32", "hf-bf16"]
@@ -62,11 +67,19 @@ class Job:
     preset: str  # of the random weights, with the vocabulary
     vocab_size: int
 
-    def load(self) -> Transformer:
+    def load(self) -> ModelFolder:
+        """The trained model, or one of random weights, biases included, whose vocabulary is the numbers of its ids."""
         if self.model:
-            return load_model(Path(self.model)).model.eval()
+            return load_model(Path(self.model))
         torch.manual_seed(1)
-        return Transformer(Architecture(**read_preset(self.preset, where="--preset")["model"]), self.vocab_size).eval()
+        shape = OPUS_MT if self.preset == "opus-mt" else read_preset(self.preset, where="--preset")["model"]
+        model = Transformer(Architecture(**shape), self.vocab_size).eval()
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(weight, std=0.02)
+        words = Vocabulary(pieces=["<pad>", "<s>", "</s>", "<unk>", *map(str, range(4, self.vocab_size))])
+        tokenizer = SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3))
+        return ModelFolder(model, tokenizer, ModelCard("src", "tgt", decoding={"beam_size": self.beam}))
 
     def check(self, name: str, targets: Sequence[Sequence[int]]) -> None:
         """Exits unless there is a target for each source, of the forced length."""
@@ -81,9 +94,10 @@ class Job:
         return sum(len(ids) + (not self.forced) for ids in targets)
 
 
-def heed_engine(model: Transformer, job: Job, precision: str, two: str = "") -> Engine:
+def heed_engine(folder: ModelFolder, job: Job, precision: str, two: str = "") -> Engine:
     keep_freed_memory()
-    ready = backend_for(model).prepack(model, cast(DecodingPrecision, precision))
+    special = folder.tokenizer.special
+    ready = backend_for(folder.model).prepack(folder.model, cast(DecodingPrecision, precision))
     forced = {name: job.forced for name in ("max_tokens", "min_tokens", "max_extra_tokens")} if job.forced else {}
     settings = DecodingSettings.model_validate(
         {"beam_size": job.beam, "length_penalty": job.length_penalty, "length_penalty_form": "average", **forced}
@@ -91,33 +105,34 @@ def heed_engine(model: Transformer, job: Job, precision: str, two: str = "") -> 
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        results = search([ready], numbered, SPECIAL, settings, n_sentences=job.batch * (2 if two else 1))
+        results = search([ready], numbered, special, settings, n_sentences=job.batch * (2 if two else 1))
         found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 
     return run
 
 
-def ct2_engine(model: Transformer, job: Job, precision: str, workers: str, *_: str) -> Engine:
+def ct2_engine(model: ModelFolder, job: Job, precision: str, workers: str, *_: str) -> Engine:
     import ctranslate2
 
     n_workers, n_threads = map(int, workers.split("x"))
     with tempfile.TemporaryDirectory() as folder:
-        write_ctranslate2(model, Path(folder) / "model")
+        ctranslate2_format.write_model(model, Path(folder), int8=False)
         translator = ctranslate2.Translator(
-            str(Path(folder) / "model"),
+            folder,
             device="cpu",
             compute_type={"fp32": "float32", "int8": "int8"}[precision],
             inter_threads=n_workers,
             intra_threads=n_threads,
         )
     lengths = {"min_decoding_length": job.forced, "max_decoding_length": job.forced} if job.forced else {}
-    # Random weights may say special symbols as well as words.
-    id_of = {token(i): i for i in range(model.vocab_size)}
+    src_names, tgt_names = (piece_names(model.tokenizer, src=src) for src in (True, False))
+    id_of = {name: i for i, name in enumerate(tgt_names)}
+    eos = [] if isinstance(model.tokenizer, SentencePieceTokenizer) else [model.tokenizer.special.eos]
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         results = translator.translate_batch(
-            [[token(i) for i in [*ids, EOS]] for ids in sources],
+            [[src_names[i] for i in [*ids, *eos]] for ids in sources],
             beam_size=job.beam,
             length_penalty=job.length_penalty,
             max_batch_size=job.batch,
@@ -128,8 +143,14 @@ def ct2_engine(model: Transformer, job: Job, precision: str, workers: str, *_: s
     return run
 
 
-def hf_engine(model: Transformer, job: Job, precision: str) -> Engine:
-    marian = marian_of(model, max_positions=512).to(torch.bfloat16 if precision == "bf16" else torch.float32)
+def hf_engine(model: ModelFolder, job: Job, precision: str) -> Engine:
+    from transformers import AutoModelForSeq2SeqLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        huggingface.write_model(model, Path(folder))
+        marian: Any = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    marian = marian.to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    pad, eos = model.tokenizer.special.pad, model.tokenizer.special.eos
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -137,11 +158,12 @@ def hf_engine(model: Transformer, job: Job, precision: str) -> Engine:
         for start in range(0, len(order), job.batch):
             places = order[start : start + job.batch]
             longest = max(len(sources[i]) for i in places) + 1
-            ids = torch.tensor([[*sources[i], EOS] + [PAD] * (longest - len(sources[i]) - 1) for i in places])
+            ids = torch.tensor([[*sources[i], eos] + [pad] * (longest - len(sources[i]) - 1) for i in places])
+            mask = torch.arange(longest) <= torch.tensor([[len(sources[i])] for i in places])
             with torch.inference_mode():
                 out = marian.generate(
                     input_ids=ids,
-                    attention_mask=(ids != PAD).long(),
+                    attention_mask=mask.long(),
                     num_beams=job.beam,
                     length_penalty=job.length_penalty,
                     do_sample=False,
@@ -150,7 +172,7 @@ def hf_engine(model: Transformer, job: Job, precision: str) -> Engine:
                     min_new_tokens=job.forced,
                 )
             for i, row in zip(places, out[:, 1:].tolist(), strict=True):
-                found[i] = row[: row.index(EOS)] if EOS in row else row  # behind eos is padding
+                found[i] = row[: row.index(eos)] if eos in row else row  # behind eos is padding
         return found
 
     return run
@@ -266,7 +288,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--one-by-one", action="store_true", help="each sentence by itself: latency")
-    parser.add_argument("--preset", default="base", help="shape of the random weights")
+    parser.add_argument("--preset", default="base", help="shape of the random weights: a preset, or opus-mt")
     parser.add_argument("--vocab", type=int, default=37_000, help="vocabulary of the random weights")
     parser.add_argument("--sentences", type=int, default=128, help="number of random sources, of 25 tokens")
     parser.add_argument("--forced", type=int, default=25, help="tokens of every output from random weights")
@@ -299,7 +321,7 @@ def main() -> None:
         trained = {"model": str(arguments.model), "length_penalty": 1.0, "forced": None}
     else:
         draw = torch.Generator().manual_seed(1)
-        sources = torch.randint(3, arguments.vocab, (arguments.sentences, 24), generator=draw).tolist()
+        sources = torch.randint(4, arguments.vocab, (arguments.sentences, 24), generator=draw).tolist()
     same = {name: getattr(arguments, name) for name in ("beam", "batch", "one_by_one", "forced", "model", "preset")}
     job = Job(**({**same, "vocab_size": arguments.vocab, "length_penalty": 0.6, "sources": sources} | trained))
     results = race(arguments.only, job, windows=arguments.windows)

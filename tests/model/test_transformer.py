@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks.conversion import marian_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import OTHERS, SPECIAL, random_pairs
+from tests.model.hugging_face import marian_of
 from torch import nn
 
 from heed.config import validated

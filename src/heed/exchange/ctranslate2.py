@@ -44,26 +44,31 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
     name: the folder's, at last. int8: whether to write weights in 8 bits, after the comparison. HeedError for a model
     that CTranslate2 cannot express, or if its package is not installed.
     """
+    write_model(folder, out, int8=False)
+    import ctranslate2
+
+    difference = _compared_scores(folder, ctranslate2.Translator(str(out), device="cpu", compute_type="float32"))
+    report(f"Checked: CTranslate2 {ctranslate2.__version__} gives the same log-probabilities, to {difference:.1e}.")
+    if int8:
+        write_model(folder, out, int8=True)
+    usage = _write_tokenizer(folder, out)
+    beam = folder.card.decoding.get("beam_size", 4)
+    (out / "README.md").write_text(_readme(usage, name, beam), encoding="utf-8")
+
+
+def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
+    """Writes what `ctranslate2.Translator` loads; errors as for `export`."""
     _check_expressible(folder.model)
     try:
-        import ctranslate2
+        specification = _specification(folder)
     except ImportError:
         raise HeedError(
             "CTranslate2's package writes its format, and is not installed: pip install 'heed[exchange]'."
         ) from None
-    specification = _specification(folder)
     specification.validate()
-    specification.save(str(out))
-    difference = _compared_scores(folder, ctranslate2.Translator(str(out), device="cpu", compute_type="float32"))
-    report(f"Checked: CTranslate2 {ctranslate2.__version__} gives the same log-probabilities, to {difference:.1e}.")
     if int8:
-        specification = _specification(folder)
-        specification.validate()
         specification.optimize(quantization="int8")
-        specification.save(str(out))
-    usage = _write_tokenizer(folder, out)
-    beam = folder.card.decoding.get("beam_size", 4)
-    (out / "README.md").write_text(_readme(usage, name, beam), encoding="utf-8")
+    specification.save(str(out))
 
 
 def _check_expressible(model: Transformer) -> None:

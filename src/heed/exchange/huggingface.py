@@ -46,12 +46,8 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
 
     HeedError for a model that MarianMTModel cannot be.
     """
-    arch, card = model.model.arch, model.card
-    _check_expressible(arch)
-    special = model.tokenizer.special
-    write_weights(out / "model.safetensors", _their_weights(model))
-    write_json(out / "config.json", _config(model, special))
-    write_json(out / "generation_config.json", _generation(card, special))
+    write_model(model, out)
+    card = model.card
     write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
     form = card.decoding.get("length_penalty_form", "paper")
     if form == "paper" and card.decoding.get("length_penalty", 0.6) != 0:
@@ -60,6 +56,15 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
             "a beam, scores differ, and now and then the best hypothesis."
         )
     _check_export(model, out, report)
+
+
+def write_model(model: ModelFolder, out: Path) -> None:
+    """Writes the files that `AutoModelForSeq2SeqLM` loads. HeedError for a model that MarianMTModel cannot be."""
+    _check_expressible(model.model.arch)
+    special = model.tokenizer.special
+    write_weights(out / "model.safetensors", _their_weights(model))
+    write_json(out / "config.json", _config(model, special))
+    write_json(out / "generation_config.json", _generation(model.card, special))
 
 
 def _check_expressible(arch: Architecture) -> None:

@@ -1,11 +1,8 @@
-"""The same weights in the peers' layouts, whose biases are zero where Heed's projections have none, as in the paper."""
+"""A network's weights in Hugging Face's MarianMTModel, written in by hand: a reference that no exporter has touched."""
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from heed.model.transformer import Transformer, sinusoid
 
@@ -77,59 +74,3 @@ def marian_of(model: Transformer, *, max_positions: int = 64, pad: int = PAD, bo
             copy_linears([theirs.fc2], ours.feed_forward.outer)
             theirs.final_layer_norm.load_state_dict(ours.feed_forward_norm.state_dict())
     return reference
-
-
-def token(i: int) -> str:
-    """The name of an id in the CTranslate2 model's vocabulary."""
-    return {BOS: "<s>", EOS: "</s>", PAD: "<blank>"}.get(i, f"t{i}")
-
-
-def write_ctranslate2(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
-    """A CTranslate2 model whose tokens are `token` of the ids (pad 0, bos 1, eos 2)."""
-    from ctranslate2.specs import transformer_spec
-    from ctranslate2.specs.common_spec import Activation
-
-    arch = model.arch
-    spec = transformer_spec.TransformerSpec.from_config(
-        (arch.n_layers, arch.n_layers), arch.n_heads, pre_norm=False, activation=Activation.RELU
-    )
-    positions = sinusoid(max_positions, arch.d_model).numpy()
-
-    def array(x: Tensor) -> np.ndarray:
-        return x.detach().float().numpy()
-
-    def norm(target: Any, ours: Any) -> None:
-        target.gamma, target.beta = array(ours.weight), array(ours.bias)
-
-    def feed_forward(target: Any, ours: Any) -> None:
-        target.linear_0.weight, target.linear_0.bias = array(ours.inner.weight), array(ours.inner.bias)
-        target.linear_1.weight, target.linear_1.bias = array(ours.outer.weight), array(ours.outer.bias)
-
-    def attention(target: Any, weights: list[Tensor]) -> None:
-        for linear, weight in zip(target.linear, weights, strict=True):
-            linear.weight = array(weight)
-
-    for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
-        embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
-        embeddings.weight = array(model.src_embedding.weight)
-        stack.scale_embeddings = True
-        stack.position_encodings.encodings = positions
-        layers: list[tuple[Any, Any]] = list(zip(stack.layer, ours, strict=True))
-        for target, layer in layers:
-            attention(target.self_attention, [layer.self_attention.qkv.weight, layer.self_attention.out.weight])
-            norm(target.self_attention.layer_norm, layer.self_attention_norm)
-            if hasattr(layer, "cross_attention"):
-                cross = layer.cross_attention
-                attention(target.attention, [cross.q.weight, cross.kv.weight, cross.out.weight])
-                norm(target.attention.layer_norm, layer.cross_attention_norm)
-            feed_forward(target.ffn, layer.feed_forward)
-            norm(target.ffn.layer_norm, layer.feed_forward_norm)
-    spec.decoder.projection.weight = array(model.output.weight)
-    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = token(BOS), token(EOS), "<unk>"
-    spec.config.decoder_start_token, spec.config.add_source_eos = token(BOS), False
-    names = [token(i) for i in range(model.vocab_size)]
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
-    spec.validate()
-    folder.mkdir(parents=True, exist_ok=True)
-    spec.save(str(folder))
