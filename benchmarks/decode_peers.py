@@ -68,7 +68,7 @@ class Job:
     vocab_size: int
 
     def load(self) -> ModelFolder:
-        """The trained model, or one of random weights, biases included, whose vocabulary is the numbers of its ids."""
+        """The trained model, or one of random weights, biases included."""
         if self.model:
             return load_model(Path(self.model))
         torch.manual_seed(1)
@@ -77,9 +77,7 @@ class Job:
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
                 torch.nn.init.normal_(weight, std=0.02)
-        words = Vocabulary(pieces=["<pad>", "<s>", "</s>", "<unk>", *map(str, range(4, self.vocab_size))])
-        tokenizer = SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3))
-        return ModelFolder(model, tokenizer, ModelCard("src", "tgt", decoding={"beam_size": self.beam}))
+        return with_vocabulary(model)
 
     def check(self, name: str, targets: Sequence[Sequence[int]]) -> None:
         """Exits unless there is a target for each source, of the forced length."""
@@ -92,6 +90,12 @@ class Job:
     def n_tokens(self, targets: Sequence[Sequence[int]]) -> int:
         """Tokens that were searched for: all ids, and the eos of outputs that are not forced."""
         return sum(len(ids) + (not self.forced) for ids in targets)
+
+
+def with_vocabulary(model: Transformer) -> ModelFolder:
+    """The model with a vocabulary whose words are the numbers of their ids."""
+    words = Vocabulary(pieces=["<pad>", "<s>", "</s>", "<unk>", *map(str, range(4, model.vocab_size))])
+    return ModelFolder(model, SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3)), ModelCard("src", "tgt"))
 
 
 def heed_engine(folder: ModelFolder, job: Job, precision: str, two: str = "") -> Engine:
@@ -170,6 +174,7 @@ def hf_engine(model: ModelFolder, job: Job, precision: str) -> Engine:
                     early_stopping=False,
                     max_new_tokens=job.forced or longest - 1 + 50,
                     min_new_tokens=job.forced,
+                    bad_words_ids=None,
                 )
             for i, row in zip(places, out[:, 1:].tolist(), strict=True):
                 found[i] = row[: row.index(eos)] if eos in row else row  # behind eos is padding
