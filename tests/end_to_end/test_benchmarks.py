@@ -60,15 +60,15 @@ def translated(decode_peers, name, model, sources, *, forced):
 def test_every_engine_says_a_forced_number_of_tokens_to_each_source_in_order(decode_peers, name, small_model):
     if name == "heed-int8" and not has_int8():
         pytest.skip("needs AVX-512 VNNI")
-    the_job = job(decode_peers, forced=7)
-    targets = translated(decode_peers, name, decode_peers.with_vocabulary(small_model), SOURCES, forced=7)
+    the_job, folder = job(decode_peers, forced=7), decode_peers.with_vocabulary(small_model)
+    targets = translated(decode_peers, name, folder, SOURCES, forced=7)
     the_job.check(name, targets)
     assert the_job.n_tokens(targets) == 7 * len(SOURCES)
     assert all(0 <= i < 50 for target in targets for i in target)
     assert len(set(map(tuple, targets))) > 2  # else their order would not show
     if "fp32" in name:
         assert (
-            translated(decode_peers, name, decode_peers.with_vocabulary(small_model), SOURCES[::-1], forced=7)
+            translated(decode_peers, name, folder, SOURCES[::-1], forced=7)
             == targets[::-1]
         )
 
