@@ -67,10 +67,7 @@ def test_every_engine_says_a_forced_number_of_tokens_to_each_source_in_order(dec
     assert all(0 <= i < 50 for target in targets for i in target)
     assert len(set(map(tuple, targets))) > 2  # else their order would not show
     if "fp32" in name:
-        assert (
-            translated(decode_peers, name, folder, SOURCES[::-1], forced=7)
-            == targets[::-1]
-        )
+        assert translated(decode_peers, name, folder, SOURCES[::-1], forced=7) == targets[::-1]
 
 
 def test_special_symbols_that_a_peer_says_are_counted(decode_peers):
