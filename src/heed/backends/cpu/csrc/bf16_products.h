@@ -92,10 +92,17 @@ struct Bf16Rows {
     bf16* numbers;
 
     template <class T>
-    void round(int64_t i, const T* row, int64_t d_in) const {
+    void take(int64_t i, const T* row, int64_t d_in) const {
         bf16* const to = numbers + i * in_pairs(d_in);
         for (int64_t j = 0; j < d_in; j += LANES) store_first(load_first(row + j, d_in - j), to + j, d_in - j);
         if (d_in % 2) put(0.0f, to[d_in]);
+    }
+
+    template <class U>
+    void panel_product(int64_t i, int64_t n, const Weight& weight, int64_t p, int64_t next, bool relu, U* y,
+                       int64_t y_ld) const {
+        const Bf16Panel panel = bf16_panel_of(weight, p, next, relu);
+        bf16_panel_product(numbers + i * panel.d_in, panel, y, n, y_ld);
     }
 };
 
@@ -106,24 +113,5 @@ struct Bf16Memory {
     Bf16Memory(int64_t n, int64_t d_in) : numbers(new bf16[size_t(n * in_pairs(d_in))]), widest(in_pairs(d_in)) {}
     Bf16Rows rows(int64_t first = 0) const { return {numbers.get() + first * widest}; }
 };
-
-// y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
-template <class U>
-static void bf16_product(const Bf16Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
-    share_panels(team, weight, [&](int64_t p) {
-        bf16_panel_product(x.numbers, bf16_panel_of(weight, p, p + 1, relu), y + p * PANEL, n, weight.d_out);
-    });
-}
-
-template <class T, class U>
-static void bf16_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
-    const Bf16Memory memory(n, weight.d_in);
-    const Bf16Rows rows = memory.rows();
-    parallel([&](Team& team) {
-        const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.round(i, x + i * weight.d_in, weight.d_in); });
-        bf16_product(rows, weight, y, n, relu, team);
-    });
-}
 
 }  // namespace heed

@@ -186,38 +186,20 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
     wanted.finish(values, indices);
 }
 
-template <class T>
-static void int8_best_continuations(const T* x, const Weight& weight, Continuations& wanted, double* values,
-                                    int64_t* indices) {
-    const int64_t n = wanted.n_rows, bytes = in_fours(weight.d_in);
-    const QuantizedMemory memory(n, weight.d_in);
-    const QuantizedRows rows = memory.rows();
-    product_continuations(
-        weight, n, SearchTiles::allowed() ? 32 : 12, wanted, values, indices,
-        [&](Team& team) {
-            team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
-            return std::make_unique<SearchTiles>();
-        },
-        [&](int64_t i, int64_t some, int64_t p, int64_t next, float* z, int64_t z_ld) {
-            const Int8Panel panel = int8_panel_of(weight, p, next, false);
-            int8_panel_product(rows.numbers + i * bytes, rows.steps + i, panel, z, some, z_ld);
-        });
-}
-
-[[maybe_unused]] static void bf16_best_continuations(const float* x, const Weight& weight, Continuations& wanted,
-                                                     double* values, int64_t* indices) {
+template <class Memory>
+[[maybe_unused]] static void narrow_best_continuations(const float* x, const Weight& weight, Continuations& wanted,
+                                                       double* values, int64_t* indices) {
     const int64_t n = wanted.n_rows;
-    const Bf16Memory memory(n, weight.d_in);
-    const Bf16Rows rows = memory.rows();
+    const Memory memory(n, weight.d_in);
+    const auto rows = memory.rows();
     product_continuations(
         weight, n, SearchTiles::allowed() ? 32 : 12, wanted, values, indices,
         [&](Team& team) {
-            team.split(n, [&](int64_t i) { rows.round(i, x + i * weight.d_in, weight.d_in); });
+            team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
             return std::make_unique<SearchTiles>();
         },
         [&](int64_t i, int64_t some, int64_t p, int64_t next, float* z, int64_t z_ld) {
-            const Bf16Panel panel = bf16_panel_of(weight, p, next, false);
-            bf16_panel_product(rows.numbers + i * in_pairs(weight.d_in), panel, z, some, z_ld);
+            rows.panel_product(i, some, weight, p, next, false, z, z_ld);
         });
 }
 

@@ -27,27 +27,16 @@ struct Fp32Products {
     }
 };
 
-struct Bf16Products {
+template <class NarrowMemory>
+struct NarrowProducts {
     using Stored = bf16;
-    using Memory = Bf16Memory;
-    using Rows = Bf16Rows;
+    using Memory = NarrowMemory;
+    using Rows = decltype(std::declval<Memory>().rows());
     const Rows x;
-    explicit Bf16Products(Rows rows) : x(rows) {}
-    void take(int64_t i, const float* row, int64_t d_in) const { x.round(i, row, d_in); }
+    explicit NarrowProducts(Rows rows) : x(rows) {}
+    void take(int64_t i, const float* row, int64_t d_in) const { x.take(i, row, d_in); }
     void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
-        bf16_product(x, weight, y, n, relu, team);
-    }
-};
-
-struct Int8Products {
-    using Stored = bf16;
-    using Memory = QuantizedMemory;
-    using Rows = QuantizedRows;
-    const Rows x;
-    explicit Int8Products(Rows rows) : x(rows) {}
-    void take(int64_t i, const float* row, int64_t d_in) const { x.quantize(i, row, d_in); }
-    void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
-        int8_product(x, weight, y, n, relu, team);
+        rows_product(x, weight, y, n, relu, team);
     }
 };
 
@@ -216,10 +205,10 @@ extern "C" {
   heed::best_continuations(logits, wanted, values, indices);                                                           \
  }                                                                                                                     \
  void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
-  if constexpr (heed::HAS_INT8_DOT) heed::int8_product(x, *weight, y, n, relu);                                        \
+  if constexpr (heed::HAS_INT8_DOT) heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                        \
  }                                                                                                                     \
  void bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
-  if constexpr (heed::HAS_BF16_DOT) heed::bf16_product(x, *weight, y, n, relu);                                        \
+  if constexpr (heed::HAS_BF16_DOT) heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                        \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
@@ -236,17 +225,17 @@ void product_continuations_float(const float* x, const Weight* weight, const int
     if (weight->number_bytes == 4) {
         heed::fp32_best_continuations(x, *weight, wanted, values, indices);
     } else if (weight->number_bytes == 2) {
-        heed::bf16_best_continuations(x, *weight, wanted, values, indices);
+        heed::narrow_best_continuations<heed::Bf16Memory>(x, *weight, wanted, values, indices);
     } else if constexpr (heed::HAS_INT8_DOT) {
-        heed::int8_best_continuations(x, *weight, wanted, values, indices);
+        heed::narrow_best_continuations<heed::QuantizedMemory>(x, *weight, wanted, values, indices);
     }
 }
 void decoder_step_float(const heed::Step<float>* step, float* x) { heed::decoder_step<heed::Fp32Products>(*step, x); }
 void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
     if (step->layers[0].qkv.number_bytes == 2)
-        heed::decoder_step<heed::Bf16Products>(*step, x);
+        heed::decoder_step<heed::NarrowProducts<heed::Bf16Memory>>(*step, x);
     else if constexpr (heed::HAS_INT8_DOT)
-        heed::decoder_step<heed::Int8Products>(*step, x);
+        heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
 }
 void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
                   const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {

@@ -118,8 +118,15 @@ struct QuantizedRows {
     float* steps;
 
     template <class T>
-    void quantize(int64_t i, const T* row, int64_t d_in) const {
+    void take(int64_t i, const T* row, int64_t d_in) const {
         quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in));
+    }
+
+    template <class U>
+    void panel_product(int64_t i, int64_t n, const Weight& weight, int64_t p, int64_t next, bool relu, U* y,
+                       int64_t y_ld) const {
+        const Int8Panel panel = int8_panel_of(weight, p, next, relu);
+        int8_panel_product(numbers + i * in_fours(weight.d_in), steps + i, panel, y, n, y_ld);
     }
 };
 
@@ -132,24 +139,5 @@ struct QuantizedMemory {
         : numbers(new uint8_t[size_t(n * in_fours(d_in))]), steps(new float[size_t(n)]), widest(in_fours(d_in)) {}
     QuantizedRows rows(int64_t first = 0) const { return {numbers.get() + first * widest, steps.get() + first}; }
 };
-
-// y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
-template <class U>
-static void int8_product(const QuantizedRows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
-    share_panels(team, weight, [&](int64_t p) {
-        int8_panel_product(x.numbers, x.steps, int8_panel_of(weight, p, p + 1, relu), y + p * PANEL, n, weight.d_out);
-    });
-}
-
-template <class T, class U>
-static void int8_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
-    const QuantizedMemory memory(n, weight.d_in);
-    const QuantizedRows rows = memory.rows();
-    parallel([&](Team& team) {
-        const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.quantize(i, x + i * weight.d_in, weight.d_in); });
-        int8_product(rows, weight, y, n, relu, team);
-    });
-}
 
 }  // namespace heed

@@ -121,6 +121,28 @@ struct SearchTiles {
     }
 };
 
+// Rows as narrow products read them, in bf16 or 8-bit integers: `Rows` takes rows of numbers, and multiplies n of them,
+// from row i on, by panel p, while it fetches panel `next` from memory; `Memory` holds them.
+
+// y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
+template <class Rows, class U>
+static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
+    share_panels(team, weight, [&](int64_t p) {
+        x.panel_product(0, n, weight, p, p + 1, relu, y + p * PANEL, weight.d_out);
+    });
+}
+
+template <class Memory, class T, class U>
+static void narrow_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
+    const Memory memory(n, weight.d_in);
+    const auto rows = memory.rows();
+    parallel([&](Team& team) {
+        const SearchTiles tiles;
+        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
+        rows_product(rows, weight, y, n, relu, team);
+    });
+}
+
 template <bool INT8, int SUM, int A, int B>
 [[gnu::always_inline]] static inline void add_products_of_tiles() {
     if constexpr (INT8)
