@@ -34,7 +34,7 @@ static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t n
 template <class U>
 [[gnu::always_inline]] static inline void finish_int8_sums(Ints sum, float step, const Int8Panel& w, int64_t from,
                                                            U* to) {
-    const Floats steps = step * load(w.steps + from);
+    const Floats steps = as_computed(step * load(w.steps + from));
     Floats y = as_float(sum) * steps + load(w.bias + from);
     if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
