@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heed.backends.base import Backend, Logits, SearchState, backend_for, not_finite
-from heed.backends.beam_account import BeamAccount, EndingRules, Floats, Ints, widened
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, widened
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
 from heed.decoding.scoring import length_penalties
@@ -64,6 +64,7 @@ def search(
     sampling: SamplingSettings | None = None,
     constraint: Constraint | None = None,
     wait: Callable[[], object] = lambda: None,
+    cancelled: Callable[[int], bool] | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
@@ -80,6 +81,9 @@ def search(
     Several models decide together, by the mean of their probabilities. With `sampling`, each of the beam_size
     hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
     stay the model's own but for those of given ids; prefixes, min_tokens and sampling cannot be combined with it.
+
+    `cancelled` is asked at every step about each number that is being searched. Where it says yes, the sentence leaves
+    the search and is never yielded; the results of the others stay the same.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
     own. HeedError if the logits are not finite, or if a source needs more memory than is free.
@@ -102,7 +106,7 @@ def search(
         constraint=constraint,
     )
     beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
-    queue = SourceQueue(sources, settings, memory)
+    queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
         n_free = min(state.n_free for state in states)
         # Some at a time: a larger encoder batch costs less a sentence than many small ones.
@@ -122,7 +126,8 @@ def search(
             continue
         active = beams.active() if all(state.takes_active_rows for state in states) else None
         logits = _next_logits(states, beams.tokens(), active, deferred=choice.takes_deferred_logits)
-        rows, kept = beams.step(logits, active)
+        dropped = None if cancelled is None else np.array([cancelled(n) for n in beams.numbers.tolist()])
+        rows, kept = beams.step(logits, active, dropped)
         yield from beams.pop_finished()
         for state in states:
             state.select(rows, kept)
@@ -233,9 +238,12 @@ class BeamBatch:
         return torch.from_numpy(np.repeat(ids[:, None], self._beam_size, axis=1))
 
     def step(
-        self, logits: Logits, active: Int[Tensor, " active"] | None
+        self, logits: Logits, active: Int[Tensor, " active"] | None, dropped: Bools | None = None
     ) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
-        """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
+        """One more id for every row: (the old row of every new one, the old place of every sentence that continues).
+
+        dropped: True for the sentences that end without a result.
+        """
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
         if not (best > -np.inf).all():  # nor is NaN
@@ -245,10 +253,13 @@ class BeamBatch:
             self._account.resize(2 * self._account.width)
         parents, done = self._backend.extend_beams(self._account, continuations, self._rules)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
+        finished = np.flatnonzero(done if dropped is None else done & ~dropped)
+        if dropped is not None:
+            done = done | dropped
         self._choice.advance(rows, self._account.last, ~done)
         if not done.any():
             return torch.from_numpy(rows.ravel()), torch.arange(len(self))
-        self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in np.flatnonzero(done).tolist()]
+        self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in finished.tolist()]
         kept = np.flatnonzero(~done)
         self.numbers, self._prefixes, self._account = self.numbers[kept], self._prefixes[kept], self._account.kept(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need

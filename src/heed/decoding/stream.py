@@ -104,8 +104,15 @@ def _free_bytes(device: torch.device) -> float:
 class SourceQueue:
     """The sources that have not entered the search yet; it reads one source ahead of those that it hands out."""
 
-    def __init__(self, sources: Iterable[Source | None], settings: DecodingSettings, memory: SearchMemory):
-        self._stream, self._settings, self._memory = iter(sources), settings, memory
+    def __init__(
+        self,
+        sources: Iterable[Source | None],
+        settings: DecodingSettings,
+        memory: SearchMemory,
+        *,
+        cancelled: Callable[[int], bool] | None = None,
+    ):
+        self._stream, self._settings, self._memory, self._cancelled = iter(sources), settings, memory, cancelled
         self._next: Source | None = None
         self.exhausted = False
 
@@ -124,6 +131,9 @@ class SourceQueue:
                     self.exhausted = True
                 if self._next is None:
                     break
+            if self._cancelled is not None and self._cancelled(self._next.number):
+                self._next = None
+                continue
             limit = maximum_length(self._next, self._settings)
             self._memory.check(limit, required=_guaranteed_length(self._next))
             if limit > n_tokens and (taken or not idle):

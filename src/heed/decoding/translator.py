@@ -136,15 +136,15 @@ class Translator(PickledByValue):
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
-        prefix_ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
-        if self.tokenizer.special.unk in prefix_ids:
-            raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
+        prefix_ids = self.prefix_ids(prefix)
         line_numbers, source_numbers = itertools.count(1), itertools.count()
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
-            for text, ids in zip(lines, self.tokenizer.encode_lines(lines), strict=True):
+            for pieces in self.pieces(lines):
                 line_number = next(line_numbers)
-                pieces = self._pieces(ids, line_number) if text.strip() else []
+                if len(pieces) > 1:
+                    n_tokens = sum(map(len, pieces))
+                    self.report(f"line {line_number}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
                     Source(next(source_numbers), piece, prefix_ids if place == 0 else ())
                     for place, piece in enumerate(pieces)
@@ -157,14 +157,22 @@ class Translator(PickledByValue):
             )  # fmt: skip
 
         for text, results in search_in_order(texts, sources_of, find, size=len):
-            yield self._translation(text, results)
+            yield self.joined(text, results)
 
-    def _pieces(self, ids: list[int], line_number: int) -> list[list[int]]:
-        """The ids of a line, cut where they are too many to be searched together."""
-        pieces = [ids[i : i + self._piece_tokens] for i in range(0, len(ids), self._piece_tokens)]
-        if len(pieces) > 1:
-            self.report(f"line {line_number}: {len(ids):,} tokens, translated in {len(pieces)} pieces.")
-        return pieces
+    def prefix_ids(self, prefix: str) -> list[int]:
+        """The ids that every translation begins with. HeedError for text that the vocabulary lacks."""
+        ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
+        if self.tokenizer.special.unk in ids:
+            raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
+        return ids
+
+    def pieces(self, texts: list[str]) -> list[list[list[int]]]:
+        """The ids of each text, cut where they are too many to be searched together; no piece for a blank text."""
+        size = self._piece_tokens
+        return [
+            [ids[i : i + size] for i in range(0, len(ids), size)] if text.strip() else []
+            for text, ids in zip(texts, self.tokenizer.encode_lines(texts), strict=True)
+        ]
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source."""
@@ -188,8 +196,11 @@ class Translator(PickledByValue):
         tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
         return attention_weights(self.models[0], src, tgt_in)
 
-    def _translation(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
-        """One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain."""
+    def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
+        """The translation that the hypotheses of a text's `pieces` make.
+
+        One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain.
+        """
         if len(pieces) == 1:
             texts = [self._text(source, [hypothesis]) for hypothesis in pieces[0]]
         else:
