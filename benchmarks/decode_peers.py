@@ -30,6 +30,7 @@ import torch
 
 from heed.backends.base import backend_for
 from heed.decoding.beam import search
+from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.exchange import ctranslate2 as ctranslate2_format
@@ -46,7 +47,7 @@ from heed.text.tokenizer import SpecialIds
 
 # Table 3's base with what OPUS-MT's models have besides.
 OPUS_MT = {"activation": "swish", "attention_bias": True, "output_bias": True, "positions": "sinusoid-halves"}
-HEED = [f"heed-{precision}{two}" for precision in ("fp32", "bf16", "int8") for two in ("", "-2x")]
+HEED = [f"heed-{precision}-{workers}" for precision in ("fp32", "bf16", "int8") for workers in ("1x2", "2x1")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
 PEERS = [*CTRANSLATE2, *(f"{name}-avx512" for name in CTRANSLATE2 if "int8" in name), "hf-fp32", "hf-bf16"]
 # From the ids of each source, without eos, to the ids of its translation.
@@ -62,6 +63,7 @@ class Job:
     batch: int
     length_penalty: float
     one_by_one: bool
+    early_stopping: bool  # of Heed; the peers always do
     forced: int | None  # tokens of every output; None: each ends where its eos is
     model: str | None  # folder of a trained model; None: random weights
     preset: str  # of the random weights, with the vocabulary
@@ -98,18 +100,25 @@ def with_vocabulary(model: Transformer) -> ModelFolder:
     return ModelFolder(model, SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3)), ModelCard("src", "tgt"))
 
 
-def heed_engine(folder: ModelFolder, job: Job, precision: str, two: str = "") -> Engine:
+def heed_engine(folder: ModelFolder, job: Job, precision: str, workers: str) -> Engine:
     keep_freed_memory()
     special = folder.tokenizer.special
     ready = backend_for(folder.model).prepack(folder.model, cast(DecodingPrecision, precision))
     forced = {name: job.forced for name in ("max_tokens", "min_tokens", "max_extra_tokens")} if job.forced else {}
     settings = DecodingSettings.model_validate(
-        {"beam_size": job.beam, "length_penalty": job.length_penalty, "length_penalty_form": "average", **forced}
+        {
+            "beam_size": job.beam,
+            "length_penalty": job.length_penalty,
+            "length_penalty_form": "average",
+            "early_stopping": job.early_stopping,
+            **forced,
+        }
     )
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        results = search([ready], numbered, special, settings, n_sentences=job.batch * (2 if two else 1))
+        find = search if workers == "1x2" else parallel_search
+        results = find([ready], numbered, special, settings, n_sentences=job.batch)
         found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 
@@ -293,6 +302,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--one-by-one", action="store_true", help="each sentence by itself: latency")
+    parser.add_argument("--early-stopping", action="store_true", help="let Heed stop as early as the peers do")
     parser.add_argument("--preset", default="base", help="shape of the random weights: a preset, or opus-mt")
     parser.add_argument("--vocab", type=int, default=37_000, help="vocabulary of the random weights")
     parser.add_argument("--sentences", type=int, default=128, help="number of random sources, of 25 tokens")
@@ -327,7 +337,10 @@ def main() -> None:
     else:
         draw = torch.Generator().manual_seed(1)
         sources = torch.randint(4, arguments.vocab, (arguments.sentences, 24), generator=draw).tolist()
-    same = {name: getattr(arguments, name) for name in ("beam", "batch", "one_by_one", "forced", "model", "preset")}
+    same = {
+        name: getattr(arguments, name)
+        for name in ("beam", "batch", "one_by_one", "early_stopping", "forced", "model", "preset")
+    }
     job = Job(**({**same, "vocab_size": arguments.vocab, "length_penalty": 0.6, "sources": sources} | trained))
     results = race(arguments.only, job, windows=arguments.windows)
     rows = rows_of(results, job)

@@ -134,6 +134,12 @@ class Backend(Protocol):
         taken; where fewer than k exist, the values are -∞.
         """
 
+    def search_threads(self, model: Transformer) -> int:
+        """The number of threads that searches on a thread each may use at a time; 1 where one search is as fast."""
+
+    def use_threads(self, n: int) -> None:
+        """Lets the calling thread compute by n threads from now on."""
+
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -94,6 +94,12 @@ class ReferenceBackend:
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu(), indices.cpu()
 
+    def search_threads(self, model: Transformer) -> int:
+        return 1
+
+    def use_threads(self, n: int) -> None:
+        pass
+
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

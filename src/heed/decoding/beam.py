@@ -65,6 +65,7 @@ def search(
     constraint: Constraint | None = None,
     wait: Callable[[], object] = lambda: None,
     cancelled: Callable[[int], bool] | None = None,
+    n_beside: int = 1,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
@@ -86,9 +87,10 @@ def search(
     the search and is never yielded; the results of the others stay the same.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
-    own. HeedError if the logits are not finite, or if a source needs more memory than is free.
+    own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, or if a source needs more
+    memory than is free.
     """
-    memory = SearchMemory(models, settings, sampling)
+    memory = SearchMemory(models, settings, sampling, n_beside=n_beside)
     n_sentences = memory.max_sentences(n_sentences)
     states = [
         backend_for(model).search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)

@@ -59,13 +59,21 @@ def _guaranteed_length(source: Source) -> int:
 class SearchMemory:
     """The memory that a search may take, and what sentences and tokens need of it, in bytes."""
 
-    def __init__(self, models: Sequence[Transformer], settings: DecodingSettings, sampling: SamplingSettings | None):
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        settings: DecodingSettings,
+        sampling: SamplingSettings | None,
+        *,
+        n_beside: int = 1,
+    ):
+        """n_beside: number of searches that share the memory."""
         self._beam_size = settings.beam_size
         self._per_position = sum(map(bytes_per_position, models))  # of a row
         # A step without the kernels holds a row's logits in up to 5 forms of 4 or 8 bytes, and in 13 to draw.
         self._per_step = models[0].vocab_size * (80 if sampling else 24)
-        self._free = _free_bytes(models[0].src_embedding.weight.device)
-        self._budget = min(MAX_BYTES, self._free / 2)
+        self._free = _free_bytes(models[0].src_embedding.weight.device) / n_beside
+        self._budget = min(MAX_BYTES / n_beside, self._free / 2)
 
     def max_sentences(self, wanted: int) -> int:
         """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""

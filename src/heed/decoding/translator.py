@@ -13,6 +13,7 @@ from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
@@ -151,7 +152,9 @@ class Translator(PickledByValue):
                 ]
 
         def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-            return search(
+            # In bf16 a result may depend on what is searched beside it.
+            searching = search if self.precision == "bf16" else parallel_search
+            return searching(
                 self.models, sources, self.tokenizer.special, self.settings,
                 n_best=n_best, sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip

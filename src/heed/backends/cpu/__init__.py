@@ -3,6 +3,7 @@
 With AMX the large matrix products of training are the kernels' as well.
 """
 
+import ctypes
 from collections.abc import Sequence
 from typing import cast
 
@@ -20,7 +21,7 @@ from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
 from heed.model.transformer import Transformer
-from heed.runtime.device import DecodingPrecision
+from heed.runtime.device import DecodingPrecision, n_threads
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:
@@ -106,6 +107,13 @@ class CpuBackend:
         if active is None:
             active = torch.arange(log_probs.numel())
         return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)
+
+    def search_threads(self, model: Transformer) -> int:
+        return n_threads() if model.arch.radius is None else 1
+
+    def use_threads(self, n: int) -> None:
+        torch.get_num_threads()  # the first call in a thread sets what the next one changes
+        cast(ctypes.CDLL, library()).use_threads(n)
 
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules

@@ -73,6 +73,7 @@ FP32_SIGNATURES = {  # for float alone
 OTHER_SIGNATURES = {
     "add_gradient": [P, P, N],
     "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
+    "use_threads": [ctypes.c_int32],
     "extend_beams": [P, P, P, P, P, N, P, P],
     "reorder_ancestors": [P, P, P, N, N, N, N],
 }

@@ -245,6 +245,7 @@ void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* 
                        int64_t capacity, int64_t n) {
     heed::reorder_ancestors(ancestors, slots, parents, n_rows, beam, capacity, n);
 }
+void use_threads(int32_t n) { omp_set_num_threads(n); }
 int32_t has_int8() { return heed::HAS_INT8_DOT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }
 void decoding_structure_sizes(int64_t* sizes) {

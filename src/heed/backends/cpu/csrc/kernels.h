@@ -165,6 +165,8 @@ HEED_EXPORT void extend_beams(const heed::BeamAccount* account, const heed::Endi
 // Reorders a beam: see beam_account.h.
 HEED_EXPORT void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
                                    int64_t beam, int64_t capacity, int64_t n);
+// Lets the calling thread's later calls take n threads.
+HEED_EXPORT void use_threads(int32_t n);
 // Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
 HEED_EXPORT int32_t has_int8();
 HEED_EXPORT int32_t has_bf16();

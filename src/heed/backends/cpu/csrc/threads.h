@@ -13,6 +13,7 @@
 
 extern "C" {
 int omp_get_max_threads(void);
+void omp_set_num_threads(int);
 int omp_get_num_threads(void);
 int omp_get_thread_num(void);
 #if !defined(_OPENMP)

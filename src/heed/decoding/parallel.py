@@ -1,0 +1,169 @@
+"""Several searches at a time, each by a thread of its own.
+
+Threads that share a search wait for each other at every step: two searches of a small model by a thread each take half
+of the time of one search by two threads (docs/explain/performance.md).
+A few sentences are still searched by all threads together, which is sooner done.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from heed.backends.base import Backend, backend_for
+from heed.decoding.beam import Hypothesis, search
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import MAX_SENTENCES, Source
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import SpecialIds
+
+Result = tuple[int, list[Hypothesis]]
+Run = Callable[..., Iterator[Result | None]]  # search, but for sources, wait, cancelled, n_beside
+MANY = 2 * MAX_SENTENCES  # sources at hand from which on they are divided
+MAX_SEARCHES = 8  # more would wait for Python's lock
+
+
+def parallel_search(
+    models: Sequence[Transformer],
+    sources: Iterable[Source | None],
+    special: SpecialIds,
+    settings: DecodingSettings,
+    *,
+    n_best: int = 1,
+    n_sentences: int = MAX_SENTENCES,
+    sampling: SamplingSettings | None = None,
+    wait: Callable[[], object] = lambda: None,
+) -> Iterator[Result | None]:
+    """As `beam.search`, by several searches at a time, of `n_sentences` each, while many sources are at hand.
+
+    Which search a source comes to depends on the threads' timing: use it where a result does not depend on what is
+    searched at the same time.
+    """
+
+    def run(some: Iterable[Source | None], **changes: object) -> Iterator[Result | None]:
+        return search(
+            models, some, special, settings, n_best=n_best, n_sentences=n_sentences, sampling=sampling, **changes
+        )  # type: ignore[arg-type]
+
+    backend = backend_for(models[0])
+    n_threads = backend.search_threads(models[0])
+    if n_threads == 1:
+        yield from run(sources, wait=wait)
+        return
+    ahead = _Ahead(sources)
+    while not ahead.exhausted:
+        if ahead.many():
+            yield from _side_by_side(run, ahead, backend, n_threads=n_threads)
+        else:
+            yield from run(ahead.while_few(), wait=wait)
+
+
+class _Ahead:
+    """The stream of sources, read ahead as far as they are at hand."""
+
+    def __init__(self, sources: Iterable[Source | None]):
+        self._stream, self._read = iter(sources), deque[Source]()
+        self._ended = False
+
+    @property
+    def exhausted(self) -> bool:
+        return self._ended and not self._read
+
+    def many(self) -> bool:
+        """Whether MANY sources are at hand, or have been read."""
+        while len(self._read) < MANY and not self._ended:
+            try:
+                source = next(self._stream)
+            except StopIteration:
+                self._ended = True
+                break
+            if source is None:
+                break
+            self._read.append(source)
+        return len(self._read) >= MANY
+
+    def pop(self) -> Source | None:
+        """The next source; None if it is not at hand."""
+        return self._read.popleft() if self._read else None
+
+    def while_few(self) -> Iterator[Source | None]:
+        """The stream, until many sources are at hand."""
+        while not self.many() and not self.exhausted:
+            yield self.pop()
+
+
+class _Shared:
+    """Sources that several searches take from, whichever has room, until `end`."""
+
+    def __init__(self) -> None:
+        self._sources, self._ended, self._changed = deque[Source](), False, threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def put(self, source: Source) -> None:
+        with self._changed:
+            self._sources.append(source)
+            self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[Source | None]:
+        while True:
+            with self._changed:
+                source = self._sources.popleft() if self._sources else None
+                if source is None and self._ended:
+                    return
+            yield source
+
+    def wait(self) -> None:
+        """Until there is another source, or the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._sources or self._ended)
+
+
+def _side_by_side(run: Run, ahead: _Ahead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
+    """Searches what is ahead until no more is at hand. An exception in any search ends all and is raised here."""
+    n_searches = min(n_threads, MAX_SEARCHES)
+    shared, results = _Shared(), queue.SimpleQueue[Result | BaseException | None]()
+    stopped = threading.Event()
+
+    def work() -> None:
+        try:
+            backend.use_threads(n_threads // n_searches)
+            found = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_beside=n_searches)
+            for result in found:
+                if result is not None:
+                    results.put(result)
+            results.put(None)
+        except BaseException as error:
+            results.put(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(n_searches)]
+    for thread in threads:
+        thread.start()
+    try:
+        n_running, feeding = n_searches, True
+        while n_running:
+            while feeding and len(shared) < MANY:
+                ahead.many()
+                if (source := ahead.pop()) is None:
+                    feeding = False
+                    shared.end()
+                else:
+                    shared.put(source)
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            if result is None:
+                n_running -= 1
+            else:
+                yield result
+    finally:
+        stopped.set()
+        shared.end()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,128 @@
+"""Searches side by side give what one search gives, keep no source waiting, and end together."""
+
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.backends.base import backend_for
+from heed.backends.cpu import supports
+from heed.decoding import parallel
+from heed.decoding.beam import search
+from heed.decoding.loading import prepacked
+from heed.decoding.parallel import parallel_search
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source
+from heed.errors import HeedError
+from tests.conftest import SPECIAL
+from tests.decoding.searches import MODEL, SHORT
+
+pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
+INT8 = backend_for(MODEL).fastest_precision(torch.device("cpu"))[0] == "int8"
+MODELS = {name: prepacked(MODEL, name, copy=True)[0] for name in ("fp32", *(["int8"] if INT8 else []))}
+OPTIONS = DecodingSettings(beam_size=3, max_extra_tokens=4)
+
+
+@pytest.fixture(autouse=True)
+def three_threads_and_few_are_many(monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(parallel, "MANY", 6)
+    yield
+    torch.set_num_threads(before)
+
+
+def others() -> int:
+    """Threads besides those that the tests' own library keeps."""
+    return sum(thread.name.endswith("(work)") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("precision", MODELS)
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.one_of(st.none(), SHORT), max_size=60), st.booleans())
+def test_the_results_are_those_of_one_search_bit_for_bit(precision, stream, drawn):
+    sources = [None if ids is None else Source(i, ids) for i, ids in enumerate(stream)]
+    sampling = SamplingSettings() if drawn else None
+    asked = [source for source in sources if source is not None]
+    expected = dict(search([MODELS[precision]], asked, SPECIAL, OPTIONS, n_best=2, sampling=sampling))
+    found = [
+        result
+        for result in parallel_search([MODELS[precision]], sources, SPECIAL, OPTIONS, n_best=2, sampling=sampling)
+        if result is not None
+    ]
+    assert len(found) == len(expected) and dict(found) == expected
+    assert others() == 0
+
+
+def test_many_sources_are_divided_and_few_are_not(monkeypatch):
+    searching: list[str] = []
+
+    def watched(models, sources, *arguments, **options):
+        searching.append(threading.current_thread().name)
+        return search(models, sources, *arguments, **options)
+
+    monkeypatch.setattr(parallel, "search", watched)
+    few = [Source(i, [5, 6]) for i in range(5)]
+    assert len(list(parallel_search([MODELS["fp32"]], few, SPECIAL, OPTIONS))) == 5
+    assert searching == [threading.current_thread().name]
+    searching.clear()
+    many = [Source(i, [5, 6]) for i in range(40)]
+    assert len(list(parallel_search([MODELS["fp32"]], many, SPECIAL, OPTIONS))) == 40
+    assert len(searching) == 3 and threading.current_thread().name not in searching
+    searching.clear()
+    monkeypatch.setattr(parallel, "search", search)
+    with_radius = MODEL.arch.model_copy(update={"radius": 2})
+    monkeypatch.setattr(MODELS["fp32"], "arch", with_radius)
+    assert backend_for(MODELS["fp32"]).search_threads(MODELS["fp32"]) == 1
+
+
+def test_a_line_that_arrives_alone_is_searched_while_the_next_is_awaited():
+    """After many at once come single ones, each only when the one before has been translated."""
+    done: list[int] = []
+
+    def stream():
+        yield from (Source(i, [5, 6]) for i in range(20))
+        for i in range(20, 24):
+            while i - 1 not in done:
+                yield None
+            yield Source(i, [7])
+
+    for result in parallel_search([MODELS["fp32"]], stream(), SPECIAL, OPTIONS, wait=lambda: time.sleep(0.001)):
+        if result is not None:
+            done.append(result[0])
+    assert sorted(done) == list(range(24))
+
+
+def test_what_the_stream_raises_ends_all_searches():
+    def broken():
+        yield from (Source(i, [5, 6]) for i in range(30))
+        raise HeedError("the disk is gone.")
+
+    with pytest.raises(HeedError, match="the disk is gone"):
+        list(parallel_search([MODELS["fp32"]], broken(), SPECIAL, OPTIONS))
+    assert others() == 0
+
+
+def test_what_one_search_raises_ends_all_searches(monkeypatch):
+    damaged = prepacked(MODEL, "fp32", copy=True)[0]
+    with torch.no_grad():
+        damaged.tgt_embedding.weight.fill_(float("nan"))
+    many = [Source(i, [5, 6]) for i in range(40)]
+    with pytest.raises(HeedError, match="not finite"):
+        list(parallel_search([damaged], many, SPECIAL, OPTIONS))
+    with pytest.raises(IndexError, match="id 4000"):
+        list(parallel_search([MODELS["fp32"]], [*many, Source(40, [4000])], SPECIAL, OPTIONS))
+    assert others() == 0
+
+
+def test_who_stops_listening_stops_all_searches():
+    endless = (Source(i, [5] * 50) for i in range(10**9))
+    results = parallel_search([MODELS["fp32"]], endless, SPECIAL, DecodingSettings(beam_size=3))
+    next(results)
+    assert others() == 3
+    results.close()
+    assert others() == 0
+    assert torch.get_num_threads() == 3
