@@ -9,6 +9,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from heed.backends.base import Backend, backend_for
 from heed.decoding.beam import Hypothesis, search
@@ -18,7 +20,7 @@ from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 Result = tuple[int, list[Hypothesis]]
-Run = Callable[..., Iterator[Result | None]]  # search, but for sources, wait, cancelled, n_beside
+Run = Callable[..., Iterator[Result | None]]  # `search` of the sources that it is given
 MANY = 2 * MAX_SENTENCES  # sources at hand from which on they are divided
 MAX_SEARCHES = 8  # more would wait for Python's lock
 
@@ -40,11 +42,8 @@ def parallel_search(
     searched at the same time.
     """
 
-    def run(some: Iterable[Source | None], **changes: object) -> Iterator[Result | None]:
-        return search(
-            models, some, special, settings, n_best=n_best, n_sentences=n_sentences, sampling=sampling, **changes
-        )  # type: ignore[arg-type]
-
+    options: dict[str, Any] = {"n_best": n_best, "n_sentences": n_sentences, "sampling": sampling}
+    run: Run = partial(search, models, special=special, settings=settings, **options)
     backend = backend_for(models[0])
     n_threads = backend.search_threads(models[0])
     if n_threads == 1:
