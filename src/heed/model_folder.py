@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,8 +304,12 @@ def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
     config = read_config(folder)
     sealed = manifest(folder)
-    check(folder, MODEL_FILES)
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    check(folder, MODEL_FILES[:2])
+    with ThreadPoolExecutor(1) as pool:  # a large vocabulary takes as long as the weights
+        reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
+        check(folder, MODEL_FILES[2:])
+        weights = _checked_weights(folder / "model.safetensors", config)
+        tokenizer = reading.result()
     sizes = (
         (len(tokenizer), config.vocab_size),
         (tokenizer.src_vocab_size, config.src_vocab_size or config.vocab_size),
@@ -312,7 +317,13 @@ def load_model(folder: Path) -> ModelFolder:
     for found, expected in sizes:
         if found != expected:
             raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
-    path = folder / "model.safetensors"
+    if manifest(folder) != sealed:
+        raise HeedError(f"{folder}: was replaced while it was read; try again.")
+    return ModelFolder(_model_of(config, weights).eval(), tokenizer, config.card)
+
+
+def _checked_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """The weights that config asks for, in fp32. HeedError if the file holds others, or numbers that are not finite."""
     network = config.arch, config.vocab_size, config.src_vocab_size
     n_weights = n_parameters(*network)
     if n_weights > path.stat().st_size:
@@ -325,9 +336,7 @@ def load_model(folder: Path) -> ModelFolder:
         for name, stored in contents.items():
             weights[name] = _read(file, stored).float()
             _check_finite(name, weights[name], where=path)
-    if manifest(folder) != sealed:
-        raise HeedError(f"{folder}: was replaced while it was read; try again.")
-    return ModelFolder(_model_of(config, weights).eval(), tokenizer, config.card)
+    return weights
 
 
 def model_of(config: ModelConfig, weights: dict[str, Tensor], *, where: Path) -> Transformer:

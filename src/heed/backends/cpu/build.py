@@ -30,7 +30,7 @@ from heed.runtime.files import locked, whole_file
 
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "csrc"
-SOURCES = [FOLDER / "training.cpp", FOLDER / "tiles.cpp", FOLDER / "decoding.cpp"]
+SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "continuations", "training", "tiles")]
 FLAGS = [
     "-std=c++17",
     "-O3",

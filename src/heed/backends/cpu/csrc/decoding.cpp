@@ -1,4 +1,4 @@
-// A search's step: all decoder layers in one call, then the best continuations. A row is a hypothesis; `beam`
+// A search's step through all decoder layers in one call. A row is a hypothesis; `beam`
 // consecutive rows belong to a sentence.
 //
 // A row's result never depends on the other rows, to the last bit: its sums are taken in one order, whatever is
@@ -6,7 +6,9 @@
 
 #include "beam_account.h"
 #include "cached_attention.h"
-#include "continuations.h"
+#include "bf16_products.h"
+#include "int8_products.h"
+#include "row_math.h"
 
 namespace heed {
 
@@ -186,7 +188,6 @@ static void all_attend_to_source(const T* q, const T* const* memories, const Bea
 }  // namespace heed
 
 using heed::Beams;
-using heed::Continuations;
 using heed::Weight;
 
 extern "C" {
@@ -196,13 +197,6 @@ extern "C" {
  }                                                                                                                     \
  void attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) {                      \
   heed::all_attend_to_source(q, memories, *beams, out);                                                                \
- }                                                                                                                     \
- void best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,                         \
-                                const int64_t* required, const uint8_t* never, const uint8_t* may_end, double* values, \
-                                int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t vocab,    \
-                                int64_t eos, int64_t k) {                                                              \
-  Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, vocab, eos, k});         \
-  heed::best_continuations(logits, wanted, values, indices);                                                           \
  }                                                                                                                     \
  void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
   if constexpr (heed::HAS_INT8_DOT) heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                        \
@@ -216,19 +210,6 @@ HEED_DEFINE(heed::bf16, bf16)
 
 void panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
     heed::parallel([&](heed::Team& team) { heed::panel_product(x, *weight, y, n, relu, team); });
-}
-void product_continuations_float(const float* x, const Weight* weight, const int64_t* rows, const double* log_probs,
-                                 const int64_t* required, const uint8_t* never, const uint8_t* may_end, double* values,
-                                 int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t eos,
-                                 int64_t k) {
-    Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, weight->d_out, eos, k});
-    if (weight->number_bytes == 4) {
-        heed::fp32_best_continuations(x, *weight, wanted, values, indices);
-    } else if (weight->number_bytes == 2) {
-        heed::narrow_best_continuations<heed::Bf16Memory>(x, *weight, wanted, values, indices);
-    } else if constexpr (heed::HAS_INT8_DOT) {
-        heed::narrow_best_continuations<heed::QuantizedMemory>(x, *weight, wanted, values, indices);
-    }
 }
 void decoder_step_float(const heed::Step<float>* step, float* x) { heed::decoder_step<heed::Fp32Products>(*step, x); }
 void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {

@@ -93,8 +93,8 @@ static inline void one_panel_product(const float* x, const Weight& weight, int64
 }
 
 // y (n, d_out) = x (n, d_in) · Wᵀ + bias, then ReLU if asked for.
-[[maybe_unused]] static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu,
-                                           Team& team) {
+[[gnu::noinline, maybe_unused]] static void panel_product(const float* x, const Weight& weight, float* y, int64_t n,
+                                                          bool relu, Team& team) {
     share_panels(team, weight,
                  [&](int64_t p) { one_panel_product(x, weight, p, y + p * PANEL, weight.d_out, n, relu); });
 }
@@ -126,7 +126,7 @@ struct SearchTiles {
 
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
 template <class Rows, class U>
-static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
+[[gnu::noinline]] static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
     share_panels(team, weight, [&](int64_t p) {
         x.panel_product(0, n, weight, p, p + 1, relu, y + p * PANEL, weight.d_out);
     });

@@ -1,0 +1,34 @@
+// The best continuations of a search's hypotheses, from logits or from the product that would give them.
+
+#include "continuations.h"
+
+using heed::Continuations;
+using heed::Weight;
+
+extern "C" {
+#define HEED_DEFINE(T, NAME) \
+ void best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs, \
+                                const int64_t* required, const uint8_t* never, const uint8_t* may_end, double* values, \
+                                int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t vocab, \
+                                int64_t eos, int64_t k) { \
+  Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, vocab, eos, k}); \
+  heed::best_continuations(logits, wanted, values, indices); \
+ }
+HEED_DEFINE(float, float)
+HEED_DEFINE(heed::bf16, bf16)
+#undef HEED_DEFINE
+
+void product_continuations_float(const float* x, const Weight* weight, const int64_t* rows, const double* log_probs,
+                                 const int64_t* required, const uint8_t* never, const uint8_t* may_end, double* values,
+                                 int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t eos,
+                                 int64_t k) {
+    Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, weight->d_out, eos, k});
+    if (weight->number_bytes == 4) {
+        heed::fp32_best_continuations(x, *weight, wanted, values, indices);
+    } else if (weight->number_bytes == 2) {
+        heed::narrow_best_continuations<heed::Bf16Memory>(x, *weight, wanted, values, indices);
+    } else if constexpr (heed::HAS_INT8_DOT) {
+        heed::narrow_best_continuations<heed::QuantizedMemory>(x, *weight, wanted, values, indices);
+    }
+}
+}
