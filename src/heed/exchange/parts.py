@@ -5,14 +5,18 @@ which are cut. Matrices are (out, in). The embeddings and the map to logits stan
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.config import cut
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
+from heed.model.cost import weight_shapes
 from heed.model.transformer import Transformer
-from heed.model_folder import shared_weights
+from heed.model_folder import ModelConfig, shared_weights
 
 Parts = dict[str, Float[Tensor, "..."]]
 MERGED = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
@@ -32,9 +36,27 @@ def parts_of(model: Transformer) -> Parts:
             parts[name] = tensor
             continue
         names = MERGED[matrix]
-        for part, cut in zip(names, tensor.split([widths[part] for part in names]), strict=True):
-            parts[".".join([*where, part, kind])] = cut
+        for part, matrix_part in zip(names, tensor.split([widths[part] for part in names]), strict=True):
+            parts[".".join([*where, part, kind])] = matrix_part
     return parts
+
+
+def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path) -> None:
+    """HeedError names a part that is missing, left over, or of another shape than these settings ask for."""
+    expected: dict[str, tuple[int, ...]] = {}
+    widths = _widths(config.arch)
+    for name, shape in weight_shapes(config.arch, config.vocab_size, config.src_vocab_size).items():
+        *prefix, matrix, kind = name.split(".")
+        cuts = {part: (widths[part], *shape[1:]) for part in MERGED.get(matrix, ())} or {matrix: shape}
+        expected |= {".".join([*prefix, part, kind]): cut_shape for part, cut_shape in cuts.items()}
+    for name in sorted(expected.keys() ^ parts.keys()):
+        state = "missing" if name in expected else "one too many"
+        raise HeedError(f"{where}: weight {cut(name)} is {state}, by the model's settings.")
+    for name, shape in expected.items():
+        if (found := tuple(parts[name].shape)) != shape:
+            raise HeedError(
+                f"{where}: weight {name} has shape {found}; the model's settings and vocabulary ask for {shape}."
+            )
 
 
 def merged(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
