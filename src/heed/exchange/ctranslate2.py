@@ -12,6 +12,7 @@ from torch import Tensor
 from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.errors import HeedError
+from heed.exchange.parts import with_symbols_barred
 from heed.exchange.samples import sample_ids
 from heed.exchange.tokenizers import piece_names, tokenizer_json
 from heed.model.transformer import DecoderLayer, Transformer
@@ -51,6 +52,7 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
         raise HeedError(
             "CTranslate2's package writes its format, and is not installed: pip install 'heed[exchange]'."
         ) from None
+    folder = with_symbols_barred(folder)
     specification = _specification(folder)
     specification.validate()
     specification.save(str(out))

@@ -1,8 +1,9 @@
 """Marian's models: an .npz of float matrices, (in, out), with their settings inside in YAML, and one vocabulary a side.
 
 Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
-tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. Its approximation of GELU,
-x · σ(1.702 x), is no other program's.
+tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. It has nothing else that
+Heed has: its approximation of GELU, x · σ(1.702 x), is no other program's; its pre-norm normalises what queries are
+made of, not what keys and values are made of; and it ignores its own option for learned positions.
 """
 
 import json
@@ -20,7 +21,7 @@ from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
-from heed.exchange.parts import Parts, check_parts, merged, parts_of
+from heed.exchange.parts import Parts, check_parts, merged, parts_of, with_symbols_barred
 from heed.exchange.samples import sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
@@ -34,7 +35,7 @@ MAX_CONFIG_BYTES = 2**17
 SETTINGS = "special:model.yml"
 ACTIVATIONS = ("relu", "swish")
 TOLERANCE = 1e-3  # of a score
-N_POSITIONS = 1024  # for which an exported model has encodings where Marian does not know the positions
+MAX_LENGTH = 1024  # tokens of a line that Marian reads
 
 # Ours → Marian's within a layer: prefix of the sub-layer, suffix of the matrix.
 MATRICES = {
@@ -57,6 +58,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer-pool": (False,),
     "transformer-rnn-projection": (False,),
     "transformer-disable-position-embeddings": (False,),
+    "transformer-train-positions": (False,),
     "transformer-tied-layers": ([],),
     "input-types": ([], ["sequence"]),
     "lemma-dependency": ("",),
@@ -81,7 +83,7 @@ def load(path: Path) -> ModelFolder:
     settings = _yaml(arrays.pop(SETTINGS).tobytes().rstrip(b"\0"), model_path)
     tokenizer = marian_tokenizer(*vocabularies)
     weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
-    arch = _architecture(settings, weights, model_path)
+    arch = _architecture(settings, model_path)
     parts = _our_parts(weights, arch, model_path)
     config = ModelConfig.of(arch, tokenizer, _card(decoder, yml))
     check_parts(parts, config, where=model_path)
@@ -160,7 +162,7 @@ def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
-def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Architecture:
+def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
     for key, allowed in EXPECTED.items():
         if key in settings and settings[key] not in allowed:
             raise HeedError(f"{path}: {key} is {shown(settings[key])}, which Heed does not have.")
@@ -171,7 +173,7 @@ def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], pa
         raise HeedError(
             f"{path}: transformer-ffn-activation is {shown(activation)}; Heed has {', '.join(ACTIVATIONS)}."
         )
-    learned = bool(settings.get("transformer-train-position-embeddings", False))
+    _check_norm(settings, path)
     n_layers, n_decoder_layers = settings.get("enc-depth"), settings.get("dec-depth")
     values = {
         "n_layers": n_layers,
@@ -181,28 +183,25 @@ def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], pa
         "activation": activation,
         "attention_bias": True,
         "output_bias": not settings.get("output-omit-bias", False),
-        "norm": _norm(settings, path),
         "share": _share(settings, path),
-        "positions": "learned" if learned else "sinusoid-t2t",
+        "positions": "sinusoid-t2t",
         "decoder_start": "zero",
     }
     if n_decoder_layers != n_layers:
         values["n_decoder_layers"] = n_decoder_layers
-    if learned and "Wpos" in weights:
-        values["max_positions"] = len(weights["Wpos"])
     return validated(Architecture, values, where=str(path))
 
 
-def _norm(settings: Mapping[str, Any], path: Path) -> str:
-    """Where the norms stand; d is dropout, a the addition, n the norm."""
-    steps = tuple(
-        str(settings.get(f"transformer-{where}", default)).replace("d", "")
-        for where, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
-    )
-    norms = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
-    if steps not in norms or str(settings.get("transformer-postprocess-emb", "d")) not in ("", "d"):
-        raise HeedError(f"{path}: sub-layers are processed by {shown(steps)}; Heed has dan after, or n before.")
-    return norms[steps]
+def _check_norm(settings: Mapping[str, Any], path: Path) -> None:
+    """HeedError unless a sub-layer's sum is normalised and nothing else; d is dropout, a the addition, n the norm."""
+    defaults = {"preprocess": "", "postprocess": "dan", "postprocess-top": "", "postprocess-emb": "d"}
+    for where, default in defaults.items():
+        found = settings.get(f"transformer-{where}", default)
+        if str(found).replace("d", "") != default.replace("d", ""):
+            raise HeedError(
+                f"{path}: transformer-{where} is {shown(found)}, expected {default!r}: Heed imports post-norm, because "
+                "Marian's pre-norm leaves out keys and values."
+            )
 
 
 def _share(settings: Mapping[str, Any], path: Path) -> str:
@@ -233,9 +232,6 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
         take("output.weight", "decoder_ff_logit_out_W", transposed=True)
     if arch.output_bias:
         take("output.bias", "decoder_ff_logit_out_b")
-    if arch.positions == "learned":
-        take("src_positions.weight", "Wpos")
-        parts["tgt_positions.weight"] = parts["src_positions.weight"]
     for ours, name in _layer_names(arch):
         take(ours, name, transposed=True)
     if left:
@@ -244,8 +240,7 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
 
 
 def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
-    """Our name and Marian's of every weight of the layers, biases included, and of the norms behind the stacks."""
-    suffix = "_pre" if arch.norm == "pre" else ""
+    """Our name and Marian's of every weight of the layers, biases included."""
     for stack, n_layers in (("encoder", arch.encoder_layers), ("decoder", arch.decoder_layers)):
         for i in range(n_layers):
             ours_layer, theirs_layer = f"{stack}.{i}", f"{stack}_l{i + 1}"
@@ -255,11 +250,8 @@ def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
                     yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{bias}"
             for ours, where in NORMS.items():
                 if stack == "decoder" or not ours.startswith("cross"):
-                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{where}_ln_scale{suffix}"
-                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias{suffix}"
-        if arch.norm == "pre":
-            yield f"{stack}_norm.weight", f"{stack}_top_ln_scale"
-            yield f"{stack}_norm.bias", f"{stack}_top_ln_bias"
+                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{where}_ln_scale"
+                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias"
 
 
 def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
@@ -281,10 +273,11 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
+    _check_expressible(folder.model.arch)
+    folder = with_symbols_barred(folder)
     model = folder.model
-    _check_expressible(model, folder.tokenizer)
     theirs = _their_arrays(model)
-    settings = _settings(model, trained_positions="Wpos" in theirs)
+    settings = _settings(model)
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
@@ -309,19 +302,17 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     _check_export(folder, out, report)
 
 
-def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
+def _check_expressible(arch: Architecture) -> None:
     """HeedError names what Marian does not have."""
-    arch = model.arch
-    starts_from_zero = arch.decoder_start == "zero" or not model.tgt_embedding.weight[tokenizer.special.bos].any()
+    keys, values = arch.key_width * arch.n_heads, arch.value_width * arch.n_heads
     wrong = {
         "a radius": arch.radius is not None,
         f"activation = {arch.activation}": arch.activation not in ACTIVATIONS,
-        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
-        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
-        != arch.d_model,
-        "decoder_start = bos, whose embedding is not zero; train with model.decoder_start = zero": not starts_from_zero,
-        "other learned positions on each side": arch.positions == "learned"
-        and not torch.equal(model.src_positions.weight, model.tgt_positions.weight),
+        f"d_k · n_heads = {keys}, not d_model": keys != arch.d_model,
+        f"d_v · n_heads = {values}, not d_model": values != arch.d_model,
+        "norm = pre": arch.norm != "post",
+        f"positions = {arch.positions}, not sinusoid-t2t": arch.positions != "sinusoid-t2t",
+        "decoder_start = bos, not zero": arch.decoder_start != "zero",
     }
     for name, is_wrong in wrong.items():
         if is_wrong:
@@ -331,10 +322,8 @@ def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
 def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     arch, parts = model.arch, parts_of(model)
     embeddings = {"src_embedding.weight": "Wemb" if arch.share == "all" else "encoder_Wemb"}
-    embeddings |= {"tgt_embedding.weight": "decoder_Wemb", "src_positions.weight": "Wpos"}
+    embeddings |= {"tgt_embedding.weight": "decoder_Wemb"}
     theirs: dict[str, Tensor] = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
-    if arch.positions not in ("learned", "sinusoid-t2t"):
-        theirs["Wpos"] = model.position_table("src", N_POSITIONS)[:N_POSITIONS]
     if arch.share == "none":
         theirs["decoder_ff_logit_out_W"] = parts["output.weight"].T
     if arch.output_bias:
@@ -347,10 +336,9 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     return {name: tensor.contiguous().numpy() for name, tensor in theirs.items()}
 
 
-def _settings(model: Transformer, *, trained_positions: bool) -> dict[str, Any]:
+def _settings(model: Transformer) -> dict[str, Any]:
     """What Marian must know of the network: its options that are not the defaults of `transformer`."""
     arch = model.arch
-    before, after, top = ("", "dan", "") if arch.norm == "post" else ("n", "da", "n")
     return {
         "version": "v1.12.0",
         "type": "transformer",
@@ -362,17 +350,16 @@ def _settings(model: Transformer, *, trained_positions: bool) -> dict[str, Any]:
         "transformer-dim-ffn": arch.d_ff,
         "transformer-ffn-depth": 2,
         "transformer-ffn-activation": arch.activation,
-        "transformer-preprocess": before,
-        "transformer-postprocess": after,
-        "transformer-postprocess-top": top,
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-top": "",
         "transformer-postprocess-emb": "d",
         "transformer-decoder-autoreg": "self-attention",
-        "transformer-train-position-embeddings": trained_positions,
         "tied-embeddings": arch.share == "tgt",
         "tied-embeddings-all": arch.share == "all",
         "tied-embeddings-src": False,
         "output-omit-bias": not arch.output_bias,
-        "max-length": N_POSITIONS,
+        "max-length": MAX_LENGTH,
         "layer-normalization": False,
         "input-types": [],
         "skip": False,
@@ -396,10 +383,15 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
         pieces = piece_names(tokenizer, src=side == "src")
         if special.unk is None:
             pieces[special.eos], pieces[special.pad] = "</s>", "<unk>"  # Marian writes no <unk>, Heed no pad
-        lines = (f"{json.dumps(piece)}: {i}\n" for i, piece in enumerate(pieces))
+        lines = (f"{_quoted(piece)}: {i}\n" for i, piece in enumerate(pieces))
         (out / f"{side}.yml").write_text("".join(lines), encoding="utf-8")
         names.append(f"{side}.yml")
     return names
+
+
+def _quoted(text: str) -> str:
+    """In YAML, which has no surrogate pairs as JSON does."""
+    return "".join(json.dumps(char)[1:-1] if char < "\U00010000" else f"\\U{ord(char):08x}" for char in text).join('""')
 
 
 def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
@@ -413,6 +405,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
     sources, _ = sample_ids(folder)
     if (out / "src.yml").exists():
         names = piece_names(tokenizer, src=True)
+        sources = [[i for i in ids if " " not in names[i]] for ids in sources]
         lines = [" ".join(names[i] for i in ids) for ids in sources]
     else:
         assert isinstance(tokenizer, SentencePieceTokenizer)

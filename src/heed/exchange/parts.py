@@ -4,7 +4,9 @@ A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.
 which are cut. Matrices are (out, in). The embeddings and the map to logits stand once if they share a matrix.
 """
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,9 +18,10 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import weight_shapes
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelConfig, shared_weights
+from heed.model_folder import ModelConfig, ModelFolder, shared_weights
 
 Parts = dict[str, Float[Tensor, "..."]]
+BARRED = -1e4  # a logit whose probability is 0, within the range of fp16
 MERGED = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
 
 
@@ -97,3 +100,18 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     if part.endswith("norm") or part in ("out", "outer"):
         return tensor[order]
     return tensor[:, order] if kind == "weight" else tensor  # biases of what reads them stay
+
+
+def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
+    """The model with logits for pad and bos that no search follows, for programs that would write them; Heed does not.
+
+    A model without biases of the logits stays as it is: it has learned not to write them.
+    """
+    special, bias = folder.tokenizer.special, folder.model.output.bias
+    barred = sorted({special.pad, special.bos} - {special.eos})
+    if bias is None or not barred:
+        return folder
+    model = copy.deepcopy(folder.model)
+    with torch.no_grad():
+        model.output.bias[barred] = BARRED
+    return replace(folder, model=model)
