@@ -19,7 +19,7 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
 from heed.exchange.parts import Parts, check_parts, halves, interleaved, merged, parts_of, reordered
-from heed.exchange.samples import compared_logits, logits_of
+from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
 from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_card, model_of, read_weights, write_weights
@@ -56,12 +56,8 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     write_json(out / "config.json", _config(model, special))
     write_json(out / "generation_config.json", _generation(card, special))
     write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
-    form = card.decoding.get("length_penalty_form", "paper")
-    if form == "paper" and card.decoding.get("length_penalty", 0.6) != 0:
-        report(
-            "Hugging Face divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with "
-            "a beam, scores differ, and now and then the best hypothesis."
-        )
+    if note := ranking_note(card, "Hugging Face"):
+        report(note)
     _check_export(model, out, report)
 
 

@@ -22,7 +22,7 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
 from heed.exchange.parts import Parts, check_parts, merged, parts_of, with_symbols_barred
-from heed.exchange.samples import sample_ids
+from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -283,11 +283,8 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
     vocabularies = _write_vocabularies(folder.tokenizer, out, report)
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
-    if search.length_penalty_form == "paper" and search.length_penalty:
-        report(
-            "Marian divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with a "
-            "beam, scores differ, and now and then the best hypothesis."
-        )
+    if note := ranking_note(folder.card, "Marian"):
+        report(note)
     decoder = {
         "relative-paths": True,
         "models": ["model.npz"],
