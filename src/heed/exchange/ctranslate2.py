@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heed.config import validated
 from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.exchange.samples import sample_ids
+from heed.exchange.parts import with_symbols_barred
+from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names, tokenizer_json
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.model_folder import ModelFolder
@@ -26,14 +29,14 @@ USE_TOKENIZERS = """\
 import ctranslate2, tokenizers
 tokenizer, model = tokenizers.Tokenizer.from_file("{out}/tokenizer.json"), ctranslate2.Translator("{out}")
 tokenizer.encode_special_tokens = True  # a text that spells a special symbol is text
-best = model.translate_batch([tokenizer.encode("{text}").tokens], beam_size={beam})[0].hypotheses[0]
+best = model.translate_batch([tokenizer.encode("{text}").tokens], {search})[0].hypotheses[0]
 print(tokenizer.decode([tokenizer.token_to_id(token) for token in best]))
 """
 USE_SENTENCEPIECE = """\
 import ctranslate2, sentencepiece
 src, tgt = (sentencepiece.SentencePieceProcessor(f"{out}/{{side}}.spm") for side in ("source", "target"))
 model = ctranslate2.Translator("{out}")
-best = model.translate_batch([src.encode("{text}", out_type=str)], beam_size={beam}, disable_unk=True)[0].hypotheses[0]
+best = model.translate_batch([src.encode("{text}", out_type=str)], {search})[0].hypotheses[0]
 print(tgt.decode(best))
 """
 
@@ -44,6 +47,7 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
     name: the folder's, at last. int8: whether to write weights in 8 bits, after the comparison. HeedError for a model
     that CTranslate2 cannot express, or if its package is not installed.
     """
+    folder = with_symbols_barred(folder)
     write_model(folder, out, int8=False)
     import ctranslate2
 
@@ -52,8 +56,10 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
     if int8:
         write_model(folder, out, int8=True)
     usage = _write_tokenizer(folder, out)
-    beam = folder.card.decoding.get("beam_size", 4)
-    (out / "README.md").write_text(_readme(usage, name, beam), encoding="utf-8")
+    search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
+    (out / "README.md").write_text(_readme(usage, name, search), encoding="utf-8")
+    if note := ranking_note(folder.card, "CTranslate2"):
+        report(note)
 
 
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
@@ -190,6 +196,13 @@ def _write_tokenizer(folder: ModelFolder, out: Path) -> str:
     return USE_SENTENCEPIECE
 
 
-def _readme(usage: str, name: str, beam: int) -> str:
-    lines = usage.format(out=name, text="A sentence.", beam=beam)
+def _readme(usage: str, name: str, search: DecodingSettings) -> str:
+    options = {
+        "beam_size": search.beam_size,
+        "length_penalty": 0 if search.length_penalty_form == "none" else search.length_penalty,
+        "min_decoding_length": search.min_tokens,
+        "disable_unk": True,
+    }
+    arguments = ", ".join(f"{name}={value}" for name, value in options.items())
+    lines = usage.format(out=name, text="A sentence.", search=arguments)
     return f"# A model of Heed's for CTranslate2\n\n```python\n{lines}```\n" if usage else "# A model of Heed's\n"

@@ -6,6 +6,7 @@ anew when it loads. A model with interleaved positions is therefore written with
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from torch import Tensor
 from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.exchange.parts import Parts, halves, interleaved, merged, parts_of, reordered
-from heed.exchange.samples import compared_logits, logits_of
+from heed.exchange.archives import check_expansion
+from heed.exchange.parts import Parts, check_parts, halves, interleaved, merged, parts_of, reordered
+from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
 from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_card, model_of, read_weights, write_weights
@@ -28,6 +30,7 @@ MAX_POSITIONS = 1024  # for which a folder that we write has encodings
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
 STACKS = ("encoder", "decoder")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
 LAYER_NAMES = {
     **{f"self_attention.{ours}": f"self_attn.{ours}_proj" for ours in ("q", "k", "v", "out")},
@@ -49,12 +52,8 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     write_model(model, out)
     card = model.card
     write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
-    form = card.decoding.get("length_penalty_form", "paper")
-    if form == "paper" and card.decoding.get("length_penalty", 0.6) != 0:
-        report(
-            "Hugging Face divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with "
-            "a beam, scores differ, and now and then the best hypothesis."
-        )
+    if note := ranking_note(card, "Hugging Face"):
+        report(note)
     _check_export(model, out, report)
 
 
@@ -135,18 +134,20 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
         "decoder_start_token_id": special.bos,
         "forced_eos_token_id": None,
         # For the way back: what MarianMTModel does not need to know.
-        "heed": {"positions": arch.positions, "word_dropout": arch.word_dropout, "card": vars(folder.card)},
+        "heed": {"architecture": arch.model_dump(), "card": vars(folder.card)},
     }
 
 
 def _generation(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
     settings = validated(DecodingSettings, card.decoding, where="the model's search settings")
+    barred = {special.pad, special.bos, special.unk} - {special.eos, None}  # Heed's searches write none of them
     return {
         "decoder_start_token_id": special.bos,
         "bos_token_id": special.bos,
         "eos_token_id": special.eos,
         "pad_token_id": special.pad,
-        "bad_words_ids": [[i] for i in sorted({special.pad, special.bos} - {special.eos})],
+        **({"bad_words_ids": [[i] for i in sorted(i for i in barred if i is not None)]} if barred else {}),
+        **({"min_new_tokens": settings.min_tokens} if settings.min_tokens else {}),
         "num_beams": settings.beam_size,
         "length_penalty": 0.0 if settings.length_penalty_form == "none" else settings.length_penalty,
         **({"early_stopping": settings.early_stopping or "never"} if settings.beam_size > 1 else {}),
@@ -184,20 +185,21 @@ def load(path: Path) -> ModelFolder:
     theirs = _weights(path)
     special, found = _special(config, path), config.get("heed")
     ours: dict[str, Any] = found if isinstance(found, dict) else {}
-    share = _share(config)
+    share = _share(config, path)
     parts = _our_parts(theirs, share, path)
-    changes = {"positions": ours.get("positions", "sinusoid-halves"), "word_dropout": ours.get("word_dropout", 0.0)}
-    arch = _architecture(config, parts, share, changes, path)
+    arch = _architecture(config, parts, share, path)
+    if "architecture" in ours:
+        arch = _own_architecture(ours["architecture"], arch, path)
     if not arch.attention_bias:
         parts = {name: tensor for name, tensor in parts.items() if not name.endswith(ATTENTION_BIASES)}
     if not arch.output_bias:
         del parts["output.bias"]
+    tokenizer = hugging_face_tokenizer(path, special)
+    model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
+    check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
         parts = reordered(parts, interleaved(arch.d_model))
-    tokenizer = hugging_face_tokenizer(path, special)
-    card = _card(ours, config, path)
-    model = model_of(ModelConfig.of(arch, tokenizer, card), merged(parts), where=path)
-    return ModelFolder(model, tokenizer, card)
+    return ModelFolder(model_of(model_config, merged(parts), where=path), tokenizer, model_config.card)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -225,6 +227,8 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
+    if zipfile.is_zipfile(path):
+        check_expansion(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -237,6 +241,12 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
         raise HeedError(f"{path}: holds no tensors by name.")
+    for name, tensor in found.items():
+        # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
+            raise HeedError(f"{path}: {shown(name)} is no matrix of floats; import the model before it was quantised.")
+        if tensor.numel() * tensor.element_size() > path.stat().st_size:
+            raise HeedError(f"{path}: {shown(name)} is larger than the file.")
     return found
 
 
@@ -248,10 +258,17 @@ def _special(config: Mapping[str, Any], path: Path) -> SpecialIds:
     return SpecialIds(pad, start, eos)
 
 
-def _share(config: Mapping[str, Any]) -> str:
-    if config.get("share_encoder_decoder_embeddings", True):
+def _flag(config: Mapping[str, Any], name: str, path: Path, *, default: bool) -> bool:
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise HeedError(f"{path / 'config.json'}: {name} is {shown(value)}; expected true or false.")
+    return value
+
+
+def _share(config: Mapping[str, Any], path: Path) -> str:
+    if _flag(config, "share_encoder_decoder_embeddings", path, default=True):
         return "all"
-    return "tgt" if config.get("tie_word_embeddings", True) else "none"
+    return "tgt" if _flag(config, "tie_word_embeddings", path, default=True) else "none"
 
 
 def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
@@ -278,8 +295,8 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
         take("tgt_embedding.weight", *((tgt, output) if share == "tgt" else (tgt,)))
         if share == "none":
             take("output.weight", output)
-    vocab_size = len(parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"])
-    parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(1, vocab_size)).flatten()
+    table = parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"]
+    parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(table.shape[:1])).flatten()
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
     for name, tensor in left.items():
         words = name.split(".")
@@ -294,18 +311,16 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
     return parts
 
 
-def _architecture(
-    config: Mapping[str, Any], parts: Parts, share: str, changes: Mapping[str, Any], path: Path
-) -> Architecture:
+def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Path) -> Architecture:
     where = str(path / "config.json")
     for name in ("attention_heads", "ffn_dim"):
         if config.get(f"encoder_{name}") != config.get(f"decoder_{name}"):
             raise HeedError(f"{where}: encoder_{name} and decoder_{name} differ; Heed's stacks have the same.")
     activation = config.get("activation_function")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise HeedError(f"{where}: activation_function is {shown(activation)}; Heed knows {known}.")
-    if not config.get("scale_embedding"):
+    if not _flag(config, "scale_embedding", path, default=False):
         raise HeedError(f"{where}: scale_embedding is false; Heed scales embeddings by √d_model (section 3.4).")
     values = {
         "n_layers": config.get("encoder_layers"),
@@ -319,11 +334,27 @@ def _architecture(
         "attention_bias": any(bool(parts[name].any()) for name in parts if name.endswith(ATTENTION_BIASES)),
         "output_bias": bool(parts["output.bias"].any()),
         "share": share,
-        **changes,
+        "positions": "sinusoid-halves",
     }
     if values["n_decoder_layers"] == values["n_layers"]:
         del values["n_decoder_layers"]
     return validated(Architecture, values, where=where)
+
+
+def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture:
+    """The settings that Heed wrote, if they are of the network found: they also say what no folder of theirs does.
+
+    found: with all sines before all cosines, which another order of the channels makes the same network.
+    """
+    written = validated(Architecture, own, where=f"{path / 'config.json'}: heed.architecture")
+    unsaid = {name: getattr(written, name) for name in ("word_dropout", "max_positions", "d_k", "d_v")}
+    for name in ("attention_bias", "output_bias"):  # one that was not trained may be zero all over
+        unsaid[name] = getattr(written, name) or getattr(found, name)
+    if (written.encoder_layers, written.decoder_layers) == (found.encoder_layers, found.decoder_layers):
+        unsaid |= {name: getattr(written, name) for name in ("n_layers", "n_encoder_layers", "n_decoder_layers")}
+    if written.positions == "sinusoid":
+        unsaid["positions"] = "sinusoid"
+    return validated(Architecture, found.model_dump() | unsaid, where=f"{path / 'config.json'}: heed.architecture")
 
 
 def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> ModelCard:

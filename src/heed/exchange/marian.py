@@ -1,12 +1,13 @@
 """Marian's models: an .npz of float matrices, (in, out), with their settings inside in YAML, and one vocabulary a side.
 
 Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
-tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. Its approximation of GELU,
-x · σ(1.702 x), is no other program's.
+tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. It has nothing else that
+Heed has: its approximation of GELU, x · σ(1.702 x), is no other program's; its pre-norm normalises what queries are
+made of, not what keys and values are made of; and it ignores its own option for learned positions.
 """
 
 import json
-import zipfile
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heed.config import shown, validated
+from heed.config import SHOWN, cut, shown, validated
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.exchange.parts import Parts, merged, parts_of
-from heed.exchange.samples import sample_ids
+from heed.exchange.archives import check_expansion
+from heed.exchange.parts import Parts, check_parts, merged, parts_of, with_symbols_barred
+from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_of
-from heed.runtime.files import read_bounded, regular_file
+from heed.runtime.files import read_bounded
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 
 MAX_CONFIG_BYTES = 2**17
-MAX_EXPANSION = 20  # of a compressed .npz: more is an attack
 SETTINGS = "special:model.yml"
 ACTIVATIONS = ("relu", "swish")
 TOLERANCE = 1e-3  # of a score
-N_POSITIONS = 1024  # for which an exported model has encodings where Marian does not know the positions
+MAX_LENGTH = 1024  # tokens of a line that Marian reads
 
 # Ours → Marian's within a layer: prefix of the sub-layer, suffix of the matrix.
 MATRICES = {
@@ -57,6 +58,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer-pool": (False,),
     "transformer-rnn-projection": (False,),
     "transformer-disable-position-embeddings": (False,),
+    "transformer-train-positions": (False,),
     "transformer-tied-layers": ([],),
     "input-types": ([], ["sequence"]),
     "lemma-dependency": ("",),
@@ -81,11 +83,11 @@ def load(path: Path) -> ModelFolder:
     settings = _yaml(arrays.pop(SETTINGS).tobytes().rstrip(b"\0"), model_path)
     tokenizer = marian_tokenizer(*vocabularies)
     weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
-    arch = _architecture(settings, weights, model_path)
+    arch = _architecture(settings, model_path)
     parts = _our_parts(weights, arch, model_path)
-    card = _card(decoder, yml)
-    model = model_of(ModelConfig.of(arch, tokenizer, card), merged(parts), where=model_path)
-    return ModelFolder(model, tokenizer, card)
+    config = ModelConfig.of(arch, tokenizer, _card(decoder, yml))
+    check_parts(parts, config, where=model_path)
+    return ModelFolder(model_of(config, merged(parts), where=model_path), tokenizer, config.card)
 
 
 def _decoder_settings(path: Path) -> Path:
@@ -108,9 +110,13 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
     except ImportError:
         raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
     try:
+        text = content.decode("utf-8")
+        # A value of a few lines that refer to each other could be longer than the memory.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("an alias, which Marian never writes")
         # The parser in C would overflow the stack on ten thousand brackets.
-        found = yaml.load(content.decode("utf-8"), Loader=yaml.SafeLoader)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        found = yaml.load(text, Loader=yaml.SafeLoader)
+    except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
         raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
     if not isinstance(found, dict):
         raise HeedError(f"{path}: holds no settings of Marian's.")
@@ -133,22 +139,17 @@ def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Pat
         raise HeedError(f"{yml}: {len(vocabularies)} vocabularies; Heed's models have a source and a target.")
     paths = [yml.parent / Path(name).name for name in (*models, *vocabularies)]
     for path in paths:
-        if not path.is_file():
-            raise HeedError(f"{path}: missing; {yml.name} names it.")
+        if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
+            raise HeedError(f"{cut(str(path), 4 * SHOWN)}: missing; {yml.name} names it.")
     return paths[0], (paths[1], paths[2])
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz; nothing in it is unpickled."""
+    check_expansion(path)
     try:
-        with regular_file(path) as file, zipfile.ZipFile(file) as archive:
-            expanded = sum(info.file_size for info in archive.infolist())
-        if expanded > MAX_EXPANSION * path.stat().st_size:
-            raise HeedError(f"{path}: would expand to {expanded:,} bytes.")
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
-    except HeedError:
-        raise
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
         raise HeedError(f"{path}: damaged or not an .npz ({' '.join(str(error).split())}).") from None
 
@@ -156,10 +157,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     if array.dtype not in (np.float32, np.float16):
         raise HeedError(f"{path}: {shown(name)} is of type {array.dtype}; import the model before it was quantised.")
+    if array.ndim != 2:
+        raise HeedError(f"{path}: {shown(name)} has {array.ndim} axes; expected a matrix.")
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
-def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Architecture:
+def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
     for key, allowed in EXPECTED.items():
         if key in settings and settings[key] not in allowed:
             raise HeedError(f"{path}: {key} is {shown(settings[key])}, which Heed does not have.")
@@ -170,7 +173,7 @@ def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], pa
         raise HeedError(
             f"{path}: transformer-ffn-activation is {shown(activation)}; Heed has {', '.join(ACTIVATIONS)}."
         )
-    learned = bool(settings.get("transformer-train-position-embeddings", False))
+    _check_norm(settings, path)
     n_layers, n_decoder_layers = settings.get("enc-depth"), settings.get("dec-depth")
     values = {
         "n_layers": n_layers,
@@ -180,28 +183,25 @@ def _architecture(settings: Mapping[str, Any], weights: Mapping[str, Tensor], pa
         "activation": activation,
         "attention_bias": True,
         "output_bias": not settings.get("output-omit-bias", False),
-        "norm": _norm(settings, path),
         "share": _share(settings, path),
-        "positions": "learned" if learned else "sinusoid-t2t",
+        "positions": "sinusoid-t2t",
         "decoder_start": "zero",
     }
     if n_decoder_layers != n_layers:
         values["n_decoder_layers"] = n_decoder_layers
-    if learned and "Wpos" in weights:
-        values["max_positions"] = len(weights["Wpos"])
     return validated(Architecture, values, where=str(path))
 
 
-def _norm(settings: Mapping[str, Any], path: Path) -> str:
-    """Where the norms stand; d is dropout, a the addition, n the norm."""
-    steps = tuple(
-        str(settings.get(f"transformer-{where}", default)).replace("d", "")
-        for where, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
-    )
-    norms = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
-    if steps not in norms or str(settings.get("transformer-postprocess-emb", "d")) not in ("", "d"):
-        raise HeedError(f"{path}: sub-layers are processed by {shown(steps)}; Heed has dan after, or n before.")
-    return norms[steps]
+def _check_norm(settings: Mapping[str, Any], path: Path) -> None:
+    """HeedError unless a sub-layer's sum is normalised and nothing else; d is dropout, a the addition, n the norm."""
+    defaults = {"preprocess": "", "postprocess": "dan", "postprocess-top": "", "postprocess-emb": "d"}
+    for where, default in defaults.items():
+        found = settings.get(f"transformer-{where}", default)
+        if str(found).replace("d", "") != default.replace("d", ""):
+            raise HeedError(
+                f"{path}: transformer-{where} is {shown(found)}, expected {default!r}: Heed imports post-norm, because "
+                "Marian's pre-norm leaves out keys and values."
+            )
 
 
 def _share(settings: Mapping[str, Any], path: Path) -> str:
@@ -232,9 +232,6 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
         take("output.weight", "decoder_ff_logit_out_W", transposed=True)
     if arch.output_bias:
         take("output.bias", "decoder_ff_logit_out_b")
-    if arch.positions == "learned":
-        take("src_positions.weight", "Wpos")
-        parts["tgt_positions.weight"] = parts["src_positions.weight"]
     for ours, name in _layer_names(arch):
         take(ours, name, transposed=True)
     if left:
@@ -243,8 +240,7 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
 
 
 def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
-    """Our name and Marian's of every weight of the layers, biases included, and of the norms behind the stacks."""
-    suffix = "_pre" if arch.norm == "pre" else ""
+    """Our name and Marian's of every weight of the layers, biases included."""
     for stack, n_layers in (("encoder", arch.encoder_layers), ("decoder", arch.decoder_layers)):
         for i in range(n_layers):
             ours_layer, theirs_layer = f"{stack}.{i}", f"{stack}_l{i + 1}"
@@ -254,11 +250,8 @@ def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
                     yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{bias}"
             for ours, where in NORMS.items():
                 if stack == "decoder" or not ours.startswith("cross"):
-                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{where}_ln_scale{suffix}"
-                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias{suffix}"
-        if arch.norm == "pre":
-            yield f"{stack}_norm.weight", f"{stack}_top_ln_scale"
-            yield f"{stack}_norm.bias", f"{stack}_top_ln_bias"
+                    yield f"{ours_layer}.{ours}.weight", f"{theirs_layer}_{where}_ln_scale"
+                    yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias"
 
 
 def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
@@ -280,20 +273,18 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
+    _check_expressible(folder.model.arch)
+    folder = with_symbols_barred(folder)
     model = folder.model
-    _check_expressible(model, folder.tokenizer)
     theirs = _their_arrays(model)
-    settings = _settings(model, trained_positions="Wpos" in theirs)
+    settings = _settings(model)
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
     vocabularies = _write_vocabularies(folder.tokenizer, out, report)
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
-    if search.length_penalty_form == "paper" and search.length_penalty:
-        report(
-            "Marian divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with a "
-            "beam, scores differ, and now and then the best hypothesis."
-        )
+    if note := ranking_note(folder.card, "Marian"):
+        report(note)
     decoder = {
         "relative-paths": True,
         "models": ["model.npz"],
@@ -308,19 +299,17 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     _check_export(folder, out, report)
 
 
-def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
+def _check_expressible(arch: Architecture) -> None:
     """HeedError names what Marian does not have."""
-    arch = model.arch
-    starts_from_zero = arch.decoder_start == "zero" or not model.tgt_embedding.weight[tokenizer.special.bos].any()
+    keys, values = arch.key_width * arch.n_heads, arch.value_width * arch.n_heads
     wrong = {
         "a radius": arch.radius is not None,
         f"activation = {arch.activation}": arch.activation not in ACTIVATIONS,
-        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
-        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
-        != arch.d_model,
-        "decoder_start = bos, whose embedding is not zero; train with model.decoder_start = zero": not starts_from_zero,
-        "other learned positions on each side": arch.positions == "learned"
-        and not torch.equal(model.src_positions.weight, model.tgt_positions.weight),
+        f"d_k · n_heads = {keys}, not d_model": keys != arch.d_model,
+        f"d_v · n_heads = {values}, not d_model": values != arch.d_model,
+        "norm = pre": arch.norm != "post",
+        f"positions = {arch.positions}, not sinusoid-t2t": arch.positions != "sinusoid-t2t",
+        "decoder_start = bos, not zero": arch.decoder_start != "zero",
     }
     for name, is_wrong in wrong.items():
         if is_wrong:
@@ -330,10 +319,8 @@ def _check_expressible(model: Transformer, tokenizer: AnyTokenizer) -> None:
 def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     arch, parts = model.arch, parts_of(model)
     embeddings = {"src_embedding.weight": "Wemb" if arch.share == "all" else "encoder_Wemb"}
-    embeddings |= {"tgt_embedding.weight": "decoder_Wemb", "src_positions.weight": "Wpos"}
+    embeddings |= {"tgt_embedding.weight": "decoder_Wemb"}
     theirs: dict[str, Tensor] = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
-    if arch.positions not in ("learned", "sinusoid-t2t"):
-        theirs["Wpos"] = model.position_table("src", N_POSITIONS)[:N_POSITIONS]
     if arch.share == "none":
         theirs["decoder_ff_logit_out_W"] = parts["output.weight"].T
     if arch.output_bias:
@@ -346,10 +333,9 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     return {name: tensor.contiguous().numpy() for name, tensor in theirs.items()}
 
 
-def _settings(model: Transformer, *, trained_positions: bool) -> dict[str, Any]:
+def _settings(model: Transformer) -> dict[str, Any]:
     """What Marian must know of the network: its options that are not the defaults of `transformer`."""
     arch = model.arch
-    before, after, top = ("", "dan", "") if arch.norm == "post" else ("n", "da", "n")
     return {
         "version": "v1.12.0",
         "type": "transformer",
@@ -361,17 +347,16 @@ def _settings(model: Transformer, *, trained_positions: bool) -> dict[str, Any]:
         "transformer-dim-ffn": arch.d_ff,
         "transformer-ffn-depth": 2,
         "transformer-ffn-activation": arch.activation,
-        "transformer-preprocess": before,
-        "transformer-postprocess": after,
-        "transformer-postprocess-top": top,
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-top": "",
         "transformer-postprocess-emb": "d",
         "transformer-decoder-autoreg": "self-attention",
-        "transformer-train-position-embeddings": trained_positions,
         "tied-embeddings": arch.share == "tgt",
         "tied-embeddings-all": arch.share == "all",
         "tied-embeddings-src": False,
         "output-omit-bias": not arch.output_bias,
-        "max-length": N_POSITIONS,
+        "max-length": MAX_LENGTH,
         "layer-normalization": False,
         "input-types": [],
         "skip": False,
@@ -395,10 +380,15 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
         pieces = piece_names(tokenizer, src=side == "src")
         if special.unk is None:
             pieces[special.eos], pieces[special.pad] = "</s>", "<unk>"  # Marian writes no <unk>, Heed no pad
-        lines = (f"{json.dumps(piece)}: {i}\n" for i, piece in enumerate(pieces))
+        lines = (f"{_quoted(piece)}: {i}\n" for i, piece in enumerate(pieces))
         (out / f"{side}.yml").write_text("".join(lines), encoding="utf-8")
         names.append(f"{side}.yml")
     return names
+
+
+def _quoted(text: str) -> str:
+    """In YAML, which has no surrogate pairs as JSON does."""
+    return "".join(json.dumps(char)[1:-1] if char < "\U00010000" else f"\\U{ord(char):08x}" for char in text).join('""')
 
 
 def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
@@ -412,6 +402,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
     sources, _ = sample_ids(folder)
     if (out / "src.yml").exists():
         names = piece_names(tokenizer, src=True)
+        sources = [[i for i in ids if " " not in names[i]] for ids in sources]
         lines = [" ".join(names[i] for i in ids) for ids in sources]
     else:
         assert isinstance(tokenizer, SentencePieceTokenizer)

@@ -4,17 +4,24 @@ A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.
 which are cut. Matrices are (out, in). The embeddings and the map to logits stand once if they share a matrix.
 """
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.config import cut
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
+from heed.model.cost import weight_shapes
 from heed.model.transformer import Transformer
-from heed.model_folder import shared_weights
+from heed.model_folder import ModelConfig, ModelFolder, shared_weights
 
 Parts = dict[str, Float[Tensor, "..."]]
+BARRED = -1e4  # a logit whose probability is 0, within the range of fp16
 MERGED = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
 
 
@@ -32,9 +39,27 @@ def parts_of(model: Transformer) -> Parts:
             parts[name] = tensor
             continue
         names = MERGED[matrix]
-        for part, cut in zip(names, tensor.split([widths[part] for part in names]), strict=True):
-            parts[".".join([*where, part, kind])] = cut
+        for part, matrix_part in zip(names, tensor.split([widths[part] for part in names]), strict=True):
+            parts[".".join([*where, part, kind])] = matrix_part
     return parts
+
+
+def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path) -> None:
+    """HeedError names a part that is missing, left over, or of another shape than these settings ask for."""
+    expected: dict[str, tuple[int, ...]] = {}
+    widths = _widths(config.arch)
+    for name, shape in weight_shapes(config.arch, config.vocab_size, config.src_vocab_size).items():
+        *prefix, matrix, kind = name.split(".")
+        cuts = {part: (widths[part], *shape[1:]) for part in MERGED.get(matrix, ())} or {matrix: shape}
+        expected |= {".".join([*prefix, part, kind]): cut_shape for part, cut_shape in cuts.items()}
+    for name in sorted(expected.keys() ^ parts.keys()):
+        state = "missing" if name in expected else "one too many"
+        raise HeedError(f"{where}: weight {cut(name)} is {state}, by the model's settings.")
+    for name, shape in expected.items():
+        if (found := tuple(parts[name].shape)) != shape:
+            raise HeedError(
+                f"{where}: weight {name} has shape {found}; the model's settings and vocabulary ask for {shape}."
+            )
 
 
 def merged(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -75,3 +100,18 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     if part.endswith("norm") or part in ("out", "outer"):
         return tensor[order]
     return tensor[:, order] if kind == "weight" else tensor  # biases of what reads them stay
+
+
+def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
+    """The model with logits for pad and bos that no search follows, for programs that would write them; Heed does not.
+
+    A model without biases of the logits stays as it is: it has learned not to write them.
+    """
+    special, bias = folder.tokenizer.special, folder.model.output.bias
+    barred = sorted({special.pad, special.bos} - {special.eos})
+    if bias is None or not barred:
+        return folder
+    model = copy.deepcopy(folder.model)
+    with torch.no_grad():
+        model.output.bias[barred] = BARRED
+    return replace(folder, model=model)

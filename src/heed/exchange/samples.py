@@ -5,9 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from heed.config import validated
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelFolder
+from heed.model_folder import ModelCard, ModelFolder
 
 # (sentence, src), its mask, (sentence, tgt) → (sentence, tgt, vocab)
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -22,6 +24,17 @@ def logits_of(model: Transformer) -> Logits:
         return model.decode(tgt, state)
 
     return logits
+
+
+def ranking_note(card: ModelCard, program: str) -> str | None:
+    """How a beam of the other program ranks hypotheses, if not as Heed does; lengths count eos in all of them."""
+    settings = validated(DecodingSettings, card.decoding, where="the model's search settings")
+    if settings.length_penalty_form != "paper" or settings.length_penalty == 0:
+        return None
+    return (
+        f"{program} divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with a "
+        "beam, scores differ, and now and then the best hypothesis."
+    )
 
 
 def sample_ids(folder: ModelFolder) -> tuple[list[list[int]], list[list[int]]]:

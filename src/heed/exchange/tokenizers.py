@@ -18,6 +18,7 @@ STRIP_SPACE: dict[str, Any] = {"type": "Strip", "content": " ", "start": 1, "sto
 def tokenizer_json(tokenizer: Tokenizer, *, with_eos: bool) -> dict[str, Any]:
     """The content of a tokenizer.json that the library `tokenizers` reads, to give a line the ids that Heed gives it.
 
+    But for the empty line, which Heed does not translate: the library puts no space before it.
     with_eos: whether eos stands behind them.
     """
     file = tokenizer.to_json()

@@ -23,8 +23,7 @@ def export_model(
     """
     if int8 and to != "ctranslate2":
         raise HeedError(f"--int8 is for --to ctranslate2; {to} keeps weights in fp32.")
-    if out.exists() and any(out.iterdir()):
-        raise HeedError(f"{out}: is there already; choose another folder, or delete it.")
+    check_replaceable(out, ())
     model = load_model(folder)
     if model.card.parsing:
         raise HeedError(f"{folder}: a parser, whose trees no other program reads; only translators can be exported.")
