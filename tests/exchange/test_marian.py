@@ -190,7 +190,7 @@ def test_a_table_of_any_pieces_is_read_as_it_was_written(separate, tmp_path, pie
 )
 def test_what_marian_does_not_have_is_named(number_tokenizer, tmp_path, changes, message):
     folder = random_folder(tmp_path / "model", number_tokenizer, **(LIKE_MARIAN | changes))
-    with pytest.raises(HeedError, match=f"this model has {message}: Marian cannot express that"):
+    with pytest.raises(HeedError, match=f"this model has {message}, which Marian cannot express"):
         exported(folder, tmp_path / "marian", "marian")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

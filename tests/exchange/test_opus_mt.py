@@ -137,7 +137,7 @@ def test_it_goes_on_to_ctranslate2(small, tmp_path):
 
 
 def test_marian_has_other_positions_than_hugging_faces_model(small, tmp_path):
-    with pytest.raises(HeedError, match="positions = sinusoid-halves, not sinusoid-t2t: Marian cannot express that"):
+    with pytest.raises(HeedError, match="positions = sinusoid-halves, not sinusoid-t2t, which Marian cannot express"):
         exported(small[1], tmp_path / "marian", "marian")
 
 

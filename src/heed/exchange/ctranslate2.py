@@ -14,10 +14,10 @@ from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.exchange.parts import with_symbols_barred
+from heed.exchange.parts import check_expressible, with_symbols_barred
 from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names, tokenizer_json
-from heed.model.transformer import DecoderLayer, Transformer
+from heed.model.transformer import DecoderLayer
 from heed.model_folder import ModelFolder
 from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
 
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
     """Writes what `ctranslate2.Translator` loads; errors as for `export`."""
-    _check_expressible(folder.model)
+    check_expressible(folder.model.arch, {}, program="CTranslate2")
     try:
         specification = _specification(folder)
     except ImportError:
@@ -75,19 +75,6 @@ def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
     if int8:
         specification.optimize(quantization="int8")
     specification.save(str(out))
-
-
-def _check_expressible(model: Transformer) -> None:
-    arch = model.arch
-    wrong = {
-        "a radius": arch.radius is not None,
-        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
-        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
-        != arch.d_model,
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise HeedError(f"this model has {name}, which CTranslate2 cannot express.")
 
 
 def _specification(folder: ModelFolder) -> Any:

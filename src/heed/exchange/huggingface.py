@@ -18,7 +18,7 @@ from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
-from heed.exchange.parts import Parts, check_parts, halves, interleaved, merged, parts_of, reordered
+from heed.exchange.parts import Parts, check_expressible, check_parts, halves, interleaved, merged, parts_of, reordered
 from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
@@ -59,27 +59,17 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
 
 def write_model(model: ModelFolder, out: Path) -> None:
     """Writes the files that `AutoModelForSeq2SeqLM` loads. HeedError for a model that MarianMTModel cannot be."""
-    _check_expressible(model.model.arch)
+    arch = model.model.arch
+    others = {
+        "norm = pre": arch.norm != "post",
+        f"positions = {arch.positions}": arch.positions not in ("sinusoid", "sinusoid-halves"),
+        "decoder_start = zero": arch.decoder_start != "bos",
+    }
+    check_expressible(arch, others, program="Hugging Face's MarianMTModel")
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
     write_json(out / "config.json", _config(model, special))
     write_json(out / "generation_config.json", _generation(model.card, special))
-
-
-def _check_expressible(arch: Architecture) -> None:
-    """HeedError names what MarianMTModel does not have."""
-    wrong = {
-        "norm = pre": arch.norm != "post",
-        "a radius": arch.radius is not None,
-        f"positions = {arch.positions}": arch.positions not in ("sinusoid", "sinusoid-halves"),
-        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
-        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
-        != arch.d_model,
-        "decoder_start = zero": arch.decoder_start != "bos",
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise HeedError(f"this model has {name}, which Hugging Face's MarianMTModel cannot express.")
 
 
 def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
-from heed.exchange.parts import Parts, check_parts, merged, parts_of, with_symbols_barred
+from heed.exchange.parts import Parts, check_expressible, check_parts, merged, parts_of, with_symbols_barred
 from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
@@ -301,19 +301,13 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
 
 def _check_expressible(arch: Architecture) -> None:
     """HeedError names what Marian does not have."""
-    keys, values = arch.key_width * arch.n_heads, arch.value_width * arch.n_heads
-    wrong = {
-        "a radius": arch.radius is not None,
+    others = {
         f"activation = {arch.activation}": arch.activation not in ACTIVATIONS,
-        f"d_k · n_heads = {keys}, not d_model": keys != arch.d_model,
-        f"d_v · n_heads = {values}, not d_model": values != arch.d_model,
         "norm = pre": arch.norm != "post",
         f"positions = {arch.positions}, not sinusoid-t2t": arch.positions != "sinusoid-t2t",
         "decoder_start = bos, not zero": arch.decoder_start != "zero",
     }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise HeedError(f"this model has {name}: Marian cannot express that.")
+    check_expressible(arch, others, program="Marian")
 
 
 def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:

@@ -30,6 +30,20 @@ def _widths(arch: Architecture) -> dict[str, int]:
     return {"q": keys, "k": keys, "v": values}
 
 
+def check_expressible(arch: Architecture, others: Mapping[str, bool], *, program: str) -> None:
+    """HeedError names the first thing in a network that a program does not have: what none has, and one of `others`."""
+    wrong = {
+        "a radius": arch.radius is not None,
+        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
+        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
+        != arch.d_model,
+        **others,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise HeedError(f"this model has {name}, which {program} cannot express.")
+
+
 def parts_of(model: Transformer) -> Parts:
     """The weights of a model, in fp32."""
     widths, parts = _widths(model.arch), Parts()

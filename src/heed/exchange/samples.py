@@ -57,7 +57,7 @@ def compared_logits(ours: Logits, theirs: Logits, folder: ModelFolder) -> float:
     sources, targets = sample_ids(folder)
     worst = largest = 0.0
     for src, tgt in zip(sources, targets, strict=True):
-        # A longer padded row beside it: a mask that is lost would show.
+        # The shorter source is padded: a mask that is lost would show.
         longest = max(map(len, sources)) + 1
         rows = torch.tensor([src + [special.eos] + [special.pad] * (longest - len(src) - 1)])
         mask = torch.arange(longest)[None] <= len(src)
