@@ -101,6 +101,7 @@ def tokenizers(request, tmp_path_factory) -> tuple[Tokenizer, object]:
     return tokenizer, tokenizer_of(parent / "hf")
 
 
+@pytest.mark.slow
 @given(text=TEXTS)
 @example(text=f"{PAD}{BOS} {EOS}")
 @example(text=" ")

@@ -6,6 +6,7 @@ anew when it loads. A model with interleaved positions is therefore written with
 
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -220,7 +221,9 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
     if zipfile.is_zipfile(path):
         check_expansion(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise HeedError(
             f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."

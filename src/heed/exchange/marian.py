@@ -32,6 +32,7 @@ from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 
 MAX_CONFIG_BYTES = 2**17
+MAX_DEPTH = 16  # of nested settings; PyYAML's time grows with its square
 SETTINGS = "special:model.yml"
 ACTIVATIONS = ("relu", "swish")
 TOLERANCE = 1e-3  # of a score
@@ -111,10 +112,12 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
         raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
     try:
         text = content.decode("utf-8")
-        # A value of a few lines that refer to each other could be longer than the memory.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("an alias, which Marian never writes")
-        # The parser in C would overflow the stack on ten thousand brackets.
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            # A value of a few lines that refer to each other could be longer than the memory.
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+                raise ValueError("aliases or deeply nested values, which Marian never writes")
         found = yaml.load(text, Loader=yaml.SafeLoader)
     except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
         raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
