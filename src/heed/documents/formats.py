@@ -1,9 +1,11 @@
 """The formats by name and by file suffix, and one function that translates a document of any."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
 from heed.documents.html import read_html, write_html
+from heed.documents.items import Item
 from heed.documents.markdown import read_markdown, write_markdown
 from heed.documents.plain_text import read_text, write_text
 from heed.documents.sentences import splitter
@@ -18,8 +20,18 @@ SUFFIXES: dict[str, Format] = {
     ".xhtml": "html", ".docx": "docx",
 }  # fmt: skip
 MAX_BYTES = 2**25  # of a document
-_READERS = {"text": read_text, "md": read_markdown, "srt": read_srt, "html": read_html}
-_WRITERS = {"text": write_text, "md": write_markdown, "srt": write_srt, "html": write_html}
+_READERS: dict[str, Callable[[str], list[Item]]] = {
+    "text": read_text,
+    "md": read_markdown,
+    "srt": read_srt,
+    "html": read_html,
+}
+_WRITERS: dict[str, Callable[[list[Item]], str]] = {
+    "text": write_text,
+    "md": write_markdown,
+    "srt": write_srt,
+    "html": write_html,
+}
 
 
 def format_of(path: Path) -> Format:

@@ -169,7 +169,7 @@ def _set_sources(tokens: list[_Token], result: Translated, words: list[Span]) ->
 
 
 def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Element:
-    """The sentence's elements; each word is told to which it belongs."""
+    """The sentence's elements; sets those that each word belongs to."""
     root = _Element(Place(0, Tag("open", None)))
     path, offsets, paths = [root], [0], [[root][1:]]
     for place in sentence.tags:
@@ -198,6 +198,7 @@ def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
     def write(element: _Element, first: int, last: int, depth: int) -> None:
         """All within an element whose words are first to last − 1."""
         runs = _runs(tokens, first, last, depth)
+        _give_words(element, runs, tokens, (first, last))
         spans = sorted((span, i) for i, part in enumerate(element.parts) if (span := runs.get(id(part))) is not None)
         empties = _empty_places(element, runs, tokens, (first, last))
         e, position = 0, first
@@ -244,6 +245,20 @@ def _runs(tokens: list[_Token], first: int, last: int, depth: int) -> dict[int, 
                 longest[id(current)] = (n_words, (start, end))
             current, start, end, n_words = element, i, i + 1, 1
     return {key: span for key, (_, span) in longest.items()}
+
+
+def _give_words(element: _Element, runs: dict[int, Span], tokens: list[_Token], words: Span) -> None:
+    """An element that marked words and has none left gets the nearest free one: an empty link leads nowhere."""
+    taken = {i for first, last in runs.values() for i in range(first, last)}
+    for place, i in _empty_places(element, runs, tokens, words):
+        part = element.parts[i]
+        if part.close is None or part.close.offset <= part.open.offset:
+            continue
+        near = (j for j in (place, place - 1, place + 1) if words[0] <= j < words[1] and j not in taken)
+        free = next((j for j in near if tokens[j].kept is None), None)
+        if free is not None:
+            runs[id(part)] = (free, free + 1)
+            taken.add(free)
 
 
 def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token], words: Span) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from heed.documents.items import Item, Tag, as_cut, with_matched_tags
@@ -35,10 +35,24 @@ def translate_items(items: Sequence[Item], translate: Translate, *, split: Split
     for i, sentence, result in zip(again, bare, _translated([_one_line(s) for s in bare], translate), strict=True):
         finished[i] = placed(sentence, result)
     translations = iter(finished)
-    output: list[Item] = []
-    for part in parts:
-        output += (next(translations) or []) if isinstance(part, TaggedText) else [part]
-    return output
+    return _merged(item for part in parts for item in _items(part, translations))
+
+
+def _items(part: Item | TaggedText, translations: Iterator[list[Item] | None]) -> Sequence[Item]:
+    return (next(translations) or ()) if isinstance(part, TaggedText) else (part,)
+
+
+def _merged(items: Iterable[Item]) -> list[Item]:
+    """The items with neighbouring texts as one."""
+    merged: list[Item] = []
+    texts: list[str] = []
+    for item in items:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        merged += ["".join(texts), item] if texts else [item]
+        texts = []
+    return [*merged, "".join(texts)] if texts else merged
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,8 @@ def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText
     spans, too_long = _joined(split(whole.text), whole)
     if too_long:
         cut = {whole.tags[place].item for place in too_long}
-        yield from _parts([as_cut(tag) if i in cut else tag for i, tag in enumerate(block)], split)  # type: ignore
+        opened = [as_cut(item) if i in cut and isinstance(item, Tag) else item for i, item in enumerate(block)]
+        yield from _parts(opened, split)
         return
     tags, k, last = whole.tags, 0, 0
     for n, (start, end) in enumerate(spans):
