@@ -225,7 +225,8 @@ class Translator(PickledByValue):
             i
             for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
             if list(map(len, pair)) == list(map(len, sides))
-            and min(map(len, pair)) >= 1
+            and sources[i].strip()
+            and targets[i].strip()
             and max(map(len, pair)) <= self._piece_tokens
         ]
         model = self.models[0]

@@ -158,7 +158,7 @@ class _Paragraph:
         if marked:
             yield Tag("open", runs[0], "run")
         for run in runs:
-            for child in run:
+            for child in list(run):  # which is taken apart
                 if child.tag == WORD + "t":
                     yield child.text or ""
                 elif child.tag != WORD + "rPr":

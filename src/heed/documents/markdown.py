@@ -81,15 +81,13 @@ def read_markdown(text: str) -> list[Item]:
 
 def write_markdown(items: list[Item]) -> str:
     """The text. A line that has been wrapped anew never begins with what would mark a list or a heading."""
-    texts: list[str] = []
-    after_break = False
-    for item in items:
-        text = item if isinstance(item, str) else item.markup
-        if after_break and isinstance(item, str) and (marker := _MARKER.match(text + " ")):
-            sign = len(marker[0].split()[0]) - 1  # of "1." the full stop
-            text = f"{text[:sign]}\\{text[sign:]}"
-        texts.append(text)
-        after_break = isinstance(item, Tag) and item.kind == "break"
+    texts = [item if isinstance(item, str) else item.markup for item in items]
+    for i, item in enumerate(items[:-1]):
+        if isinstance(item, Tag) and item.kind == "break":
+            after = texts[i + 2] if i + 2 < len(texts) else ""
+            if isinstance(items[i + 1], str) and (marker := _MARKER.match(texts[i + 1] + after[:1])):
+                sign = len(marker[0].split()[0]) - 1  # of "1." the full stop
+                texts[i + 1] = f"{texts[i + 1][:sign]}\\{texts[i + 1][sign:]}"
     return "".join(texts)
 
 
@@ -145,7 +143,7 @@ def _inline(line: str) -> list[Item]:
         if match["tag"]:
             kind = "tag"
         if kind == "code":
-            ends = code_ends[len(text)]
+            ends = code_ends.get(len(text), [])  # behind an escape a run is shorter
             while ends and ends[-1] < place:
                 ends.pop()
             if ends:

@@ -8,10 +8,10 @@ its words.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heed.documents.items import Item, Tag
-from heed.documents.sentences import Span
+from heed.documents.sentences import Span, stripped
 from heed.text.alignment import Link, Translated
 
 # Scripts that put no spaces between words: each sign is a word. (Thai, Lao, Khmer; kana, Han, and what is around them.)
@@ -25,6 +25,7 @@ class Place:
     """A tag before a character of a text; partner: the place of its other half in the list, −1 if it has none.
 
     item: its place in the block that it comes from, −1 for an address. bare: its own text is not in the sentence.
+    follows: it belongs to the word before it, as a footnote's number does.
     """
 
     offset: int
@@ -32,6 +33,7 @@ class Place:
     partner: int = -1
     item: int = -1
     bare: bool = False
+    follows: bool = False
 
     @property
     def length(self) -> int:
@@ -99,7 +101,9 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     _set_sources(tokens, result, _source_words(sentence.text, kept))
     root = _tree(sentence, tokens, {id(place) for place in kept})
     breaks = _break_places(sentence, tokens, result.text)
-    return _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
+    written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
+    start, end = stripped(sentence.text, 0, len(sentence.text))
+    return [sentence.text[:start], *written, sentence.text[end:]]
 
 
 def _tokens(text: str, kept: list[Place]) -> list[_Token] | None:
@@ -179,7 +183,7 @@ def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Elemen
             path[-1].close = place
             path = path[:-1]
         else:
-            element = _Element(place)
+            element = _Element(replace(place, follows=place.tag.kind == "atom" and _follows(place, sentence.text)))
             path[-1].parts.append(element)
             if place.tag.kind == "open":
                 path = [*path, element]
@@ -189,6 +193,12 @@ def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Elemen
         middle = (token.source[0] + token.source[1] - 1) // 2
         token.elements = paths[bisect_right(offsets, middle) - 1]
     return root
+
+
+def _follows(place: Place, text: str) -> bool:
+    """Whether a thing stands directly behind a word, and not before one."""
+    before, after = text[place.offset - 1 : place.offset], text[place.offset : place.offset + 1]
+    return bool(before.strip()) and not after.isalnum()
 
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
@@ -262,9 +272,9 @@ def _give_words(element: _Element, runs: dict[int, Span], tokens: list[_Token], 
 
 
 def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token], words: Span) -> list[tuple[int, int]]:
-    """Before which word each part without words goes, and its number: the word that translates what followed it.
+    """Before which word each part without words goes, and its number. Sorted; never within another part's words.
 
-    Sorted; never within another part's words.
+    It stays with the word that translates its neighbour in the source.
     """
     empty = [i for i, part in enumerate(element.parts) if id(part) not in runs]
     if not empty:
@@ -273,8 +283,12 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
     spans = sorted(runs.values())
     places = []
     for i in empty:
-        following = bisect_left(by_source, (element.parts[i].open.offset, -1))
-        place = by_source[following][1] if following < len(by_source) else words[1]
+        part = element.parts[i].open
+        following = bisect_left(by_source, (part.offset, -1))
+        if part.follows and following > 0:
+            place = by_source[following - 1][1] + 1
+        else:
+            place = by_source[following][1] if following < len(by_source) else words[1]
         before = bisect_left(spans, (place, -1)) - 1
         places.append((max(place, spans[before][1]) if before >= 0 else place, i))
     return sorted(places)
@@ -308,16 +322,18 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
 def _written(
     order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, list[Tag]]
 ) -> list[Item]:
-    """The items: between two words first what closes, then the white space or line end, then the rest."""
+    """The items: between two words first what closes or follows, then the white space or line end, then the rest."""
     source, target = texts
     output: list[Item] = []
     waiting: list[Tag | Place] = []
     last = 0
 
     def flush(gap: str, line_end: list[Tag]) -> None:
-        opened = (i for i, tag in enumerate(waiting) if isinstance(tag, Place) or tag.kind != "close")
-        n_closing = next(opened, len(waiting))
-        output.extend(tag for tag in waiting[:n_closing] if isinstance(tag, Tag))
+        behind = (
+            i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
+        )
+        n_closing = next(behind, len(waiting))
+        output.extend(item_of(tag.tag) if isinstance(tag, Place) else tag for tag in waiting[:n_closing])
         space = bool(gap or line_end) or not output
         output.extend(line_end or ([gap] if gap else []))
         for tag in waiting[n_closing:]:

@@ -34,12 +34,12 @@ def translate_items(items: Sequence[Item], translate: Translate, *, split: Split
     bare = [_without_texts(sentences[i]) for i in again]
     for i, sentence, result in zip(again, bare, _translated([_one_line(s) for s in bare], translate), strict=True):
         finished[i] = placed(sentence, result)
-    translations = iter(finished)
+    translations = (done or [] for done in finished)
     return _merged(item for part in parts for item in _items(part, translations))
 
 
-def _items(part: Item | TaggedText, translations: Iterator[list[Item] | None]) -> Sequence[Item]:
-    return (next(translations) or ()) if isinstance(part, TaggedText) else (part,)
+def _items(part: Item | TaggedText, translations: Iterator[list[Item]]) -> Sequence[Item]:
+    return next(translations) if isinstance(part, TaggedText) else (part,)
 
 
 def _merged(items: Iterable[Item]) -> list[Item]:
@@ -153,13 +153,16 @@ def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText
         while first < len(tags) and tags[first].offset <= start and not _begins_within(whole, first, start, end):
             first += 1
         after = max(first, bisect_left(tags, end, key=lambda place: place.offset))
+        begun = range(first, after)
         for place in range(after, len(tags)):
             if tags[place].offset > next_start:
                 break
-            if tags[place].tag.kind == "close" and tags[place].partner >= first:
+            if tags[place].partner in begun:
                 after = place + 1
+        if first < after:  # white space within an element stays there if nothing changes
+            start, end = min(start, tags[first].offset), max(end, tags[after - 1].offset)
         yield from whole.items((last, start), tags[k:first])
-        inside = [replace(p, offset=min(max(p.offset, start), end) - start) for p in tags[first:after]]
+        inside = [replace(place, offset=place.offset - start) for place in tags[first:after]]
         yield TaggedText(whole.text[start:end], inside)
         k, last = after, end
     yield from whole.items((last, len(whole.text)), tags[k:])
