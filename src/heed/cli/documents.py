@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli.terminal import Alpha, Beam, Device, PrecisionOption, decoding_precision, say
+from heed.cli.terminal import KEPT_IN_TEXT, Alpha, Beam, Device, PrecisionOption, decoding_precision, say
 from heed.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.errors import HeedError
 from heed.runtime.files import check_target, read_bounded, whole_file
 from heed.runtime.process import import_torch
+from heed.text.printable import printable
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
@@ -82,7 +83,7 @@ def read_document_from_standard_input() -> bytes:
 
 
 def print_document(content: bytes, translator: "Translator", *, format: str, language: str | None) -> None:
-    """Prints the translation byte for byte as it is, line ends included."""
+    """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
     translated = translate_document(
         content,
         translator.translate_aligned,
@@ -90,5 +91,7 @@ def print_document(content: bytes, translator: "Translator", *, format: str, lan
         language=language or translator.languages[0],
         name="standard input",
     )
+    if sys.stdout.isatty():
+        translated = printable(translated.decode("utf-8"), kept=KEPT_IN_TEXT + "\r\n").encode("utf-8")
     sys.stdout.buffer.write(translated)
     sys.stdout.buffer.flush()
