@@ -7,6 +7,7 @@ import typer
 
 from heed.cli.benchmark import bench_app
 from heed.cli.data import data_app
+from heed.cli.documents import translate_file
 from heed.cli.exchange import export, import_
 from heed.cli.paper import paper_app
 from heed.cli.parsing import evalb, parse
@@ -32,6 +33,7 @@ for verb, example in (
     (average, "heed average runs/multi30k-en-de --last 5"),
     (info, "heed info runs/demo/model"),
     (translate, 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model'),
+    (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),
     (score, "heed score runs/demo/model --src numbers.en --tgt numbers.de"),
     (evaluate, "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none"),
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
@@ -40,7 +42,7 @@ for verb, example in (
     (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
     (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
 ):
-    app.command(verb.__name__.rstrip("_"), epilog=f"Example: {example}")(verb)
+    app.command(verb.__name__.rstrip("_").replace("_", "-"), epilog=f"Example: {example}")(verb)
 for group, name in ((recipe_app, "recipe"), (data_app, "data"), (bench_app, "bench"), (paper_app, "paper")):
     app.add_typer(group, name=name)
 app.callback()(options)

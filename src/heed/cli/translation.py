@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from heed.cli.documents import Language, checked_format, print_document, read_document_from_standard_input
 from heed.cli.terminal import (
     JSON,
     Alpha,
@@ -78,15 +79,37 @@ def translate(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of --sample.")] = 1,
     scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    document_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="Translate standard input as one document, whose layout stays: text, md, srt or html. Default: a "
+            "sentence a line.",
+        ),
+    ] = None,
+    language: Language = None,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
-    """Translate standard input line by line, in order, as it arrives. Empty lines stay empty."""
+    """Translate standard input line by line, in order, as it arrives. Empty lines stay empty.
+
+    With --format it is a document: its sentences are translated, and printed with its layout.
+    """
+    if document_format is None and language is not None:
+        raise HeedError("--language is for documents; give --format too.")
+    if document_format is not None:
+        lines_only = {
+            "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--sample": sample,
+        }  # fmt: skip
+        for option, is_set in lines_only.items():
+            if is_set:
+                raise HeedError(f"{option} is for lines; leave out --format or {option}.")
+        checked_format(document_format, but="docx")
+        content = read_document_from_standard_input()
     import_torch()
     from heed.data.lines import Arriving, UntilError
     from heed.decoding.translator import Translator
 
-    lines = UntilError(standard_input())
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
     if sampling is not None and beam is not None:
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
@@ -105,6 +128,10 @@ def translate(
     beam_size = translator.settings.beam_size
     if n_best > beam_size:
         raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
+    if document_format is not None:
+        print_document(content, translator, format=document_format, language=language)
+        return
+    lines = UntilError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
     for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
         if as_json:

@@ -18,9 +18,10 @@ from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
 from heed.errors import HeedError
-from heed.model.attention_weights import AttentionWeights, attention_weights
+from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.text.alignment import Link, Translated
 from heed.text.loading import AnyTokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
@@ -60,8 +61,11 @@ class Translator(PickledByValue):
         precision: DecodingPrecisionChoice = "auto",
         report: Callable[[str], None] = no_report,
         copy: bool = True,
+        languages: tuple[str, str] = ("", ""),
     ):
         """precision: in which it computes; "auto" takes the fastest that this machine is good at.
+
+        languages: the codes of source and target, which the translator only remembers.
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
@@ -69,6 +73,7 @@ class Translator(PickledByValue):
         self.models = prepacked(models, self.precision, copy=copy)
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
+        self.languages = languages
         self._piece_tokens = PIECE_TOKENS
         for arch in (model.arch for model in self.models):
             if arch.positions == "learned":
@@ -112,7 +117,15 @@ class Translator(PickledByValue):
         }
         settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
         models = [folder.model for folder in loaded]
-        return cls(models, loaded[0].tokenizer, settings, precision=precision, report=report, copy=False)
+        return cls(
+            models,
+            loaded[0].tokenizer,
+            settings,
+            precision=precision,
+            report=report,
+            copy=False,
+            languages=(loaded[0].card.src, loaded[0].card.tgt),
+        )
 
     def translate(
         self, texts: Iterable[str], *, n_best: int = 1, prefix: str = "", sampling: SamplingSettings | None = None
@@ -198,6 +211,59 @@ class Translator(PickledByValue):
         src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
         tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
         return attention_weights(self.models[0], src, tgt_in)
+
+    def alignments(
+        self, sources: list[str], targets: list[str], *, layer: int | None = None
+    ) -> list[tuple[Link, ...] | None]:
+        """For each pair the source token that each target token attends to most while it is written, as characters.
+
+        The weights are the mean of the heads of one decoder layer, numbered from 1. Default: for each pair the layer
+        that attends to the most different tokens, of equals the last. Which layer aligns depends on the model: Garg et
+        al. 2019 find the last but one of six best; of the two layers of the number-word model the last one finds the
+        right word for 44 of 45 digits, the first one for 7.
+
+        None for a pair without words or with a side of more tokens than are searched together. Costs a forward pass.
+        """
+        n_layers = len(self.models[0].decoder)
+        if layer is not None and not 1 <= layer <= n_layers:
+            raise HeedError(f"layer {layer}: the model has {n_layers}.")
+        tokenizer, special = self.tokenizer, self.tokenizer.special
+        pairs = list(zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(targets), strict=True))
+        spans = list(zip(tokenizer.src_spans(sources), tokenizer.tgt_spans(targets), strict=True))
+        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
+        # Symbols of trees have no spans.
+        known = [
+            i
+            for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
+            if list(map(len, pair)) == list(map(len, sides))
+            and sources[i].strip()
+            and targets[i].strip()
+            and max(map(len, pair)) <= self._piece_tokens
+        ]
+        model = self.models[0]
+        device = model.src_embedding.weight.device
+        for group in _groups([max(map(len, pairs[i])) + 1 for i in known]):
+            places = [known[i] for i in group]
+            rows = torch.tensor(places).numpy()
+            batch = make_batch([pairs[i] for i in places], special, rows=rows).to(device)
+            weights = mean_cross_attention(model, batch.src, batch.src_mask, batch.tgt_in)
+            for i, layers in zip(places, weights.cpu(), strict=True):
+                src_spans, tgt_spans = spans[i]
+                # Without eos, where attention rests that has nothing to look for.
+                found = layers[:, : len(tgt_spans), : len(src_spans)].argmax(dim=2).tolist()
+                best = max(reversed(found), key=lambda row: len(set(row))) if layer is None else found[layer - 1]
+                results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, best, strict=True))
+        return results
+
+    def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
+        """As `alignments`, of one pair."""
+        return self.alignments([source], [target], layer=layer)[0]
+
+    def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
+        """As `translate`, the best of each with its alignment: what documents are translated with."""
+        translations = [translation.text for translation in self.translate(texts)]
+        links = self.alignments(list(texts), translations)
+        return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 
     def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """The translation that the hypotheses of a text's `pieces` make.

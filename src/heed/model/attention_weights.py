@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heed.model.attention import AttentionMask, Dropout, attention, attention_probabilities
@@ -35,3 +35,25 @@ def attention_weights(model: Transformer, src: Int[Tensor, " src"], tgt_in: Int[
     model.decode_features(tgt_in[None], model.start(memory, src_mask), attend=attend)
     # A decoder layer attends to the target first, then to the source.
     return AttentionWeights(encoder, torch.stack(recorded[0::2]), torch.stack(recorded[1::2]))
+
+
+@torch.inference_mode()
+def mean_cross_attention(
+    model: Transformer,
+    src: Int[Tensor, "batch src"],
+    src_mask: Bool[Tensor, "batch src"],
+    tgt_in: Int[Tensor, "batch tgt"],
+) -> Float[Tensor, "batch decoder_layer tgt src"]:
+    """Each decoder layer's weights over the source, the mean of its heads; rows of padding mean nothing."""
+    recorded: list[Tensor] = []
+    n_calls = 0
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
+        nonlocal n_calls
+        if n_calls % 2 == 1:  # a decoder layer attends to the target first, then to the source
+            recorded.append(attention_probabilities(q.float(), k.float(), mask).mean(dim=1))
+        n_calls += 1
+        return attention(q, k, v, mask, dropout=dropout)
+
+    model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask), attend=attend)
+    return torch.stack(recorded, dim=1)

@@ -25,7 +25,7 @@ from heed.text.sentencepiece_model import (
     SentencePieceModel,
     encoded,
 )
-from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file
+from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, without_space
 
 SPACE = "▁"  # in pieces
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
@@ -149,6 +149,14 @@ class SentencePieceTokenizer:
         """As `pieces`, for source ids."""
         return [self._src.piece(i) for i in ids]
 
+    def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """Which characters of each text each of its ids stands for, without the space before a word."""
+        return [self._src.spans(text) for text in texts]
+
+    def tgt_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """As `src_spans`, for target ids."""
+        return [self._tgt.spans(text) for text in texts]
+
     def save(self, path: Path) -> None:
         src, tgt, special = self._contents()
         file = {
@@ -217,11 +225,22 @@ class _Side:
             for text in texts:
                 check_unicode(text)
             return [[word for word in text.split(" ") if word] for text in texts]
-        # As in Hugging Face's MarianTokenizer: a code such as >>fra<< before the text is a piece of its own.
-        codes = [text[: text.find("<<") + 2] if text.startswith(">>") and "<<" in text else "" for text in texts]
+        codes = [text[: text.find("<<") + 2] if self._has_code(text) else "" for text in texts]
         rests = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         segmented: list[list[str]] = self._processor.encode(rests, out_type=str)
         return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        if self._processor is None:
+            return [word.span() for word in re.finditer("[^ ]+", text)]
+        code = text[: text.find("<<") + 2] if self._has_code(text) else ""
+        pieces = self._processor.encode(text[len(code) :], out_type="immutable_proto").pieces
+        spans = [without_space(text, len(code) + piece.begin, len(code) + piece.end) for piece in pieces]
+        return [(0, len(code)), *spans] if code else spans
+
+    def _has_code(self, text: str) -> bool:
+        """Whether a code such as >>fra<< begins the text: a piece of its own, as in Hugging Face's MarianTokenizer."""
+        return self.vocabulary.pieces is not None and text.startswith(">>") and "<<" in text
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in ids if i not in self._left_out]

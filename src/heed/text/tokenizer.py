@@ -136,6 +136,21 @@ class Tokenizer:
             encoded.append(ids)
         return encoded
 
+    def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """Which characters of each text each of its ids stands for, without the space before a word.
+
+        Ids that are parts of one character have the same span.
+        """
+        lines = [encoding.offsets for encoding in self._backend.encode_batch([" " + text for text in texts])]
+        return [
+            [without_space(text, start - 1, end - 1) for start, end in offsets]
+            for text, offsets in zip(texts, lines, strict=True)
+        ]
+
+    def tgt_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """As `src_spans`; for text only, not for symbols."""
+        return self.src_spans(texts)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text, or a line of symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
         special = {self.special.pad, self.special.bos, self.special.eos}
@@ -326,6 +341,12 @@ def check_unicode(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise HeedError(f"{shown(text)} is not valid Unicode text; write it in UTF-8.") from None
+
+
+def without_space(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without the white space at its start, which may be before the text."""
+    part = text[max(0, start) : end]
+    return end - len(part.lstrip()), end
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

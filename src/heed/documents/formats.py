@@ -1,0 +1,74 @@
+"""The formats by name and by file suffix, and one function that translates a document of any."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+from heed.documents.html import read_html, write_html
+from heed.documents.items import Item
+from heed.documents.markdown import read_markdown, write_markdown
+from heed.documents.plain_text import read_text, write_text
+from heed.documents.sentences import splitter
+from heed.documents.subtitles import read_srt, write_srt
+from heed.documents.translation import Translate, translate_items
+from heed.errors import HeedError
+
+Format = Literal["text", "md", "srt", "html", "docx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SUFFIXES: dict[str, Format] = {
+    ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".html": "html", ".htm": "html",
+    ".xhtml": "html", ".docx": "docx",
+}  # fmt: skip
+MAX_BYTES = 2**25  # of a document
+_READERS: dict[str, Callable[[str], list[Item]]] = {
+    "text": read_text,
+    "md": read_markdown,
+    "srt": read_srt,
+    "html": read_html,
+}
+_WRITERS: dict[str, Callable[[list[Item]], str]] = {
+    "text": write_text,
+    "md": write_markdown,
+    "srt": write_srt,
+    "html": write_html,
+}
+
+
+def format_of(path: Path) -> Format:
+    """The format that the file's suffix names. HeedError if none does."""
+    found = SUFFIXES.get(path.suffix.lower())
+    if found is None:
+        raise HeedError(f"{path}: its suffix names no format; rename it, or give --format: {', '.join(FORMATS)}.")
+    return found
+
+
+def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
+    """The document in the other language, in the same format; format: any but docx. language: the source's code.
+
+    HeedError if a package is missing.
+    """
+    items = _READERS[format](text)
+    return _WRITERS[format](translate_items(items, translate, split=splitter(language)))
+
+
+def translate_document(content: bytes, translate: Translate, *, format: Format, language: str, name: str) -> bytes:
+    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no UTF-8.
+
+    A byte order mark stays.
+    """
+    if len(content) > MAX_BYTES:
+        raise HeedError(f"{name}: longer than {MAX_BYTES:,} bytes; split it.")
+    if format == "docx":
+        from heed.documents.docx import translate_docx
+
+        return translate_docx(content, translate, split=splitter(language), name=name)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HeedError(
+            f"{name}: byte {error.start + 1} (0x{content[error.start]:02x}) is not UTF-8; convert it, with iconv for "
+            "example."
+        ) from None
+    mark = "\ufeff" * text.startswith("\ufeff")
+    text = translate_text(text.removeprefix(mark), translate, format=format, language=language)
+    return (mark + text).encode("utf-8", errors="replace")

@@ -1,0 +1,139 @@
+"""HTML ↔ items, byte for byte where nothing is translated; malformed pages included.
+
+Heed's own reader, in time proportional to the page: a parser that repairs a page would write another one.
+"""
+
+import html
+import re
+
+from heed.documents.items import Item, Tag
+
+# Elements within a sentence; every other tag ends it.
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark nobr q rp rt ruby s small span strike "
+    "strong sub sup time u".split()
+)
+# Elements within a sentence whose content stays as it is: the sentence is read with it, and it comes back unchanged.
+CODE = frozenset(("code", "kbd", "samp", "tt", "var"))
+SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audio", "video", "iframe", "noembed"))
+RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
+VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+ATOMS = frozenset(("img", "wbr"))
+
+_NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
+_UNQUOTED = re.compile(r"[^>=]*")
+_VALUE = re.compile(r"=\s*([\"']?)")
+_UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
+
+
+def read_html(page: str) -> list[Item]:
+    """Words with character references resolved; tags, comments, scripts and code as they stand."""
+    tokens = _tokens(page)
+    items: list[Item] = []
+    endless: set[str] = set()  # names of elements found without an end, which are not searched again
+    place = 0
+    while place < len(tokens):
+        text, name, is_end = tokens[place]
+        if not name:
+            items.append(_resolved(text))
+            place += 1
+            continue
+        stop = place + 1
+        if (
+            not is_end
+            and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text))
+            and name not in VOID | endless
+        ):
+            stop = _end_of_element(tokens, place) or place + 1
+            if stop == place + 1:
+                endless.add(name)
+        if stop > place + 1:
+            whole = "".join(token[0] for token in tokens[place:stop])
+            within = name in CODE or name in INLINE
+            words = "".join(_resolved(token[0]) for token in tokens[place:stop] if not token[1]) if within else ""
+            items.append(Tag("atom" if within else "cut", whole, name, words))
+        elif name in INLINE:
+            items.append(Tag("close" if is_end else "open", text, name))
+        else:
+            items.append(Tag("atom" if name in ATOMS or name == "!--" else "cut", text, name))
+        place = stop
+    return items
+
+
+def write_html(items: list[Item]) -> str:
+    return "".join(_escaped(item) if isinstance(item, str) else item.markup for item in items)
+
+
+def _end_of_element(tokens: list[tuple[str, str, bool]], place: int) -> int:
+    """Behind the end tag of the element that begins there, or 0 if it has none."""
+    name, depth = tokens[place][1], 0
+    while place < len(tokens):
+        if tokens[place][1] == name and not tokens[place][0].endswith("/>"):
+            depth += -1 if tokens[place][2] else 1
+            if depth == 0:
+                return place + 1
+        place += 1
+    return 0
+
+
+def _tokens(page: str) -> list[tuple[str, str, bool]]:
+    """(text, "", False) for words, (text, name, whether it is an end tag) for tags; "!--" names comments and others.
+
+    Every character of the page is in one token.
+    """
+    tokens: list[tuple[str, str, bool]] = []
+    place = last = 0
+    while (start := page.find("<", place)) >= 0:
+        is_end = page.startswith("/", start + 1)
+        name_match = _NAME.match(page, start + 1 + is_end)
+        if name_match:
+            name, end = name_match[0].lower(), _end_of_tag(page, name_match.end())
+        elif page.startswith(("!", "?", "/"), start + 1):
+            comment = page.startswith("<!--", start)
+            name, is_end = "!--" if comment else "!", False
+            end = page.find("-->" if comment else ">", start + 2)
+            end += 0 if end < 0 else 3 if comment else 1
+        else:
+            place = start + 1  # a "<" that begins nothing
+            continue
+        if last < start:
+            tokens.append((page[last:start], "", False))
+        if end < 0:  # it never ends, and no later one can
+            tokens.append((page[start:], "!", False))
+            return tokens
+        if name in RAW and not is_end:
+            close = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(page, end)
+            end = close.start() if close else len(page)
+        tokens.append((page[start:end], name, is_end))
+        place = last = end
+    if last < len(page):
+        tokens.append((page[last:], "", False))
+    return tokens
+
+
+def _end_of_tag(page: str, place: int) -> int:
+    """Behind the tag's ">", or −1 if there is none. Quotes matter only for values."""
+    while True:
+        match = _UNQUOTED.match(page, place)
+        assert match
+        place = match.end()
+        if place == len(page):
+            return -1
+        if page[place] == ">":
+            return place + 1
+        value = _VALUE.match(page, place)
+        assert value
+        place = value.end()
+        if value[1]:
+            place = page.find(value[1], place) + 1
+            if place == 0:
+                return -1
+
+
+def _resolved(text: str) -> str:
+    """The text with its character references resolved; those of signs that would change the markup too."""
+    return html.unescape(text) if "&" in text else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\xa0", "&nbsp;")

@@ -1,0 +1,75 @@
+"""What every format is read as: a stream of texts and tags.
+
+A format's reader turns a document into items, `translate_items` translates the texts between them, and the format's
+writer puts the items together again. The items of a document whose texts do not change give back the same document.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Kind = Literal["open", "close", "atom", "break", "cut"]
+MAX_DEPTH = 32  # elements within each other in a sentence; deeper ones end it
+MAX_TAGS = (
+    200  # between two cuts; more end the sentence, so that a stranger's page costs time in proportion to its size
+)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Something between or around words.
+
+    open, close: an element whose words keep it wherever they go, such as <b>. atom: a thing that stands between words,
+    such as an image; with a `text`, words that stay as they are, such as an inline `code`. break: a line end within a
+    sentence. cut: what no sentence crosses. markup: what the writer needs; name: opening and closing tags of one name
+    belong together.
+    """
+
+    kind: Kind
+    markup: Any
+    name: str = ""
+    text: str = ""
+
+
+Item = str | Tag
+
+
+def as_cut(tag: Tag) -> Tag:
+    return replace(tag, kind="cut", text="")
+
+
+def with_matched_tags(items: Sequence[Item]) -> list[Item]:
+    """The items, where opening and closing tags that are no pair between two cuts are cuts themselves."""
+    found = list(items)
+    unmatched: list[int] = []  # opening tags since the last cut, outermost first
+    n_tags = 0
+
+    def cut(place: int) -> None:
+        tag = found[place]
+        assert isinstance(tag, Tag)
+        for i in (*unmatched, place):
+            opening = found[i]
+            assert isinstance(opening, Tag)
+            found[i] = as_cut(opening)
+        unmatched.clear()
+
+    for place, item in enumerate(found):
+        if isinstance(item, str):
+            continue
+        n_tags += 1
+        if item.kind == "cut" or n_tags > MAX_TAGS or (item.kind == "open" and len(unmatched) == MAX_DEPTH):
+            cut(place)
+            n_tags = 0
+        elif item.kind == "open":
+            unmatched.append(place)
+        elif item.kind == "close":
+            name = getattr(found[unmatched[-1]], "name", None) if unmatched else None
+            if name == item.name:
+                unmatched.pop()
+            else:
+                cut(place)
+    for place in unmatched:
+        item = found[place]
+        assert isinstance(item, Tag)
+        found[place] = as_cut(item)
+    return found

@@ -1,0 +1,219 @@
+"""Markdown ↔ items: the markers of lines, code, front matter and the addresses of links are tags.
+
+CommonMark's blocks and inlines, tables and footnotes, in one pass over the lines: enough to leave all but words alone.
+A code span or link that goes over a line end is read as words.
+"""
+
+import html
+import re
+
+from heed.documents.html import INLINE
+from heed.documents.items import Item, Tag
+
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # quotation and indentation
+_MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)]|#{1,6}|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$)")
+_FENCE = re.compile(r"(`{3,}(?!.*`)|~{3,})")
+_RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
+_TABLE_RULE = re.compile(r"(?=.*\|)\|?(?:[ \t]*:?-+:?[ \t]*\|?){1,500}")
+_DEFINITION = re.compile(r"\[(?!\^)[^\]]{1,500}\]:[ \t]*\S.*")
+_HTML_BLOCK = re.compile(r"</?(?P<name>[A-Za-z][A-Za-z0-9-]*)(?=[\s/>]|$)|<[!?]")
+_ROW = re.compile(r"((?<!\\)\|[ \t]*)")
+
+_ADDRESS = (
+    r"\((?:<[^<>]{0,2000}>|[^\s()<>]{0,2000}(?:\([^\s()]{0,500}\)[^\s()]{0,500}){0,3})"
+    r"(?:[ \t]+(?:\"[^\"]{0,500}\"|'[^']{0,500}'))?[ \t]*\)|\[[^\[\]]{0,500}\]"
+)
+_INLINE = re.compile(
+    r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<code>`+)"
+    rf"|(?P<image>!\[[^\[\]]{{0,500}}\](?:{_ADDRESS}))"
+    r"|(?P<footnote>\[\^[^\[\]\s]{1,99}\])"
+    r"|(?P<link>\[)"
+    rf"|(?P<address>\](?:{_ADDRESS}))"
+    r"|(?P<autolink><(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]{0,2000}|[\w.+-]{1,64}@[\w.-]{1,255})>)"
+    r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s[^<>]{0,2000})?/?>|<!--(?:(?!-->).){0,2000}-->)"
+    r"|(?P<reference>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
+    r"|(?P<emphasis>\*{1,3}|_{1,3}|~~)"
+)
+
+
+def read_markdown(text: str) -> list[Item]:
+    lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match[0]]
+    first = _front_matter(lines)
+    items: list[Item] = [Tag("cut", line + end) for line, end in lines[:first]]
+    fence, in_html, in_table, words_before = "", False, False, False
+    for i in range(first, len(lines)):
+        line, end = lines[i]
+        after = lines[i + 1][0] if i + 1 < len(lines) else ""
+        prefix = _PREFIX.match(line)[0]  # type: ignore[index]
+        body = line[len(prefix) :]
+        in_table = bool(body) and (in_table or _TABLE_RULE.fullmatch(after.strip("> \t")) is not None)
+        if fence:
+            if body.startswith(fence) and not body.strip(fence[0] + " \t"):
+                fence = ""
+        elif opening := _FENCE.match(body):
+            fence = opening[1]
+        elif in_html or (not words_before and _is_html(body)):
+            in_html = bool(body)
+        elif _is_words(body) and (words_before or not _is_indented(prefix, body)):
+            if not words_before and prefix:
+                items.append(Tag("cut", prefix))
+            if in_table:
+                for part in _ROW.split(body):
+                    items += [Tag("cut", part)] if _ROW.fullmatch(part) else _inline(part)
+                words_before = False
+            else:
+                marker = _MARKER.match(body) if not words_before else None
+                items += [Tag("cut", marker[0])] if marker else []
+                items += _inline(body[marker.end() :] if marker else body)
+                heading = body.startswith("#") and marker is not None
+                words_before = bool(end) and not heading and _goes_on(prefix, after)
+            next_prefix = _PREFIX.match(after)[0] if words_before else ""  # type: ignore[index]
+            if end:
+                hard = not words_before or line.endswith(("  ", "\\"))
+                items.append(Tag("cut" if hard else "break", end + next_prefix))
+            continue
+        items.append(Tag("cut", line + end))
+        words_before = False
+    return items
+
+
+def write_markdown(items: list[Item]) -> str:
+    """The text. A line that has been wrapped anew never begins with what would mark a list or a heading."""
+    texts = [item if isinstance(item, str) else item.markup for item in items]
+    for i, item in enumerate(items[:-1]):
+        if isinstance(item, Tag) and item.kind == "break":
+            after = texts[i + 2] if i + 2 < len(texts) else ""
+            if isinstance(items[i + 1], str) and (marker := _MARKER.match(texts[i + 1] + after[:1])):
+                sign = len(marker[0].split()[0]) - 1  # of "1." the full stop
+                texts[i + 1] = f"{texts[i + 1][:sign]}\\{texts[i + 1][sign:]}"
+    return "".join(texts)
+
+
+def _front_matter(lines: list[tuple[str, str]]) -> int:
+    """The number of lines of the front matter between --- or +++."""
+    if lines and lines[0][0] in ("---", "+++"):
+        for i in range(1, len(lines)):
+            if lines[i][0] in (lines[0][0], "..."):
+                return i + 1
+    return 0
+
+
+def _is_words(body: str) -> bool:
+    return bool(body) and not any(p.fullmatch(body) for p in (_RULE, _TABLE_RULE, _DEFINITION))
+
+
+def _is_indented(prefix: str, body: str) -> bool:
+    """Whether it is a line of indented code; a list within a list is not."""
+    after_quotes = prefix.rpartition(">")[2].removeprefix(" " if ">" in prefix else "")
+    return len(after_quotes.expandtabs(4)) >= 4 and not _MARKER.match(body)
+
+
+def _is_html(body: str) -> bool:
+    match = _HTML_BLOCK.match(body)
+    return match is not None and (match["name"] or "").lower() not in INLINE
+
+
+def _goes_on(prefix: str, after: str) -> bool:
+    """Whether the next line goes on with the paragraph."""
+    next_prefix = _PREFIX.match(after)[0]  # type: ignore[index]
+    body = after[len(next_prefix) :]
+    starts = _MARKER.match(body) or _FENCE.match(body) or body.startswith("|") or _is_html(body)
+    return _is_words(body) and not starts and prefix.count(">") == next_prefix.count(">")
+
+
+def _inline(line: str) -> list[Item]:
+    """The words and tags of a line. Signs that begin no markup are words."""
+    items: list[Item] = []
+    opened: list[int] = []  # the items of opening signs, innermost last
+    code_ends = _runs_of_backticks(line)
+    place = 0
+
+    def close(name: str, markup: str) -> None:
+        opening = items[opened.pop()]
+        assert isinstance(opening, Tag) and opening.name == name
+        items.append(Tag("close", markup, name))
+
+    while match := _INLINE.search(line, place):
+        if place < match.start():
+            items.append(line[place : match.start()])
+        kind, text, place = match.lastgroup, match[0], match.end()
+        before, after = line[match.start() - 1 : match.start()], line[place : place + 1]
+        if match["tag"]:
+            kind = "tag"
+        if kind == "code":
+            ends = code_ends.get(len(text), [])  # behind an escape a run is shorter
+            while ends and ends[-1] < place:
+                ends.pop()
+            if ends:
+                end = ends.pop()
+                items.append(Tag("atom", text + line[place : end + len(text)], text=line[place:end]))
+                place = end + len(text)
+            else:
+                items.append(text)
+        elif kind == "escape":
+            items.append(Tag("atom", text, text=text[1:]))
+        elif kind == "reference":
+            items.append(Tag("atom", text, text=html.unescape(text).strip()))
+        elif kind == "autolink":
+            items.append(Tag("atom", text, text=text[1:-1]))
+        elif kind in ("image", "footnote"):
+            items.append(Tag("atom", text))
+        elif kind == "tag":
+            name = (match["name"] or "").lower()
+            inline = "close" if text.startswith("</") else "open"
+            items.append(Tag(inline if name in INLINE else "atom", text, f"<{name}"))  # type: ignore[arg-type]
+        elif kind == "link":
+            opened.append(len(items))
+            items.append(Tag("open", text, "["))
+        elif kind == "address":
+            while opened and getattr(items[opened[-1]], "name", "") != "[":
+                _as_words(items, opened.pop())
+            if opened:
+                close("[", text)
+            else:
+                items.append(text)
+        else:
+            _emphasis(text, items, opened, before, after)
+    for i in opened:
+        _as_words(items, i)
+    if place < len(line):
+        items.append(line[place:])
+    return items
+
+
+def _emphasis(text: str, items: list[Item], opened: list[int], before: str, after: str) -> None:
+    """A run of *, _ or ~: closes what the same signs opened before, or opens; else it is words."""
+    sign = text[0]
+    may_close = bool(before.strip()) and not (sign == "_" and after.isalnum())
+    may_open = bool(after.strip()) and not (sign == "_" and before.isalnum())
+    while may_close and text and opened:
+        opening = items[opened[-1]]
+        assert isinstance(opening, Tag)
+        if not opening.name.startswith(sign) or not text.startswith(opening.name):
+            break
+        opened.pop()
+        items.append(Tag("close", opening.name, opening.name))
+        text = text[len(opening.name) :]
+    if not text:
+        return
+    if may_open:
+        opened.append(len(items))
+        items.append(Tag("open", text, text))
+    else:
+        items.append(text)
+
+
+def _as_words(items: list[Item], i: int) -> None:
+    tag = items[i]
+    assert isinstance(tag, Tag)
+    items[i] = tag.markup
+
+
+def _runs_of_backticks(line: str) -> dict[int, list[int]]:
+    """Where the runs of each length begin, last first."""
+    runs: dict[int, list[int]] = {}
+    for match in re.finditer("`+", line):
+        runs.setdefault(len(match[0]), []).append(match.start())
+    return {length: places[::-1] for length, places in runs.items()}

@@ -1,0 +1,136 @@
+import io
+import re
+import zipfile
+from contextlib import suppress
+
+import docx
+import pytest
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
+from docx.shared import Pt
+
+from heed.documents.formats import translate_document
+from heed.errors import HeedError
+from tests.documents.translators import shuffled, swapped_case, unchanged
+
+NOTES = (
+    '<?xml version="1.0" encoding="UTF-8" standalone="yes"?><w:footnotes xmlns:w="http://schemas.openxmlformats.org/'
+    'wordprocessingml/2006/main"><w:footnote w:id="2"><w:p><w:r><w:t>A note below.</w:t></w:r></w:p></w:footnote>'
+    "</w:footnotes>"
+)
+
+
+def letter() -> bytes:
+    document = docx.Document()
+    document.add_heading("A letter", 1)
+    paragraph = document.add_paragraph("Dear ")
+    paragraph.add_run("old").bold = True
+    # Word splits runs of one format anywhere.
+    paragraph.add_run(" frie").italic = True
+    paragraph.add_run("nd").italic = True
+    paragraph.add_run(", come. ").font.size = Pt(11)
+    paragraph.add_run("Bring\tbread")
+    paragraph._p.append(parse_xml(f'<w:r {nsdecls("w")}><w:footnoteReference w:id="2"/></w:r>'))
+    paragraph.add_run(" and 3 eggs.")
+    document.add_paragraph("One", style="List Bullet")
+    table = document.add_table(2, 2)
+    table.cell(0, 0).text, table.cell(1, 1).text = "Left cell", "42"
+    section = document.sections[0]
+    section.header.paragraphs[0].text, section.footer.paragraphs[0].text = "The header", "The footer"
+    output = io.BytesIO()
+    document.save(output)
+    with zipfile.ZipFile(output, "a") as package:
+        package.writestr("word/footnotes.xml", NOTES)
+        package.writestr("word/media/a.bin", b"\x00\x01")
+    return output.getvalue()
+
+
+def translated(content: bytes, translate) -> bytes:
+    return translate_document(content, translate, format="docx", language="en", name="letter.docx")
+
+
+def files(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        return {name: package.read(name) for name in package.namelist()}
+
+
+def test_word_s_formats_tables_headers_and_notes_survive():
+    before = letter()
+    after = translated(before, swapped_case)
+    document = docx.Document(io.BytesIO(after))
+    runs = [(run.text, run.bold, run.italic) for run in document.paragraphs[1].runs if run.text]
+    assert ("OLD", True, None) in runs and "".join(run[0] for run in runs) == (
+        "dEAR OLD FRIEND, COME. bRING\tBREAD AND 3 EGGS."
+    )
+    assert next(run for run in runs if "FRIEND" in run[0])[2] is True
+    assert [p.style.name for p in document.paragraphs] == ["Heading 1", "Normal", "List Bullet"]
+    assert [cell.text for row in document.tables[0].rows for cell in row.cells] == ["lEFT CELL", "", "", "42"]
+    assert document.sections[0].header.paragraphs[0].text == "tHE HEADER"
+    assert document.sections[0].footer.paragraphs[0].text == "tHE FOOTER"
+    old, new = files(before), files(after)
+    assert b"a NOTE BELOW." in new["word/footnotes.xml"]
+    changed = {name for name in old if old[name] != new[name]}
+    assert list(old) == list(new) and changed <= {
+        "word/document.xml", "word/header1.xml", "word/footer1.xml", "word/footnotes.xml"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("translate", [unchanged, shuffled])
+def test_words_and_references_are_all_there_in_any_order(translate):
+    before, after = letter(), translated(letter(), translate)
+    texts = [
+        " ".join(p.text for p in docx.Document(io.BytesIO(content)).paragraphs).upper() for content in (before, after)
+    ]
+    assert sorted(re.findall(r"\w", texts[0])) == sorted(re.findall(r"\w", texts[1]))
+    assert files(after)["word/document.xml"].count(b"footnoteReference ") == 1
+
+
+def with_document(xml: bytes) -> bytes:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("word/document.xml", xml)
+    return output.getvalue()
+
+
+NAMESPACE = b'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+
+EXTERNAL = b'<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]><w:document %b>&e;</w:document>' % NAMESPACE
+EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %b>&b;</w:document>' % NAMESPACE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04 no zip",
+        with_document(b"<w:document"),
+        with_document(EXTERNAL),
+        with_document(EXPANDING),
+        with_document(b"<w:document %b>" % NAMESPACE + b"<w:p>" * 100_000),
+        with_document(b"<w:document %b>" % NAMESPACE + b" " * 2**27 + b"</w:document>"),
+        letter()[:-200],
+    ],
+    ids=["empty", "no zip", "broken", "external entity", "entities", "deep", "bomb", "cut short"],
+)
+def test_hostile_packages_are_refused_in_one_line(content):
+    with pytest.raises(HeedError, match=r"^letter\.docx: [^\n]+$") as refused:
+        translated(content, unchanged)
+    assert "root:" not in str(refused.value)
+
+
+def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():
+    def broken(texts):
+        raise ValueError("the translator's own")
+
+    with pytest.raises(ValueError, match="the translator's own"):
+        translated(letter(), broken)
+
+
+def test_any_changed_byte_is_refused_or_harmless():
+    content = letter()
+    for place in range(0, len(content), 997):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        with suppress(HeedError):
+            translated(bytes(damaged), unchanged)

@@ -1,0 +1,168 @@
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.documents.html import INLINE, read_html, write_html
+from heed.text.alignment import Link, Translated
+from tests.documents.translators import shuffled, swapped_case, translated, unchanged
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
+<style>p > a { color: red }</style><script>if (a < b && "<p>") { x("</div>"); }</script></head>
+<body class='a>b' onload="f('<b>')">
+<!-- a comment with <b>tags</b> -->
+<nav><ul><li><a href="/?a=1&b=2">Home</a></li><li><a href="/x">About us</a></ul></nav>
+<article><h1>The <em>quick</em> brown fox</h1>
+<p>It jumped over the <a href="#dog" title="A dog"><b>lazy</b> dog</a>. Nobody saw it.<br>
+Run <code>make &lt;target&gt;</code> twice, or read <a href=/doc>the <i>whole</i> guide</a> first!
+<p><b>Two sentences in bold. Here is another.</b> And one that is not.
+<img src="x.png" alt="A fox"> 5 &lt; 6 and caf&eacute;.
+<pre>keep   <b>this</b></pre><p translate="no">Heed GmbH</p>
+<table><tr><td>One cell<td>42</table></article></body></html>
+"""
+
+
+def tags(page: str) -> Counter:
+    return Counter(re.findall(r"<[^<>]*>", re.sub(r"(?s)<(script|style).*?</\1>|<!--.*?-->", "", page)))
+
+
+class Nesting(HTMLParser):
+    """Reads a page and notes inline tags that close what is not open."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag in INLINE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in INLINE and (not self.open or self.open.pop() != tag):
+            self.wrong.append(tag)
+
+
+def test_a_page_keeps_its_tags_and_their_nesting_whatever_the_order_of_words():
+    assert translated(PAGE, unchanged, "html").replace("café", "caf&eacute;") == PAGE
+    for translate in (swapped_case, shuffled):
+        result = translated(PAGE, translate, "html")
+        assert tags(result) == tags(PAGE)
+        assert not Nesting(result).wrong
+        for piece in ("<script>if (a < b && \"<p>\")", "<pre>keep   <b>this</b></pre>", "Heed GmbH", "&lt;target&gt;",
+                      "<!-- a comment with <b>tags</b> -->", "p > a { color: red }"):  # fmt: skip
+            assert result.count(piece) == 1, piece
+    assert "<h1>tHE <em>QUICK</em> BROWN FOX</h1>" in translated(PAGE, swapped_case, "html")
+
+
+def test_a_tag_goes_where_the_words_go_that_it_marked():
+    def german(texts):
+        # "the red house is not old" → "nicht alt ist das rote Haus"
+        target = "nicht alt ist das rote Haus"
+        pairs = [("nicht", "not"), ("alt", "old"), ("ist", "is"), ("das", "the"), ("rote", "red"), ("Haus", "house")]
+        (text,) = texts
+        links = [
+            Link(target.index(g), target.index(g) + len(g), text.index(e), text.index(e) + len(e)) for g, e in pairs
+        ]
+        return [Translated(target, links)]
+
+    page = '<p>the <a href="x">red <b>house</b></a> is not <i>old</i>'
+    assert translated(page, german, "html") == '<p>nicht <i>alt</i> ist das <a href="x">rote <b>Haus</b></a>'
+
+
+def test_code_is_read_with_its_sentence_and_dropped_from_it_only_if_it_does_not_survive():
+    asked = []
+
+    def translate(texts):
+        asked.append(list(texts))
+        return [Translated(text.replace("Call", "Rufe").replace("x()", "y()")) for text in texts]
+
+    assert translated("<p>Call <code>f()</code> now", translate, "html") == "<p>Rufe <code>f()</code> now"
+    assert translated("<p>Call <code>x()</code> now", translate, "html") == "<p>Rufe <code>x()</code> now"
+    assert asked == [["Call f() now"], ["Call x() now"], ["Call now"]]
+
+
+def test_signs_that_a_model_writes_become_no_markup():
+    def hostile(texts):
+        return [Translated("<script>alert(1)</script> & more") for _ in texts]
+
+    assert translated("<p>Hello you", hostile, "html") == "<p>&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"
+
+
+WORD = st.sampled_from(["one", "two.", "Three", "four!", "&amp;", "犬", "12", "http://a.b"])
+
+
+@st.composite
+def well_formed(draw, depth: int = 3) -> str:
+    parts = []
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["word", "word", "inline", "block", "void"] if depth else ["word"]))
+        if kind == "word":
+            parts.append(draw(WORD) + draw(st.sampled_from([" ", " ", "", "\n  "])))
+        elif kind == "void":
+            parts.append(draw(st.sampled_from(["<br>", "<img src=x> ", "<code>f(x)</code> ", "<hr/>", "<!-- c -->"])))
+        else:
+            name = draw(st.sampled_from(["b", "i", "a"] if kind == "inline" else ["p", "div", "li"]))
+            space = draw(st.sampled_from(["", " "]))
+            parts.append(f"<{name}>{space}{draw(well_formed(depth=depth - 1))}</{name}>{space}")
+    return "".join(parts)
+
+
+@given(well_formed())
+def test_tags_survive_in_number_and_nesting(page):
+    assert write_html(read_html(page)) == page
+    for translate in (swapped_case, shuffled):
+        result = translated(page, translate, "html")
+        assert tags(result) == tags(page)
+        nesting = Nesting(result)
+        assert not nesting.wrong and not nesting.open
+
+
+PIECES = st.sampled_from(
+    [
+        *"""< >
+    <b <b> </b> </ <p> </i> <i> <!-- --> <script> </script> ' " = & &lt &#0; &#xD800; word. Two <code> </code>
+    <pre> <br/> <! <? <svg> </svg>""".split(),
+        " ",
+        "<a href='",
+        "\x00",
+        "\n",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_malformed_pages_keep_every_tag(page):
+    result = translated(page, shuffled, "html")
+    markup = Counter(item.markup for item in read_html(page) if not isinstance(item, str))
+    assert Counter(item.markup for item in read_html(result) if not isinstance(item, str)) == markup
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<b>" * 100_000,
+        "<b>x " * 30_000,
+        "<div>" * 100_000 + "text",
+        "<code>" * 100_000,
+        "<a href='" * 100_000,
+        "<!--" * 200_000,
+        "<" * 1_000_000,
+        "<p>" + "word " * 200_000,
+        "x" * 1_000_000,
+        "&" * 1_000_000,
+        "<p>" + "a <b>b</b> <img> " * 30_000,
+        "<b><i>" * 20_000 + "word. " * 20_000 + "</i></b>" * 20_000,
+        "http://" * 100_000,
+        "a@" * 300_000,
+    ],
+    ids=lambda page: page[:12],
+)
+@pytest.mark.slow
+def test_pages_of_strangers_end(page):
+    translated(page, shuffled, "html")

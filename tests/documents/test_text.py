@@ -1,0 +1,163 @@
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.documents.formats import translate_document
+from heed.documents.sentences import splitter
+from heed.errors import HeedError
+from tests.documents.translators import shuffled, swapped_case, translated, unchanged
+
+WORDS = st.sampled_from(
+    "The dog runs. A cat! e.g. https://a.b/c?d=e. 123 😀 Mr. Smith's i.e. наш 犬が走る。 x@y.org".split()
+)
+LINES = st.lists(st.lists(st.tuples(WORDS, st.sampled_from([" ", "  ", "\t", "\u00a0"])).map("".join)).map("".join))
+ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\u2028", "\n \n"])
+
+
+@given(LINES, ENDS)
+def test_a_translator_that_changes_nothing_changes_no_byte(lines, end):
+    text = end.join(lines)
+    for format in ("text", "md", "srt"):
+        assert translated(text, unchanged, format) == text
+
+
+@given(LINES, ENDS)
+def test_line_ends_and_white_space_between_lines_survive_any_order_of_words(lines, end):
+    text = end.join(lines)
+    result = translated(text, shuffled, "text")
+    assert re.findall(r"\r\n|[\n\r\u2028]", result) == re.findall(r"\r\n|[\n\r\u2028]", text)
+    assert [bool(line.strip()) for line in result.splitlines()] == [bool(line.strip()) for line in text.splitlines()]
+    assert result.count("https://a.b/c?d=e") == text.count("https://a.b/c?d=e")
+
+
+def test_white_space_between_sentences_is_put_back_and_what_has_no_words_is_not_translated():
+    asked = []
+
+    def watched(texts):
+        asked.extend(texts)
+        return swapped_case(texts)
+
+    text = "Mr. Smith left.  Why?\tNobody knows.\n\n  https://a.b/c\n42 😀\n"
+    assert translated(text, watched, "text") == "mR. sMITH LEFT.  wHY?\tnOBODY KNOWS.\n\n  https://a.b/c\n42 😀\n"
+    assert asked == ["Mr. Smith left.", "Why?", "Nobody knows."]
+
+
+def test_a_wrapped_paragraph_is_translated_as_sentences_and_wrapped_again():
+    text = (
+        "The committee met on a cold morning in the old town hall to talk\n"
+        "about the road. Nobody had brought the plans that the engineers\n"
+        "made.\n"
+    )
+    result = translated(text, swapped_case, "text")
+    assert result == text.swapcase()
+    verses = "I went away\nand came again\n"
+    assert translated(verses, shuffled, "text").splitlines()[1].split() != []
+
+
+def test_a_document_that_is_no_utf_8_or_too_long_is_refused():
+    with pytest.raises(HeedError, match=r"a\.txt: byte 2 \(0xff\) is not UTF-8"):
+        translate_document(b"a\xff", unchanged, format="text", language="en", name="a.txt")
+    with pytest.raises(HeedError, match="longer than"):
+        translate_document(b"a" * (2**25 + 1), unchanged, format="text", language="en", name="a.txt")
+    assert translate_document(b"\xef\xbb\xbfHi you", swapped_case, format="text", language="en", name="") == (
+        b"\xef\xbb\xbfhI YOU"
+    )
+
+
+def test_without_sentencex_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(HeedError, match=r"pip install 'heed\[serve\]'"):
+        splitter("en")
+
+
+SRT = """1
+00:00:01,000 --> 00:00:04,000
+<i>Hello my friend,
+how are you today?</i>
+
+2
+00:00:05,000 --> 00:00:06,000 X1:100
+- Fine. And you?
+- Great!
+
+3
+00:00:07,000 --> 00:00:09,500
+{\\an8}42 people came
+to the party in 1999
+"""
+
+
+def test_subtitles_keep_numbers_times_tags_and_line_counts():
+    for text in (SRT, SRT.replace("\n", "\r\n"), SRT.rstrip()):
+        assert translated(text, swapped_case, "srt") == (
+            text.replace("{\\an8}", "@")
+            .swapcase()
+            .replace("@", "{\\an8}")
+            .replace("<I>", "<i>")
+            .replace("</I>", "</i>")
+        ).replace("x1", "X1")
+        result = translated(text, shuffled, "srt").splitlines()
+        assert len(result) == len(text.splitlines())
+        for before, after in zip(text.splitlines(), result, strict=True):
+            assert bool(before) == bool(after) and ("-->" not in before or before == after)
+
+
+MARKDOWN = """---
+title: Left alone
+---
+
+# A heading with `code`
+
+Some *stressed* words and a [link **here**](https://a.b/c_d "Title"), see <https://x.y>.
+Wrapped on, with 5 \\* 3 and a_b_c.
+
+> A quotation that
+> goes on.
+
+- [ ] a task
+  with more
+1. a number
+
+| Name | What |
+|------|:----:|
+| `x`  | a thing |
+
+```python
+print("left alone")
+```
+
+    indented code left alone
+
+<div class="a">
+left alone
+</div>
+
+[ref]: https://left.alone
+"""
+
+
+def test_markdown_keeps_markers_code_and_addresses():
+    assert translated(MARKDOWN, unchanged, "md") == MARKDOWN
+    result = translated(MARKDOWN, shuffled, "md")
+    assert len(result.splitlines()) == len(MARKDOWN.splitlines())
+    for piece in (
+        "---\ntitle: Left alone\n---\n", "# ", "`code`", '](https://a.b/c_d "Title")', "<https://x.y>", "\\*", "\n> ",
+        "- [ ] ", "\n1. ", "|------|:----:|", '```python\nprint("left alone")\n```', "    indented code left alone\n",
+        '<div class="a">\nleft alone\n</div>', "[ref]: https://left.alone",
+    ):  # fmt: skip
+        assert result.count(piece) == MARKDOWN.count(piece), piece
+    assert "A heading" not in result and "stressed" not in result
+
+
+MARKS = st.sampled_from(
+    "* ** _ ` `` [ ]( ) ](a) ![ <b> </b> \\ | # >  - 1. ``` ~~~ --- word Two.words &amp; [^1] ␣ ␤".split(" ")
+).map(lambda mark: mark.replace("␣", "    ").replace("␤", "\n"))
+
+
+@given(st.lists(st.tuples(MARKS, st.sampled_from(["", " "])).map("".join), max_size=40).map("".join))
+def test_any_markdown_survives_a_translator_that_changes_nothing(text):
+    assert translated(text, unchanged, "md") == text
+    translated(text, shuffled, "md")

@@ -1,0 +1,42 @@
+"""Translators whose results are known."""
+
+import random
+from collections.abc import Sequence
+
+from heed.documents.formats import Format, translate_text
+from heed.documents.translation import Translate
+from heed.text.alignment import Link, Translated
+
+
+def unchanged(texts: Sequence[str]) -> list[Translated]:
+    return [Translated(text) for text in texts]
+
+
+def swapped_case(texts: Sequence[str]) -> list[Translated]:
+    """Another text, of which every word translates the one at its place."""
+    return [Translated(text.swapcase()) for text in texts]
+
+
+def shuffled(texts: Sequence[str]) -> list[Translated]:
+    """The words of each text in another order, in capitals, with links that say where they come from."""
+    return [_shuffled(text) for text in texts]
+
+
+def _shuffled(text: str) -> Translated:
+    spans, place = [], 0
+    for word in text.split(" "):
+        spans.append((place, place + len(word)))
+        place += len(word) + 1
+    random.Random(text).shuffle(spans)
+    words, links, length = [], [], 0
+    for start, end in spans:
+        word = text[start:end].upper()
+        words.append(word)
+        if end > start:
+            links.append(Link(length, length + len(word), start, end))
+        length += len(word) + 1
+    return Translated(" ".join(words), links)
+
+
+def translated(text: str, translate: Translate, format: Format) -> str:
+    return translate_text(text, translate, format=format, language="en")
