@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -17,19 +18,30 @@ from heed.decoding.translator import Translator
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.text.tokenizer import Tokenizer
+
+
+def write_model_folder(folder: Path, tokenizer: Tokenizer, **decoding: int) -> Path:
+    """A model of English numbers that knows nothing, and says so at different lengths."""
+    torch.manual_seed(11)
+    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    save_model(folder, model, tokenizer, ModelCard("en", "de", decoding={"beam_size": 3} | decoding))
+    return folder
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory, number_tokenizer) -> Path:
-    """A model of English numbers that knows nothing, and says so at different lengths."""
-    torch.manual_seed(11)
-    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(number_tokenizer)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    folder = tmp_path_factory.mktemp("serving") / "model"
-    save_model(folder, model, number_tokenizer, ModelCard("en", "de", decoding={"beam_size": 3}))
-    return folder
+    return write_model_folder(tmp_path_factory.mktemp("serving") / "model", number_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def slow_model_folder(tmp_path_factory, number_tokenizer) -> Path:
+    """Every sentence takes 400 steps."""
+    folder = tmp_path_factory.mktemp("serving") / "slow-model"
+    return write_model_folder(folder, number_tokenizer, min_tokens=399, max_extra_tokens=400)
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +79,14 @@ class RunningServer:
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
     def wait_until_ready(self) -> None:
-        for _ in range(600):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
             try:
                 self.get("/ready")
                 return
             except urllib.error.HTTPError as error:
                 assert error.code == 503 and json.loads(error.read()) == {"error": "not ready"}
+                time.sleep(0.02)
         raise AssertionError("never ready")
 
     def stop(self) -> int:
@@ -87,6 +101,21 @@ class RunningServer:
         self.process.wait()
         self._reader.join()
         self.process.stderr.close()
+
+
+@pytest.fixture
+def serve():
+    """Starts servers that end with the test."""
+    started: list[RunningServer] = []
+
+    def start(*args: object) -> RunningServer:
+        started.append(RunningServer(*args))
+        started[-1].wait_until_ready()
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.end()
 
 
 @pytest.fixture(scope="session")

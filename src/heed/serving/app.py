@@ -38,9 +38,14 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     paths = {route.path for route in endpoints}
     endpoints.append(Route("/spec", _specification(endpoints), methods=["GET"]))
 
+    def report_failure(warming_up: asyncio.Task[None]) -> None:
+        if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
+            log(json.dumps({"time": round(time.time(), 3), "error": f"the warm-up failed, never ready: {error}"}))
+
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncGenerator[None]:
         warming_up = asyncio.create_task(service.start())
+        warming_up.add_done_callback(report_failure)
         yield
         warming_up.cancel()
         await service.close()
@@ -99,7 +104,8 @@ class Guard:
         answer = _Answer(send)
         fault: Exception | None = None
         try:
-            body = await self._body(receive)
+            if (body := await self._body(receive)) is None:
+                return
             await _until_client_leaves(self._app(scope, _replay(body), answer.send), receive, answer)
         except Exception as error:
             fault = error
@@ -118,8 +124,8 @@ class Guard:
             record["error"] = f"{type(error).__name__} at {_place(error)}"  # its message may hold text
         self._log(json.dumps(record))
 
-    async def _body(self, receive: Receive) -> bytes:
-        """The request's body. Fault if it is too large or too slow."""
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The request's body, or None if the client has left. Fault if it is too large or too slow."""
         most = self._service.limits.max_body_bytes
         parts: list[bytes] = []
         n_bytes = 0
@@ -128,7 +134,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise asyncio.CancelledError
+                        return None
                     part = message.get("body", b"")
                     n_bytes += len(part)
                     if n_bytes <= most:

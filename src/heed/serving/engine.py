@@ -170,7 +170,7 @@ class Engine:
                 try:
                     outcome = await asyncio.wait_for(outcomes.get(), seconds)
                 except TimeoutError:
-                    raise self._rejection(TooLate(f"not finished within {timeout_seconds:g} s")) from None
+                    raise self._rejection(TooLate("not finished in time")) from None
                 if isinstance(outcome, Exception):
                     raise outcome
                 yield outcome

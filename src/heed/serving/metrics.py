@@ -32,7 +32,7 @@ class Counter:
         with self._lock:
             values = sorted(self._values.items())
         for labels, value in values:
-            yield f"{self.name}{_shown(zip(self._labels, labels, strict=True))} {value:g}"
+            yield f"{self.name}{_shown(zip(self._labels, labels, strict=True))} {_number(value)}"
 
 
 class Gauge:
@@ -44,7 +44,7 @@ class Gauge:
     def lines(self) -> Iterator[str]:
         """As Prometheus reads it."""
         yield from _head(self.name, self._meaning, "gauge")
-        yield f"{self.name} {self._read():g}"
+        yield f"{self.name} {_number(self._read())}"
 
 
 class Histogram:
@@ -74,7 +74,7 @@ class Histogram:
             for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
                 below += count
                 yield f"{self.name}_bucket{_shown([*pairs, ('le', bound)])} {below}"
-            yield f"{self.name}_sum{_shown(pairs)} {total:g}"
+            yield f"{self.name}_sum{_shown(pairs)} {_number(total)}"
             yield f"{self.name}_count{_shown(pairs)} {below}"
 
 
@@ -84,6 +84,10 @@ Metric = Counter | Gauge | Histogram
 def exposition(metrics: Sequence[Metric]) -> str:
     """All of them as one page."""
     return "\n".join(line for metric in metrics for line in metric.lines()) + "\n"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _head(name: str, meaning: str, kind: str) -> Iterator[str]:

@@ -42,7 +42,7 @@ def routes(service: Service) -> list[Route]:
         pairs = [await _pair(service, fields, text) for text in texts]
         n_best = 1 + number_field(fields, "alternatives", most=service.limits.max_alternatives)
         prefix = checked_text(fields.get("prefix") or "", "prefix")
-        check_size(service, [*texts, prefix])
+        check_size(service, [prefix])
         service.check_room(pairs)
         parts = await asyncio.to_thread(
             lambda: [split_text(text, src) for text, (src, _) in zip(texts, pairs, strict=True)]
