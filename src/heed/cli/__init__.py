@@ -14,6 +14,7 @@ from heed.cli.parsing import evalb, parse
 from heed.cli.process import run_and_exit
 from heed.cli.recipe import options, recipe_app
 from heed.cli.run import average, demo, info, train
+from heed.cli.serving import serve
 from heed.cli.translation import evaluate, score, translate
 from heed.cli.visualization import attention
 from heed.runtime.process import tune_process
@@ -36,6 +37,7 @@ for verb, example in (
     (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),
     (score, "heed score runs/demo/model --src numbers.en --tgt numbers.de"),
     (evaluate, "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none"),
+    (serve, "heed serve runs/multi30k-en-de/model --port 5000"),
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
     (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),
     (evalb, "heed evalb gold.trees parsed.trees"),

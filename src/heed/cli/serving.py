@@ -1,0 +1,114 @@
+"""heed serve: a translation server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heed.cli.terminal import Device, PrecisionOption, decoding_precision, say
+from heed.errors import HeedError
+from heed.runtime.process import import_torch
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
+
+LANGUAGE_HINT = "--pair en-de=MODEL names them"
+
+
+def serve(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[MODEL...]", help="Model folders, one for each pair of languages."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 is any free one.")] = 5000,
+    precision: PrecisionOption = "auto",
+    device: Device = None,
+    max_chars: Annotated[int, typer.Option(min=1, help="Characters that a request may have.")] = 10_000,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts that a request may have.")] = 128,
+    max_alternatives: Annotated[int, typer.Option(min=0, help="Alternatives that a request may ask for.")] = 4,
+    queue: Annotated[int, typer.Option(min=2, help="Sentences per model that may wait.")] = 256,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.")] = 60.0,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File of the clients' keys: the SHA-256 of a key in hexadecimal digits a line.")
+    ] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SRC-TGT=MODEL", help="A model folder and the codes of its languages; repeatable."),
+    ] = None,
+    no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
+) -> None:
+    """Serve translations over HTTP, to clients of LibreTranslate and DeepL and as a stream.
+
+    Prints its address when it listens. SIGTERM ends it when it has finished what it accepted.
+    """
+    _check_packages()
+    folders = _folders_by_pair(models or [], pair or [])
+    import_torch()
+    from heed.decoding.translator import Translator
+    from heed.serving.engine import Engine, EngineMetrics
+    from heed.serving.server import address_of, bind, run
+    from heed.serving.service import ApiKeys, Limits, Service
+
+    keys = None if api_keys is None else ApiKeys.read(api_keys)
+    limits = Limits(
+        max_chars=max_chars,
+        max_texts=max_texts,
+        max_alternatives=max_alternatives,
+        queue=queue,
+        timeout_seconds=timeout,
+    )
+    listener = bind(host, port)  # before models are loaded, which takes seconds
+    metrics = EngineMetrics()
+    engines = {}
+    for languages, folder in folders.items():
+        translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
+        _check_translates(translator, folder)
+        engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
+    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics)
+    names = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
+    listener.listen()
+    say(f"Serving {names} at {address_of(listener)}.")
+    run(service, listener, say)
+
+
+def _check_packages() -> None:
+    """HeedError unless the packages of the extra `serve` are there."""
+    from importlib.util import find_spec
+
+    for name in ("starlette", "uvicorn", "python_multipart", "sentencex", "py3langid"):
+        if find_spec(name) is None:
+            raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed[serve]'.")
+
+
+def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, str], Path]:
+    """The model folder of each language pair. HeedError if one is not known, or if two folders have the same."""
+    from heed.model_folder import read_config
+
+    named = [_named_pair(text) for text in pairs]
+    for folder in models:
+        card = read_config(folder).card
+        if not card.src or not card.tgt:
+            raise HeedError(f"{folder}: does not say its languages; {LANGUAGE_HINT}.")
+        named.append(((card.src, card.tgt), folder))
+    folders: dict[tuple[str, str], Path] = {}
+    for languages, folder in named:
+        if languages in folders:
+            raise HeedError(f"{folders[languages]} and {folder} both translate {'-'.join(languages)}; {LANGUAGE_HINT}.")
+        folders[languages] = folder
+    if not folders:
+        raise HeedError("no model; expected: heed serve MODEL...")
+    return folders
+
+
+def _named_pair(text: str) -> tuple[tuple[str, str], Path]:
+    languages, equals, folder = text.partition("=")
+    src, dash, tgt = languages.partition("-")
+    if not (equals and dash and src and tgt and folder):
+        raise HeedError(f"--pair {text}: expected SRC-TGT=MODEL, such as en-de=runs/demo/model.")
+    return (src.lower(), tgt.lower()), Path(folder)
+
+
+def _check_translates(translator: "Translator", folder: Path) -> None:
+    if translator.tokenizer.symbols:
+        raise HeedError(f"{folder}: a parser; heed serve takes models that translate.")

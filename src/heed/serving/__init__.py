@@ -1,0 +1,1 @@
+"""A translation server: one search a model for all requests, under the interfaces that existing clients speak."""

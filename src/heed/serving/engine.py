@@ -1,0 +1,386 @@
+"""One search that all requests to a model share, in a thread of its own.
+
+Sentences of different requests are searched together, and each gets the bytes that it would get alone. Requests take
+turns, a sentence each, so that a book never holds up a sentence.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from heed.decoding.beam import Hypothesis, search
+from heed.decoding.stream import MAX_SENTENCES, Source
+from heed.decoding.translator import Translation, Translator
+from heed.errors import HeedError, is_out_of_memory
+from heed.serving.metrics import Counter, Gauge, Histogram, Metric
+
+QUEUE_TOKENS = 64  # that a sentence of the queue may have on average
+# Sentences of a kind that are searched before another kind, which waits, has its turn.
+TURN = MAX_SENTENCES
+
+
+class Rejected(Exception):
+    """A request was not accepted, or not finished: one line says why, and `retry_after` when to try again (seconds)."""
+
+    reason = "rejected"
+
+    def __init__(self, message: str, *, retry_after: int = 1):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFull(Rejected):
+    """There is no room for the request's sentences."""
+
+    reason = "full"
+
+
+class TooLate(Rejected):
+    """The request was not finished within its time."""
+
+    reason = "timeout"
+
+
+class Closing(Rejected):
+    """The server is about to end."""
+
+    reason = "closing"
+
+
+class SearchFailed(Exception):
+    """The search of one of the request's sentences raised an error: one line says which."""
+
+
+Outcome = tuple[int, Translation] | Exception
+
+
+@dataclass(eq=False)
+class _Request:
+    """The sentences of one request, and what has become of them. n_best: its kind, as a search has one."""
+
+    sentences: Sequence[str]
+    n_best: int
+    prefix_ids: Sequence[int]
+    deliver: Callable[[Outcome], None]
+    arrived: float = field(default_factory=time.monotonic)
+    waiting: deque["_Piece"] = field(default_factory=deque)
+    n_tokens: int = 0  # of what waits
+    results: list[list[list[Hypothesis] | None]] = field(default_factory=list)
+    n_unfinished: int = 0
+    over: bool = False
+
+
+@dataclass(eq=False)
+class _Piece:
+    """A sentence, or a part of one that is too long, as the search knows it."""
+
+    request: _Request
+    sentence: int
+    place: int
+    ids: Sequence[int]
+
+
+class EngineMetrics:
+    """What the engines of a server report."""
+
+    def __init__(self) -> None:
+        self.engines: list[Engine] = []
+        self.queue_seconds = Histogram("heed_queue_seconds", "Time that a sentence waits before it is searched.")
+        self.tokens = Counter("heed_tokens_total", "Tokens of finished sentences.", ["side"])
+        self.cancelled = Counter("heed_cancelled_total", "Requests given up by their clients before they were done.")
+        self.rejected = Counter("heed_rejected_total", "Requests not accepted or not finished.", ["reason"])
+        self.failures = Counter("heed_search_failures_total", "Searches that ended with an error.")
+        self._gauges = (
+            Gauge("heed_queue_sentences", "Sentences that wait.", lambda: sum(e.n_waiting for e in self.engines)),
+            Gauge(
+                "heed_batch_sentences",
+                "Sentences that are being searched.",
+                lambda: sum(e.n_searching for e in self.engines),
+            ),
+        )
+
+    def all(self) -> list[Metric]:
+        """Every metric."""
+        return [self.queue_seconds, self.tokens, self.cancelled, self.rejected, self.failures, *self._gauges]
+
+
+class Engine:
+    """Translates the sentences of many requests at once with one translator.
+
+    max_waiting: sentences that the queue holds; of tokens it holds QUEUE_TOKENS times as many. A request counts for at
+    most half of either, so that a book leaves room for others, and an empty queue takes any request.
+    """
+
+    def __init__(self, translator: Translator, *, max_waiting: int = 256, metrics: EngineMetrics | None = None):
+        self.translator = translator
+        self.metrics = metrics or EngineMetrics()
+        self.metrics.engines.append(self)
+        self._max_waiting = max_waiting
+        self._changed = threading.Condition(threading.RLock())  # guards the queues and whether requests are over
+        self._queues: dict[int, deque[_Request]] = {}  # by kind; that of the longest wait first
+        self._searching: dict[int, _Piece] = {}  # by number; written by the engine's thread alone
+        self._suspects: deque[_Piece] = deque()  # were searched when a search failed, and are searched alone
+        self._next_number = 0
+        self._closing = False
+        self._busy_seconds, self._n_done = 0.0, 0
+        self._thread = threading.Thread(target=self._run, name="heed-search", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    @property
+    def n_waiting(self) -> int:
+        """Sentences, or pieces of long ones, in the queue."""
+        with self._changed:
+            return sum(len(request.waiting) for request in self._all_waiting()) + len(self._suspects)
+
+    @property
+    def n_searching(self) -> int:
+        """Sentences, or pieces of long ones, in the search."""
+        return len(self._searching)
+
+    async def translate(
+        self, sentences: Sequence[str], *, n_best: int = 1, prefix: str = "", timeout_seconds: float = math.inf
+    ) -> AsyncGenerator[tuple[int, Translation]]:
+        """Yields each sentence's place and translation, as they are finished.
+
+        Raises QueueFull at once, TooLate, Closing, or SearchFailed. Close the iterator (`contextlib.aclosing`), and
+        what is unfinished leaves the queue and the search.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self.check_room()  # before the work of encoding
+        prefix_ids = self.translator.prefix_ids(prefix)
+        pieces = await asyncio.to_thread(self.translator.pieces, list(sentences))
+        loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
+
+        def deliver(outcome: Outcome) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(outcomes.put_nowait, outcome)
+
+        request = self._accept(sentences, pieces, prefix_ids, n_best=n_best, deliver=deliver)
+        try:
+            for _ in sentences:
+                seconds = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+                try:
+                    outcome = await asyncio.wait_for(outcomes.get(), seconds)
+                except TimeoutError:
+                    raise self._rejection(TooLate("not finished in time")) from None
+                if isinstance(outcome, Exception):
+                    raise outcome
+                yield outcome
+        except (GeneratorExit, asyncio.CancelledError):
+            if not request.over:
+                self.metrics.cancelled.add()
+            raise
+        finally:
+            self._give_up(request)
+
+    def close(self, grace_seconds: float) -> None:
+        """Finishes what was accepted, at most for so long, and ends the thread; what is left fails."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(grace_seconds)
+        with self._changed:
+            left = {piece.request for piece in [*self._searching.values(), *self._suspects]} | set(self._all_waiting())
+        for request in left:
+            self._fail(request, Closing("the server ends"))
+        self._thread.join(grace_seconds if left else 0)
+
+    # Called by any thread
+
+    def _all_waiting(self) -> Iterator[_Request]:
+        return (request for queue in self._queues.values() for request in queue)
+
+    def check_room(self, n_pieces: int = 0, n_tokens: int = 0) -> None:
+        """Raises QueueFull, or Closing. Cheap: it is all that a request costs for which there is no room."""
+        with self._changed:
+            if self._closing:
+                raise self._rejection(Closing("the server ends"))
+            most, most_tokens = self._max_waiting, self._max_waiting * QUEUE_TOKENS
+            requests = list(self._all_waiting())
+            waiting = sum(min(len(request.waiting), most // 2) for request in requests)
+            tokens = sum(min(request.n_tokens, most_tokens // 2) for request in requests)
+            full = waiting + min(n_pieces, most // 2) > most or tokens + min(n_tokens, most_tokens // 2) > most_tokens
+            if not requests or not (full or waiting == most):
+                return
+            seconds = self._busy_seconds / max(1, self._n_done) * sum(len(request.waiting) for request in requests)
+        retry_after = min(60, max(1, math.ceil(seconds)))
+        raise self._rejection(QueueFull(f"the queue is full; try again in {retry_after} s", retry_after=retry_after))
+
+    def _rejection(self, error: Rejected) -> Rejected:
+        self.metrics.rejected.add(1, error.reason)
+        return error
+
+    def _accept(
+        self,
+        sentences: Sequence[str],
+        pieces: Sequence[Sequence[Sequence[int]]],
+        prefix_ids: Sequence[int],
+        *,
+        n_best: int,
+        deliver: Callable[[Outcome], None],
+    ) -> _Request:
+        n_best = min(n_best, self.translator.settings.beam_size)
+        request = _Request(sentences, n_best, prefix_ids, deliver, n_unfinished=len(sentences))
+        for i, of_sentence in enumerate(pieces):
+            request.results.append([None] * len(of_sentence))
+            request.waiting.extend(_Piece(request, i, place, ids) for place, ids in enumerate(of_sentence))
+            request.n_tokens += sum(map(len, of_sentence))
+        with self._changed:
+            if request.waiting:
+                self.check_room(len(request.waiting), request.n_tokens)
+                self._queues.setdefault(n_best, deque()).append(request)
+                self._changed.notify()
+        for i, of_sentence in enumerate(pieces):
+            if not of_sentence:
+                self._finish(request, i, [])
+        return request
+
+    def _give_up(self, request: _Request) -> None:
+        """Nobody waits for it: what waits leaves the queue now, and what is searched at the next step."""
+        with self._changed:
+            request.over = True
+            request.waiting.clear()
+            queue = self._queues.get(request.n_best, deque())
+            if request in queue:
+                queue.remove(request)
+
+    def _fail(self, request: _Request, error: Exception) -> None:
+        if not request.over:
+            self._give_up(request)
+            request.deliver(error)
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        while (kind := self._next_kind()) is not None:
+            started = time.monotonic()
+            try:
+                self._search(kind, self._sources(kind))
+            except BaseException as error:  # whatever it is, the others' requests go on
+                self._examine(kind, error)
+            self._busy_seconds += time.monotonic() - started
+            while self._suspects:
+                self._search_alone(self._suspects.popleft())
+
+    def _next_kind(self) -> int | None:
+        """The kind that has waited longest, once there is one; None at the end."""
+        with self._changed:
+            while True:
+                self._queues = {kind: queue for kind, queue in self._queues.items() if queue}
+                if self._queues:
+                    kind = next(iter(self._queues))
+                    self._queues[kind] = self._queues.pop(kind)  # the others first, the next time
+                    return kind
+                if self._closing:
+                    return None
+                self._changed.wait()
+
+    def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
+        translator = self.translator
+        for result in search(
+            *(translator.models, sources, translator.tokenizer.special, translator.settings),
+            n_best=n_best,
+            cancelled=self._is_cancelled,
+        ):
+            if result is not None:
+                self._take_result(*result)
+
+    def _sources(self, kind: int) -> Iterator[Source | None]:
+        """The sentences of a kind, one of each request in turn; ends when none is left, or when others' turn is due."""
+        n_given = 0
+        while True:
+            with self._changed:
+                others_wait = any(queue for other, queue in self._queues.items() if other != kind)
+                turn_is_over = others_wait and n_given >= TURN
+                piece = None if turn_is_over else self._next_piece(kind)
+            if piece is not None:
+                n_given += 1
+                yield self._source(piece)
+            elif self._searching and not turn_is_over:
+                yield None
+            else:
+                return
+
+    def _next_piece(self, kind: int) -> _Piece | None:
+        queue = self._queues.get(kind)
+        if not queue:
+            return None
+        request = queue.popleft()
+        piece = request.waiting.popleft()
+        request.n_tokens -= len(piece.ids)
+        if request.waiting:
+            queue.append(request)
+        return piece
+
+    def _source(self, piece: _Piece) -> Source:
+        self._next_number += 1
+        self._searching[self._next_number] = piece
+        self.metrics.queue_seconds.observe(time.monotonic() - piece.request.arrived)
+        return Source(self._next_number, piece.ids, piece.request.prefix_ids if piece.place == 0 else ())
+
+    def _is_cancelled(self, number: int) -> bool:
+        if self._searching[number].request.over:
+            del self._searching[number]
+            return True
+        return False
+
+    def _take_result(self, number: int, hypotheses: list[Hypothesis]) -> None:
+        piece = self._searching.pop(number)
+        results = piece.request.results[piece.sentence]
+        results[piece.place] = hypotheses
+        self.metrics.tokens.add(len(piece.ids), "source")
+        self.metrics.tokens.add(len(hypotheses[0].ids), "target")
+        self._n_done += 1
+        found = [result for result in results if result is not None]
+        if len(found) == len(results):
+            self._finish(piece.request, piece.sentence, found)
+
+    def _finish(self, request: _Request, i: int, pieces: list[list[Hypothesis]]) -> None:
+        if request.over:
+            return
+        try:
+            translation = self.translator.joined(request.sentences[i], pieces)
+        except BaseException as error:  # of the tokenizer
+            self._fail(request, SearchFailed(_reason(error)))
+            return
+        request.n_unfinished -= 1
+        request.over = request.n_unfinished == 0
+        request.deliver((i, translation))
+
+    def _examine(self, kind: int, error: BaseException) -> None:
+        """After a search that failed: what it held is searched again, each alone, which finds the cause."""
+        self.metrics.failures.add()
+        pieces = [piece for piece in self._searching.values() if not piece.request.over]
+        self._searching.clear()
+        if pieces:
+            self._suspects.extend(pieces)
+            return
+        with self._changed:  # the search could not even begin
+            queue = self._queues.get(kind)
+            request = queue[0] if queue else None
+        if request is not None:
+            self._fail(request, SearchFailed(_reason(error)))
+
+    def _search_alone(self, piece: _Piece) -> None:
+        if piece.request.over:
+            return
+        try:
+            self._search(piece.request.n_best, iter([self._source(piece)]))
+        except BaseException as error:
+            self._searching.clear()
+            self._fail(piece.request, SearchFailed(_reason(error)))
+
+
+def _reason(error: BaseException) -> str:
+    """One line for whoever asked for the translation."""
+    if isinstance(error, HeedError):
+        return str(error).partition("\n")[0]
+    return "not enough memory" if is_out_of_memory(error) else f"internal error: {type(error).__name__}"

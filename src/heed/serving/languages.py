@@ -1,0 +1,50 @@
+"""Languages by code: their names, and which of them a text is in."""
+
+from collections.abc import Iterable
+
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+# fmt: off
+NAMES = {
+    "af": "Afrikaans", "am": "Amharic", "ar": "Arabic", "az": "Azerbaijani", "be": "Belarusian", "bg": "Bulgarian",
+    "bn": "Bengali", "bs": "Bosnian", "ca": "Catalan", "cs": "Czech", "cy": "Welsh", "da": "Danish", "de": "German",
+    "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque",
+    "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "gl": "Galician", "gu": "Gujarati",
+    "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "hy": "Armenian", "id": "Indonesian",
+    "is": "Icelandic", "it": "Italian", "ja": "Japanese", "ka": "Georgian", "kk": "Kazakh", "km": "Khmer",
+    "kn": "Kannada", "ko": "Korean", "ky": "Kyrgyz", "la": "Latin", "lb": "Luxembourgish", "lo": "Lao",
+    "lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ml": "Malayalam", "mn": "Mongolian", "mr": "Marathi",
+    "ms": "Malay", "mt": "Maltese", "my": "Burmese", "nb": "Norwegian Bokmål", "ne": "Nepali", "nl": "Dutch",
+    "nn": "Norwegian Nynorsk", "no": "Norwegian", "oc": "Occitan", "pa": "Punjabi", "pl": "Polish", "ps": "Pashto",
+    "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "si": "Sinhala", "sk": "Slovak", "sl": "Slovenian",
+    "so": "Somali", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "sw": "Swahili", "ta": "Tamil",
+    "te": "Telugu", "tg": "Tajik", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu",
+    "uz": "Uzbek", "vi": "Vietnamese", "zh": "Chinese", "zu": "Zulu",
+}
+# fmt: on
+
+
+def language_name(code: str) -> str:
+    """Its English name; the code itself if there is none here."""
+    return NAMES.get(code, code)
+
+
+class LanguageDetector:
+    """Tells in which of some languages a text is."""
+
+    def __init__(self, languages: Iterable[str]):
+        self._languages = sorted(set(languages))
+        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        known = [language for language in self._languages if language in set(self._identifier.labels)]
+        self._identifier.set_languages(known)
+        self._known = known
+
+    def ranked(self, text: str) -> list[tuple[str, float]]:
+        """The languages with their probabilities from 0 to 1, the most probable first.
+
+        Languages that the detector does not know come last, with 0; so does every language for a text without letters.
+        """
+        if not any(c.isalpha() for c in text) or not self._known:
+            return [(language, 0.0) for language in self._languages]
+        found = [(str(language), float(p)) for language, p in self._identifier.rank(text)]
+        return found + [(language, 0.0) for language in self._languages if language not in self._known]

@@ -1,0 +1,147 @@
+"""What a request says, whichever way it says it, and what is wrong with it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from heed.errors import HeedError
+from heed.serving.engine import QueueFull, Rejected, SearchFailed
+from heed.serving.service import Service
+
+MAX_FIELDS = 1000
+
+
+class Fault(Exception):
+    """What is wrong with a request: an HTTP status and one line."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers or {})
+
+
+def as_fault(error: Exception) -> Fault:
+    """What the client is told of an error. Of a bug it learns nothing but that."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, HTTPException):
+        return Fault(error.status_code, error.detail, error.headers)
+    if isinstance(error, Rejected):
+        status = 429 if isinstance(error, QueueFull) else 503
+        return Fault(status, str(error), {"retry-after": str(error.retry_after)})
+    if isinstance(error, SearchFailed):
+        return Fault(500, str(error))
+    if isinstance(error, HeedError):
+        return Fault(400, str(error).partition("\n")[0])
+    return Fault(500, "internal error")
+
+
+def error_response(path: str, error: Exception) -> Response:
+    """The error in the form of the interface that the path belongs to."""
+    fault = as_fault(error)
+    name = "message" if path.startswith("/v2/") else "error"
+    return JSONResponse({name: fault.message}, fault.status, fault.headers)
+
+
+async def parameters(request: Request) -> dict[str, Any]:
+    """The fields of JSON, of a form or of the query; of a form, a field that is repeated is a list.
+
+    Fault for a body that is none of these, or not UTF-8.
+    """
+    fields = _repeated(request.query_params.multi_items())
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if not body:
+            pass
+        elif request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Fault(415, "Content-Encoding is not supported: send the text as it is")
+        elif kind == "application/json" or kind.endswith("+json"):
+            content = json.loads(body)
+            if not isinstance(content, dict):
+                raise Fault(400, "Invalid JSON format: expected an object")
+            fields |= content
+        elif kind == "application/x-www-form-urlencoded":
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+            fields |= _repeated(pairs)
+        elif kind == "multipart/form-data":
+            async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
+                fields |= _repeated([(name, str(value)) for name, value in form.multi_items()])
+        else:
+            raise Fault(415, "Unsupported media type: send JSON or a form")
+    except (ValueError, RecursionError, LookupError, HTTPException):  # UnicodeDecodeError is a ValueError
+        raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
+    return fields
+
+
+def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+
+
+def text_field(fields: Mapping[str, Any], name: str) -> str:
+    """A field that must be there. Fault if it is missing, empty or no text."""
+    value = fields.get(name)
+    if value is None or value == "":
+        raise Fault(400, f"Invalid request: missing {name} parameter")
+    return checked_text(value, name)
+
+
+def checked_text(value: Any, name: str) -> str:
+    """The value, if it is text that UTF-8 can hold."""
+    if not isinstance(value, str):
+        raise Fault(400, f"Invalid request: {name} parameter is not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Fault(400, f"Invalid request: {name} parameter holds half a surrogate pair") from None
+    return value
+
+
+def texts_field(fields: Mapping[str, Any], name: str) -> list[str]:
+    """A field that holds a text or a list of them."""
+    value = fields.get(name)
+    if value is None:
+        raise Fault(400, f"Invalid request: missing {name} parameter")
+    return [checked_text(text, name) for text in (value if isinstance(value, list) else [value])]
+
+
+def number_field(fields: Mapping[str, Any], name: str, *, most: int) -> int:
+    """A count that may be left out, which is 0."""
+    value = fields.get(name) or 0
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > 9:
+            raise ValueError
+        number = int(value)
+    except ValueError:
+        raise Fault(400, f"Invalid request: {name} parameter is not a number") from None
+    if not 0 <= number <= most:
+        raise Fault(400, f"Invalid request: {name} ({number}) exceeds limit ({most})")
+    return number
+
+
+def check_size(service: Service, texts: list[str]) -> None:
+    """Fault if the texts are too many or too long together."""
+    n_chars, limits = sum(map(len, texts)), service.limits
+    for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
+        if found > most:
+            raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+
+
+def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> None:
+    """Fault if the server has keys and the request has none of them."""
+    if service.keys is None:
+        return
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() not in ("bearer", "deepl-auth-key"):
+        key = next((fields[name] for name in ("api_key", "apiKey", "auth_key") if fields.get(name)), "")
+    if not key and not request.url.path.startswith("/v2/"):
+        raise Fault(400, "Please contact the server operator to get an API key")
+    if not isinstance(key, str) or not service.keys.holds(key.strip()):
+        raise Fault(403, "Invalid API key")

@@ -1,0 +1,44 @@
+"""Text as people send it → the sentences that are translated, and everything between them, which stays as it is."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import sentencex
+
+LINES = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+URL = re.compile(r"(?:[a-z][a-z0-9+.-]*://|www\.)\S+|[^\s@]+@[^\s@]+\.[^\s@]+", re.IGNORECASE)
+
+
+class SplitText:
+    """A text's sentences, and what stands before, between and behind them."""
+
+    def __init__(self, sentences: Sequence[str], between: Sequence[str]):
+        self.sentences, self._between = sentences, between
+
+    def with_translations(self, translations: Iterable[str]) -> str:
+        """The text with these in the place of its sentences."""
+        pairs = zip(translations, self._between[1:], strict=True)
+        return self._between[0] + "".join(translation + after for translation, after in pairs)
+
+
+def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
+    """The sentences of a text in this language, or its lines, without the white space around them.
+
+    White space, and sentences that are nothing but an address, an emoji or signs, are no sentences to translate.
+    """
+    sentences, between, end = [], [], 0
+    for line in LINES.finditer(text):
+        start = line.start()
+        for part in [line.group()] if by_line else sentencex.segment(language, line.group()):
+            sentence = part.strip()
+            if _has_words(sentence):
+                place = start + part.index(sentence)
+                between.append(text[end:place])
+                sentences.append(sentence)
+                end = place + len(sentence)
+            start += len(part)
+    return SplitText(sentences, [*between, text[end:]])
+
+
+def _has_words(sentence: str) -> bool:
+    return any(c.isalnum() for c in URL.sub("", sentence))

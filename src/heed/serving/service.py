@@ -1,0 +1,195 @@
+"""What all interfaces share: models by language pair, limits, keys, and texts through the engines."""
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heed.decoding.translator import Translation
+from heed.errors import HeedError
+from heed.serving.engine import Engine, EngineMetrics
+from heed.serving.languages import LanguageDetector, language_name
+from heed.serving.metrics import Counter, Histogram, exposition
+from heed.serving.sentences import SplitText, split_text
+
+WARM_UP = "Hello."
+MAX_KEY_FILE_BYTES = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request may ask for."""
+
+    max_chars: int = 10_000  # of all texts of a request together
+    max_texts: int = 128
+    max_alternatives: int = 4
+    queue: int = 256  # sentences of a model that may wait
+    timeout_seconds: float = 60.0
+    grace_seconds: float = 30.0  # for what was accepted when the server is asked to end
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of a request: in JSON a character may take 12 bytes (two escapes), in a form as many."""
+        return 12 * self.max_chars + 64 * self.max_texts + 2**16
+
+
+class ApiKeys:
+    """The keys that clients must have: only their digests are known."""
+
+    def __init__(self, digests: Sequence[str]):
+        self._digests = [digest.lower() for digest in digests]
+
+    @classmethod
+    def read(cls, path: Path) -> "ApiKeys":
+        """Those of a file: the SHA-256 of a key in hexadecimal digits, one a line. HeedError names a line that is
+        none."""
+        try:
+            with path.open("rb") as file:
+                lines = file.read(MAX_KEY_FILE_BYTES).decode("ascii", errors="replace").splitlines()
+        except OSError as error:
+            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+        digests = []
+        for number, line in enumerate(lines, start=1):
+            digest = line.partition("#")[0].strip()
+            if digest and not re.fullmatch("[0-9a-fA-F]{64}", digest):
+                raise HeedError(
+                    f"{path}, line {number}: not the SHA-256 of a key; make one with: printf %s KEY | sha256sum"
+                )
+            digests += [digest] if digest else []
+        if not digests:
+            raise HeedError(f"{path}: holds no key; leave --api-keys out to serve everybody.")
+        return cls(digests)
+
+    def holds(self, key: str) -> bool:
+        """Whether this is one of the keys; takes as long for every key."""
+        digest = hashlib.sha256(key.encode("utf-8", errors="surrogatepass")).hexdigest()
+        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A text's translation, and others of it: the best in which every sentence has its second best, and so on."""
+
+    text: str
+    alternatives: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Service:
+    """The engines of a server by language pair, and what is counted."""
+
+    engines: Mapping[tuple[str, str], Engine]
+    limits: Limits = field(default_factory=Limits)
+    keys: ApiKeys | None = None
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    show_metrics: bool = True
+    ready: bool = False
+    n_characters: int = 0  # translated since the start
+
+    def __post_init__(self) -> None:
+        self.detector = LanguageDetector(src for src, _ in self.engines)
+        self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
+        self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
+
+    async def start(self) -> None:
+        """Starts the engines; ready once each has translated a sentence."""
+        for engine in self.engines.values():
+            engine.start()
+        for engine in self.engines.values():
+            async with aclosing(engine.translate([WARM_UP])) as results:
+                async for _ in results:
+                    pass
+        self.ready = True
+
+    async def close(self) -> None:
+        """Finishes what was accepted and ends the engines."""
+        self.ready = False
+        await asyncio.gather(
+            *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
+        )
+
+    def metrics_page(self) -> str:
+        """All metrics in Prometheus' text form."""
+        return exposition([self.requests, self.request_seconds, *self.metrics.all()])
+
+    def languages(self) -> dict[str, list[str]]:
+        """Each source language with the languages that it can be translated into; into itself, too."""
+        targets: dict[str, set[str]] = {src: {src} for src, _ in self.engines}
+        for src, tgt in self.engines:
+            targets[src].add(tgt)
+        return {src: sorted(targets[src]) for src in sorted(targets, key=language_name)}
+
+    def knows(self, language: str) -> bool:
+        """Whether any pair has this language."""
+        return any(language in pair for pair in self.engines)
+
+    def has(self, src: str, tgt: str) -> bool:
+        """Whether texts can be translated from one to the other; into its own language, a text stays as it is."""
+        return (src, tgt) in self.engines or (src == tgt and self.knows(src))
+
+    async def detect(self, text: str) -> list[tuple[str, float]]:
+        """The languages that the server translates from, with their probabilities, most probable first."""
+        return await asyncio.to_thread(self.detector.ranked, text)
+
+    def check_room(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Raises QueueFull or Closing before anything is done for the request."""
+        for pair in set(pairs) & set(self.engines):
+            self.engines[pair].check_room()
+
+    async def translate(
+        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, by_line: bool = False
+    ) -> list[Translated]:
+        """Each text from and into its languages. Raises what `Engine.translate` raises."""
+        self.check_room(pairs)
+        parts = await asyncio.to_thread(
+            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)]
+        )
+        found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
+        async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
+            async for text, place, translation in results:
+                found[text][place] = translation
+        self.n_characters += sum(map(len, texts))
+        return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+
+    async def sentences(
+        self,
+        parts: Sequence[SplitText],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+    ) -> AsyncGenerator[tuple[int, int, Translation]]:
+        """Yields (text, sentence, its translation) as they are finished, whichever engine they come from."""
+        places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for i, (part, pair) in enumerate(zip(parts, pairs, strict=True)):
+            for j, sentence in enumerate(part.sentences):
+                if pair not in self.engines:  # into its own language
+                    yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
+                else:
+                    places.setdefault(pair, []).append((i, j))
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
+        for pair, of_pair in places.items():  # texts in several languages are rare: one pair at a time
+            sentences = [parts[i].sentences[j] for i, j in of_pair]
+            seconds = max(0.0, deadline - asyncio.get_running_loop().time())
+            engine = self.engines[pair]
+            async with aclosing(
+                engine.translate(sentences, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
+            ) as results:
+                async for place, translation in results:
+                    yield *of_pair[place], translation
+
+
+def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
+    found = [translation for translation in sentences if translation is not None]
+    best = part.with_translations(translation.text for translation in found)
+    others: list[str] = []
+    for rank in range(1, min(n_best, max((len(t.alternatives) for t in found), default=0))):
+        # A sentence that has fewer keeps its last.
+        ranked = ((t.alternatives or (t,))[min(rank, len(t.alternatives or (t,)) - 1)].text for t in found)
+        text = part.with_translations(ranked)
+        others += [text] if text not in (best, *others) else []
+    return Translated(best, tuple(others))

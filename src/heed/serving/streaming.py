@@ -1,0 +1,136 @@
+"""Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from heed.serving.libretranslate import check_format, check_pair, detect_language
+from heed.serving.requests import (
+    Fault,
+    as_fault,
+    check_key,
+    check_size,
+    checked_text,
+    number_field,
+    parameters,
+    text_field,
+    texts_field,
+)
+from heed.serving.sentences import SplitText, split_text
+from heed.serving.service import Service
+from heed.visualization.trace import Attention, trace
+
+MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
+
+
+def routes(service: Service) -> list[Route]:
+    """The endpoints."""
+    one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
+
+    async def translate(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        texts = texts_field(fields, "q")
+        check_size(service, texts)
+        check_format(fields)
+        pairs = [await _pair(service, fields, text) for text in texts]
+        n_best = 1 + number_field(fields, "alternatives", most=service.limits.max_alternatives)
+        prefix = checked_text(fields.get("prefix") or "", "prefix")
+        check_size(service, [prefix])
+        service.check_room(pairs)
+        parts = await asyncio.to_thread(
+            lambda: [split_text(text, src) for text, (src, _) in zip(texts, pairs, strict=True)]
+        )
+        lines = _lines(service, parts, pairs, n_best=n_best, prefix=prefix)
+        # An error that comes before the first sentence still has a status of its own.
+        first = await anext(lines)
+        return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
+
+    async def attention(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        source = text_field(fields, "q")
+        pair = await _pair(service, fields, source)
+        if pair not in service.engines:
+            raise Fault(400, "source and target are the same language")
+        translation = fields.get("translation")
+        if translation is None:
+            async with aclosing(service.engines[pair].translate([source])) as results:
+                _, found = await anext(results)
+                translation = found.text
+        translation = checked_text(translation, "translation")
+        if max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
+            raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
+        async with one_at_a_time:
+            traced = await asyncio.to_thread(trace, service.engines[pair].translator, source, target=translation)
+            content = {"source": source, "translation": translation} | {
+                name: _weights(traced.view(name)) for name in ("encoder", "decoder", "cross")
+            }
+            return Response(await asyncio.to_thread(json.dumps, content), media_type="application/json")
+
+    return [
+        Route("/v1/translate", translate, methods=["POST"]),
+        Route("/v1/attention", attention, methods=["POST"]),
+    ]
+
+
+async def _pair(service: Service, fields: dict[str, Any], text: str) -> tuple[str, str]:
+    """The languages that a text is translated from and to; of a server of one pair they can be left out."""
+    only = next(iter(service.engines)) if len(service.engines) == 1 else ("auto", "")
+    source = checked_text(fields.get("source") or only[0], "source")
+    target = checked_text(fields.get("target") or only[1], "target")
+    if source == "auto":
+        source, _ = await detect_language(service, text)
+    check_pair(service, source, target)
+    return source, target
+
+
+async def _lines(
+    service: Service, parts: list[SplitText], pairs: list[tuple[str, str]], *, n_best: int, prefix: str
+) -> AsyncGenerator[str]:
+    async with aclosing(service.sentences(parts, pairs, n_best=n_best, prefix=prefix)) as results:
+        started = False
+        try:
+            async for text, sentence, found in results:
+                started = True
+                record = {
+                    "text": text,
+                    "sentence": sentence,
+                    "source": found.source,
+                    "translation": found.text,
+                    "score": found.score,
+                    "ended": found.ended,
+                }
+                if n_best > 1:
+                    record["alternatives"] = [other.text for other in found.alternatives[1:]]
+                yield json.dumps(record, ensure_ascii=False) + "\n"
+        except Exception as error:
+            if not started:
+                raise
+            yield json.dumps({"error": as_fault(error).message}) + "\n"
+            return
+    yield '{"done":true}\n'
+
+
+async def _with_first(first: str, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    async with aclosing(lines):
+        yield first
+        async for line in lines:
+            yield line
+
+
+def _weights(attention: Attention) -> dict[str, Any]:
+    """Weights as [layer][head][query][key], to four digits."""
+    return {
+        "queries": attention.queries,
+        "keys": attention.keys,
+        "weights": [
+            [[[round(float(w), 4) for w in row] for row in head] for head in layer] for layer in attention.weights
+        ],
+    }
