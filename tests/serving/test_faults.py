@@ -31,9 +31,9 @@ PARTS = {"content-type": "multipart/form-data; boundary=x"}
         ({"q": "\ud800"}, "Invalid request: q parameter holds half a surrogate pair"),
     ],
 )
-def test_a_request_that_asks_for_something_else_is_told_so(server, changes, message):
+def test_a_request_that_asks_for_something_else_is_told_so(client, changes, message):
     content = json.dumps(GOOD | changes)
-    answer = httpx.post(server.url + "/translate", content=content, headers=JSON)
+    answer = client.post("/translate", content=content, headers=JSON)
     assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
@@ -62,8 +62,8 @@ def test_a_request_that_asks_for_something_else_is_told_so(server, changes, mess
         ("POST", "/v2/nothing", JSON, b"{", 404),
     ],
 )
-def test_malformed_requests_have_their_status_in_json(server, method, path, headers, content, status):
-    answer = httpx.request(method, server.url + path, headers=headers, content=content)
+def test_malformed_requests_have_their_status_in_json(client, method, path, headers, content, status):
+    answer = client.request(method, path, headers=headers, content=content)
     assert answer.status_code == status
     if status != 200:
         assert set(answer.json()) == {"message" if path.startswith("/v2/") else "error"}
