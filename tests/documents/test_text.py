@@ -161,3 +161,12 @@ MARKS = st.sampled_from(
 def test_any_markdown_survives_a_translator_that_changes_nothing(text):
     assert translated(text, unchanged, "md") == text
     translated(text, shuffled, "md")
+
+
+@pytest.mark.parametrize(
+    "signs", ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-"]
+)
+@pytest.mark.parametrize("format", ["md", "text", "srt"])
+@pytest.mark.slow
+def test_lines_of_strangers_end(format, signs):
+    translated(signs * 30_000, shuffled, format)
