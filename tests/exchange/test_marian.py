@@ -175,7 +175,7 @@ def test_a_table_of_any_pieces_is_read_as_it_was_written(separate, tmp_path, pie
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        # Marian's reads keys and values as they are, so that its network is another.
+        # Marian's search makes keys and values of what it did not normalise, from the second token on.
         ({"norm": "pre"}, "norm = pre"),
         # Marian ignores its own option for these.
         ({"positions": "learned"}, "positions = learned, not sinusoid-t2t"),
