@@ -1,7 +1,7 @@
 """A translated sentence → the same with the source's tags, each once, moved along the alignment.
 
-As Bergamot does (Jelinek, Heafield et al., translations of HTML in Firefox), a word of the target belongs to the
-elements of the source word that it translates. Unlike there an element is never doubled: it goes to the longest run of
+As in Bergamot, the translator in Firefox, a word of the target belongs to the elements of the source word that it
+translates. Unlike there an element is never doubled: it goes to the longest run of
 its words.
 """
 
