@@ -214,9 +214,10 @@ class Truth:
         if self.arch.positions == "learned":
             positions = self.parameter(f"{side}_positions.weight")[:n]
         else:  # section 3.5
-            angles = torch.arange(n).double()[:, None] / 10000 ** (torch.arange(0, d, 2).double() / d)
+            n_steps = d - 2 if self.arch.positions == "sinusoid-t2t" else d
+            angles = torch.arange(n).double()[:, None] / 10000 ** (torch.arange(0, d, 2).double() / n_steps)
             pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (position, rate, 2)
-            positions = (pairs.transpose(1, 2) if self.arch.positions == "sinusoid-halves" else pairs).flatten(1)
+            positions = (pairs if self.arch.positions == "sinusoid" else pairs.transpose(1, 2)).flatten(1)
             positions = self.arithmetic.parameter(positions)
         words = self.arithmetic.sums(self.parameter(f"{side}_embedding.weight")[ids] * math.sqrt(d))
         if side == "tgt" and self.arch.decoder_start == "zero":
@@ -295,7 +296,7 @@ class Case(NamedTuple):
     d_v: int
     d_model: int
     share: Literal["all", "tgt", "none"] = "all"
-    positions: Literal["sinusoid", "sinusoid-halves", "learned"] = "sinusoid"
+    positions: Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t", "learned"] = "sinusoid"
     radius: int | None = None
     n_layers: int = 2
     n_encoder_layers: int | None = None
@@ -365,7 +366,7 @@ CASES = [
     Case(2, 32, 32, 64, share="tgt", n_more_src_ids=23, seed=8),
     Case(3, 5, 7, 32, share="none", n_more_src_ids=-40, beam=1, n_best=1, seed=3),
     Case(2, 32, 32, 64, positions="sinusoid-halves", seed=3),
-    Case(4, 8, 8, 32, decoder_start="zero", threads=3, n_sentences=3, seed=7),
+    Case(4, 8, 8, 32, positions="sinusoid-t2t", decoder_start="zero", threads=3, n_sentences=3, seed=7),
     Case(2, 64, 64, 128, norm="pre", threads=3, n_sentences=5, seed=21),
     Case(3, 8, 8, 40, share="tgt", norm="pre", beam=1, n_best=1, seed=14),
     Case(2, 32, 32, 64, share="tgt", n_more_src_ids=23, seed=17, **OTHERS | {"activation": "gelu"}),

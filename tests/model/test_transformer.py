@@ -199,6 +199,20 @@ def test_position_table_equals_the_formula_worked_out_number_by_number():
             assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
+def test_other_programs_positions_equal_their_formulas():
+    """Hugging Face's Marian (all sines first), and tensor2tensor's get_timing_signal_1d, which Marian follows."""
+    halves, t2t = sinusoid(300, 6, "sinusoid-halves"), sinusoid(300, 6, "sinusoid-t2t")
+    log_increment = math.log(10_000) / (6 / 2 - 1)
+    for pos in (0, 1, 7, 299):
+        for i in range(3):
+            angle = pos / 10000 ** (2 * i / 6)
+            assert halves[pos, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert halves[pos, 3 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+            angle = pos * math.exp(-i * log_increment)
+            assert t2t[pos, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert t2t[pos, 3 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
 def test_a_shifted_position_is_a_linear_function_of_the_position():
     # Section 3.5: PE(pos + k) = R(k) · PE(pos), one rotation a pair of columns.
     table, k = sinusoid(50, 8).double(), 5
