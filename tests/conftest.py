@@ -75,12 +75,15 @@ def data_folder() -> Path:
 
 # What uses them runs whole commands or trains: `make check` leaves such tests to `make test`.
 SLOW_FIXTURES = {"heed", "parser_run"}
+LONG_FOLDERS = ("end_to_end", "cpu", "paper", "exchange", "serving", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "end_to_end" in item.path.parts or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+    # Files that take minutes come first, so that no worker is left alone with one at the end.
+    items.sort(key=lambda item: LONG_FOLDERS.index(next((f for f in LONG_FOLDERS if f in item.path.parts), "")))
 
 
 Heed = Callable[..., subprocess.CompletedProcess]

@@ -28,7 +28,7 @@ needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
     n_sentences=st.integers(1, 9),
     beam_size=st.integers(1, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
     precision, sources, order, n_sentences, beam_size
 ):
