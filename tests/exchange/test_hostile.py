@@ -354,7 +354,7 @@ BOMB = "a: &a [1]\n" + "".join(
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "- a", "models", "[" * 100_000, "{a: " * 30_000, "a: " * 40_000, BOMB + "word-penalty: *i\n", 
-     "a: &a [*a]", "a: !!python/object/apply:os.mknod [/tmp/x]", 'a: !!int ""', "a: !!bool x", "a: !!timestamp x", 
+     "a: &a [*a]", "a: !!python/object/apply:os.mknod [x]", 'a: !!int ""', "a: !!bool x", "a: !!timestamp x", 
      "a: !!binary =", "? [a]\n: b", "a: [", "\xff", "\0", "a: " + "1" * 5000, "a: 0x" + "f" * 100_000, 
      "%YAML 9.9\n---\na: b", "x" * 2**18],
     ids=lambda content: repr(content[:12]),

@@ -1,8 +1,8 @@
 """Several searches at a time, each by a thread of its own.
 
-Threads that share a search wait for each other at every step: two searches of a small model by a thread each take half
-of the time of one search by two threads (docs/explain/performance.md).
-A few sentences are still searched by all threads together, which is sooner done.
+Threads that share a search wait for each other at every step: two searches of a small model, one per thread, take a
+quarter less time than one search by two threads (docs/explain/performance.md). With few sentences, all threads work on
+one search, which finishes them sooner.
 """
 
 import queue
@@ -21,7 +21,7 @@ from heed.text.tokenizer import SpecialIds
 
 Result = tuple[int, list[Hypothesis]]
 Run = Callable[..., Iterator[Result | None]]  # `search` of the sources that it is given
-MANY = 2 * MAX_SENTENCES  # sources at hand from which on they are divided
+MANY = 2 * MAX_SENTENCES  # available sources that are worth dividing
 MAX_SEARCHES = 8  # more would wait for Python's lock
 
 
@@ -36,12 +36,11 @@ def parallel_search(
     sampling: SamplingSettings | None = None,
     wait: Callable[[], object] = lambda: None,
 ) -> Iterator[Result | None]:
-    """As `beam.search`, by several searches at a time, of `n_sentences` each, while many sources are at hand.
+    """As `beam.search`, with several searches of `n_sentences` each while many sources are available.
 
-    Which search a source comes to depends on the threads' timing: use it where a result does not depend on what is
-    searched at the same time.
+    The timing of the threads decides which search takes a source, so use it only where results do not depend on the
+    batch.
     """
-
     options: dict[str, Any] = {"n_best": n_best, "n_sentences": n_sentences, "sampling": sampling}
     run: Run = partial(search, models, special=special, settings=settings, **options)
     backend = backend_for(models[0])
@@ -58,7 +57,7 @@ def parallel_search(
 
 
 class _Ahead:
-    """The stream of sources, read ahead as far as they are at hand."""
+    """The stream of sources, with those that have already arrived read ahead."""
 
     def __init__(self, sources: Iterable[Source | None]):
         self._stream, self._read = iter(sources), deque[Source]()
@@ -69,7 +68,7 @@ class _Ahead:
         return self._ended and not self._read
 
     def many(self) -> bool:
-        """Whether MANY sources are at hand, or have been read."""
+        """Whether MANY sources have arrived."""
         while len(self._read) < MANY and not self._ended:
             try:
                 source = next(self._stream)
@@ -82,11 +81,11 @@ class _Ahead:
         return len(self._read) >= MANY
 
     def pop(self) -> Source | None:
-        """The next source; None if it is not at hand."""
+        """The next source; None if it has not arrived."""
         return self._read.popleft() if self._read else None
 
     def while_few(self) -> Iterator[Source | None]:
-        """The stream, until many sources are at hand."""
+        """The stream, until many sources have arrived."""
         while not self.many() and not self.exhausted:
             yield self.pop()
 
@@ -125,7 +124,7 @@ class _Shared:
 
 
 def _side_by_side(run: Run, ahead: _Ahead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
-    """Searches what is ahead until no more is at hand. An exception in any search ends all and is raised here."""
+    """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
     n_searches = min(n_threads, MAX_SEARCHES)
     shared, results = _Shared(), queue.SimpleQueue[Result | BaseException | None]()
     stopped = threading.Event()

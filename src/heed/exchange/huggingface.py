@@ -4,7 +4,6 @@ Its network is the paper's but for the order of the positions' channels, all sin
 anew when it loads. A model with interleaved positions is therefore written with its channels in that order.
 """
 
-import json
 import pickle
 import warnings
 import zipfile
@@ -24,7 +23,7 @@ from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
 from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_card, model_of, read_weights, write_weights
-from heed.runtime.files import read_bounded, write_json
+from heed.runtime.files import json_object, write_json
 from heed.text.tokenizer import SpecialIds
 
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings
@@ -196,13 +195,7 @@ def load(path: Path) -> ModelFolder:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise HeedError(f"{path}: missing; expected a folder of Hugging Face's, with its config.json.")
-    try:
-        content = json.loads(read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise HeedError(f"{path}: damaged ({error}).") from None
-    if not isinstance(content, dict):
-        raise HeedError(f"{path}: damaged (no JSON object).")
-    return content
+    return json_object(path, MAX_CONFIG_BYTES)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -119,7 +119,7 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
             # A value of a few lines that refer to each other could be longer than the memory.
             if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
                 raise ValueError("aliases or deeply nested values, which Marian never writes")
-        found = yaml.load(text, Loader=yaml.SafeLoader)
+        found = yaml.safe_load(text)
     except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
         raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
     if not isinstance(found, dict):

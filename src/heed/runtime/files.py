@@ -260,8 +260,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file that Heed wrote. HeedError if it is missing or damaged."""
     if not os.path.lexists(path):
         raise HeedError(f"{path}: missing; {RESTORE}")
+    return json_object(path, MAX_JSON_BYTES)
+
+
+def json_object(path: Path, limit: int) -> dict[str, Any]:
+    """The object in a JSON file of at most `limit` bytes, whoever wrote it. HeedError if it is damaged."""
     try:
-        found = json.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
+        found = json.loads(read_bounded(path, limit).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
     if not isinstance(found, dict):

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 
-import sentencex
+from heed.documents.sentences import needs_translation, splitter
 
 LINES = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-URL = re.compile(r"(?:[a-z][a-z0-9+.-]*://|www\.)\S+|[^\s@]+@[^\s@]+\.[^\s@]+", re.IGNORECASE)
 
 
 class SplitText:
@@ -26,19 +25,15 @@ def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
 
     White space, and sentences that are nothing but an address, an emoji or signs, are no sentences to translate.
     """
+    split = splitter(language)
     sentences, between, end = [], [], 0
     for line in LINES.finditer(text):
-        start = line.start()
-        for part in [line.group()] if by_line else sentencex.segment(language, line.group()):
-            sentence = part.strip()
-            if _has_words(sentence):
-                place = start + part.index(sentence)
-                between.append(text[end:place])
+        content = line.group()
+        for first, last in [(0, len(content))] if by_line else split(content):
+            part = content[first:last]
+            sentence, start = part.strip(), line.start() + last - len(part.lstrip())
+            if needs_translation(sentence):
+                between.append(text[end:start])
                 sentences.append(sentence)
-                end = place + len(sentence)
-            start += len(part)
+                end = start + len(sentence)
     return SplitText(sentences, [*between, text[end:]])
-
-
-def _has_words(sentence: str) -> bool:
-    return any(c.isalnum() for c in URL.sub("", sentence))
