@@ -59,8 +59,11 @@ def kept_bytes():
 """
 
 
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+
+
 def output_of(code: str, *arguments: object, **environment: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    variables = {name: value for name, value in os.environ.items() if name not in WAITING}
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=variables | environment,
@@ -102,11 +105,12 @@ def test_loading_a_model_leaves_the_allocator_as_it_was_and_tune_process_does_no
 def test_tune_process_sets_how_threads_wait_unless_the_environment_says_so():
     code = (
         "import os, sys\nfrom heed import tune_process\ntune_process()\nassert 'torch' not in sys.modules\n"
-        "print(os.environ.get('GOMP_SPINCOUNT'))"
+        "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
     )
-    assert output_of(code) == "1000"
-    assert output_of(code, GOMP_SPINCOUNT="7") == "7"
-    assert output_of(code, OMP_WAIT_POLICY="passive") == "None"
+    policy = "active" if sys.platform.startswith("linux") else "None"
+    assert output_of(code) == f"1000 {policy}"
+    assert output_of(code, GOMP_SPINCOUNT="7") == f"7 {policy}"
+    assert output_of(code, OMP_WAIT_POLICY="passive") == "None passive"
 
 
 @pytest.mark.parametrize("command", ["heed.cli.main()", "runpy.run_module('heed', run_name='__main__')"])

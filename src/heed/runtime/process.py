@@ -17,14 +17,20 @@ from typing import Any
 def tune_process() -> None:
     """Sets this process up for speed as Heed's commands do. Call it once, before torch is imported.
 
-    - Threads that wait for each other give their core up sooner (`GOMP_SPINCOUNT`), unless the environment already says
-      how they wait. After torch is loaded this has no effect.
+    - Threads that wait for each other give their core up sooner (`GOMP_SPINCOUNT`), and equally soon in every thread
+      that searches (`OMP_WAIT_POLICY`), unless the environment already says how they wait. After torch is loaded this
+      has no effect.
     - Freed memory is kept for the next tensor (`keep_freed_memory`).
     """
     # A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. If other
     # programs want the same cores, this takes time from the very threads it waits for: docs/explain/performance.md.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        if sys.platform.startswith("linux"):
+            # Else GCC's threads hardly spin once two threads have teams of their own, such as one that has loaded a
+            # model and one that searches, idle or not. LLVM's would spin forever: its default is kept for them.
+            os.environ.setdefault("KMP_BLOCKTIME", "200")
+            os.environ["OMP_WAIT_POLICY"] = "active"
     keep_freed_memory()
 
 

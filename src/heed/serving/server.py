@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heed.errors import HeedError
 from heed.serving.app import make_app
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-class _Connection(H11Protocol):
+class _Connection(HttpToolsProtocol):
     """A connection that is closed if it never sends a whole head of a request."""
 
     def connection_made(self, transport: Any) -> None:

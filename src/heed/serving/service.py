@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
-from heed.serving.engine import Engine, EngineMetrics
+from heed.serving.engine import Engine, EngineMetrics, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Counter, Histogram, exposition
 from heed.serving.sentences import SplitText, split_text
@@ -145,8 +145,9 @@ class Service:
     ) -> list[Translated]:
         """Each text from and into its languages. Raises what `Engine.translate` raises."""
         self.check_room(pairs)
-        parts = await asyncio.to_thread(
-            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)]
+        parts = await beside_the_loop(
+            sum(map(len, texts)),
+            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
         )
         found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
         async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
