@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.data.lines import read_lines
+from heed.decoding.loading import recipe_settings
 from heed.decoding.translator import Translator
 from heed.exchange import ctranslate2 as ctranslate2_format
 from heed.exchange.tokenizers import piece_names
@@ -93,14 +94,19 @@ def serve_ctranslate2(model: Path, precision: str, workers: str) -> None:
             inter_threads=n_workers,
             intra_threads=n_threads,
         )
-    tokenizer = folder.tokenizer
+    tokenizer, settings = folder.tokenizer, recipe_settings(folder, {}, where=str(model))
     src_names, tgt_names = (piece_names(tokenizer, src=src) for src in (True, False))
     id_of = {name: i for i, name in enumerate(tgt_names)}
     eos = [] if isinstance(tokenizer, SentencePieceTokenizer) else [tokenizer.special.eos]
 
     def translation(text: str) -> str:
-        ids = [*tokenizer.encode(text), *eos]
-        found = translator.translate_batch([[src_names[i] for i in ids]], beam_size=4, length_penalty=1.0)
+        ids = tokenizer.encode(text)
+        found = translator.translate_batch(
+            [[src_names[i] for i in [*ids, *eos]]],
+            beam_size=settings.beam_size,
+            length_penalty=1.0,
+            max_decoding_length=len(ids) + settings.max_extra_tokens,
+        )
         return tokenizer.decode([id_of[name] for name in found[0].hypotheses[0]])
 
     async def translate(request: Request) -> JSONResponse:

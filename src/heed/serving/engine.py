@@ -23,6 +23,7 @@ from heed.serving.metrics import Counter, Gauge, Histogram, Metric
 QUEUE_TOKENS = 64  # that a sentence of the queue may have on average
 # Sentences of a kind that are searched before another kind, which waits, has its turn.
 TURN = MAX_SENTENCES
+PATIENCE = 3  # steps that a sentence waits for others if they fill less than a quarter of the search together
 SHORT = 2000  # characters that are split and encoded in a millisecond
 
 
@@ -138,7 +139,7 @@ class Engine:
         self._suspects: deque[_Piece] = deque()  # were searched when a search failed, and are searched alone
         self._next_number = 0
         self._closing = False
-        self._busy_seconds, self._n_done = 0.0, 0
+        self._busy_seconds, self._busy_since, self._n_done = 0.0, 0.0, 0
         self._thread = threading.Thread(target=self._run, name="heed-search", daemon=True)
 
     def start(self) -> None:
@@ -273,12 +274,11 @@ class Engine:
 
     def _run(self) -> None:
         while (kind := self._next_kind()) is not None:
-            started = time.monotonic()
+            self._busy_since = time.monotonic()
             try:
                 self._search(kind, self._sources(kind))
             except BaseException as error:  # whatever it is, the others' requests go on
                 self._examine(kind, error)
-            self._busy_seconds += time.monotonic() - started
             while self._suspects:
                 self._search_alone(self._suspects.popleft())
 
@@ -300,26 +300,40 @@ class Engine:
         for result in search(
             *(translator.models, sources, translator.tokenizer.special, translator.settings),
             n_best=n_best,
+            wait=self._wait_for_sentences,
             cancelled=self._is_cancelled,
         ):
             if result is not None:
                 self._take_result(*result)
 
     def _sources(self, kind: int) -> Iterator[Source | None]:
-        """The sentences of a kind, one of each request in turn; ends when none is left, or when others' turn is due."""
-        n_given = 0
+        """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
+
+        Few sentences wait for others that enter the search with them, but not for long: alone, each costs a pass through
+        the encoder. A search that has nothing to do waits as well, since beginning another costs a tenth of a sentence.
+        """
+        n_given, n_steps, giving = 0, 0, False
         while True:
             with self._changed:
                 others_wait = any(queue for other, queue in self._queues.items() if other != kind)
                 turn_is_over = others_wait and n_given >= TURN
-                piece = None if turn_is_over else self._next_piece(kind)
+                n_waiting = sum(len(request.waiting) for request in self._queues.get(kind, ()))
+                giving = giving or 4 * n_waiting >= len(self._searching) or n_steps == PATIENCE
+                piece = self._next_piece(kind) if giving and not turn_is_over else None
             if piece is not None:
                 n_given += 1
                 yield self._source(piece)
-            elif self._searching and not turn_is_over:
-                yield None
-            else:
+            elif turn_is_over or (not self._searching and (others_wait or self._closing)):
                 return
+            else:
+                n_steps = n_steps + 1 if n_waiting and not giving else 0
+                giving = False
+                yield None
+
+    def _wait_for_sentences(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or any(self._queues.values()))
+        self._busy_since = time.monotonic()
 
     def _next_piece(self, kind: int) -> _Piece | None:
         queue = self._queues.get(kind)
@@ -350,6 +364,9 @@ class Engine:
         results[piece.place] = hypotheses
         self.metrics.tokens.add(len(piece.ids), "source")
         self.metrics.tokens.add(len(hypotheses[0].ids), "target")
+        now = time.monotonic()
+        self._busy_seconds += now - self._busy_since
+        self._busy_since = now
         self._n_done += 1
         found = [result for result in results if result is not None]
         if len(found) == len(results):

@@ -87,7 +87,7 @@ def stack_norms(model: Transformer, side: Side) -> StackNorms:
     as with post-norm.
     """
     stack, last = (model.encoder, model.encoder_norm) if side == "src" else (model.decoder, model.decoder_norm)
-    norms: list[nn.LayerNorm] = [module for module in stack.modules() if isinstance(module, AddNorm)]
+    norms: list[nn.LayerNorm] = [part for layer in stack for part in layer.children() if isinstance(part, AddNorm)]
     return StackNorms(norms[0], [*norms[1:], last]) if isinstance(last, nn.LayerNorm) else StackNorms(None, norms)
 
 
