@@ -309,8 +309,8 @@ class Engine:
     def _sources(self, kind: int) -> Iterator[Source | None]:
         """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
 
-        Few sentences wait for others that enter the search with them, but not for long: alone, each costs a pass through
-        the encoder. A search that has nothing to do waits as well, since beginning another costs a tenth of a sentence.
+        A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
+        encoder. A search with nothing to do waits too, since a new one costs a tenth of a lone sentence's time.
         """
         n_given, n_steps, giving = 0, 0, False
         while True:
