@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
+from tests.commands import TIMEOUT_SECONDS, CommandServer
 
 torch.set_num_threads(1)
 SPECIAL = SpecialIds()
@@ -90,22 +91,27 @@ Heed = Callable[..., subprocess.CompletedProcess]
 
 
 @pytest.fixture(scope="session")
-def heed() -> Heed:
+def heed() -> Iterator[Heed]:
     """Runs the real command line in a process of its own; input and output are bytes or text."""
+    server = CommandServer()
 
     def run(
         *args: object, stdin: str | bytes = b"", cwd: Path | None = None, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        command: Sequence[str] = [sys.executable, "-m", "heed", *map(str, args)]
-        done = subprocess.run(
-            command, input=data, capture_output=True, cwd=cwd, env=os.environ | (env or {}), timeout=600
-        )
+        words, environment = list(map(str, args)), os.environ | (env or {})
+        if server.serves(environment):
+            done = server.run(words, data, cwd=cwd, environment=environment)
+        else:
+            command = [sys.executable, "-m", "heed", *words]
+            options = {"cwd": cwd, "env": environment, "timeout": TIMEOUT_SECONDS}
+            done = subprocess.run(command, input=data, capture_output=True, **options)
         return subprocess.CompletedProcess(
-            command, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+            done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         )
 
-    return run
+    yield run
+    server.close()
 
 
 def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tgt_mask: torch.Tensor) -> Batch:

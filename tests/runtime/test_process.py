@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.end_to_end.test_command_line import write_corpus
 
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -144,3 +145,33 @@ def test_torch_that_is_imported_quickly_computes_and_has_what_was_postponed():
         "print((torch.ones(2, 3, device='meta') @ torch.ones(3, 4, device='meta')).shape)"
     )
     assert output_of(code) == "torch.Size([2, 4])"
+
+
+def test_an_optimizer_loads_no_compiler_and_keeps_what_its_methods_do():
+    """Training takes the same steps, is saved and read, and the compiler can still be had."""
+    code = (
+        "import sys, torch\n"
+        "from heed.runtime.process import import_torch_for_training\n"
+        "if sys.argv[1] == 'fast': import_torch_for_training()\n"
+        "def adam():\n"
+        "    return torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=0.1, fused=True)\n"
+        "first, second = adam(), adam()\n"
+        "first.param_groups[0]['params'][0].sum().backward()\n"
+        "first.zero_grad()\n"
+        "second.load_state_dict(first.state_dict())\n"
+        "print(second.state_dict(), first.param_groups[0]['params'][0].grad, 'torch._dynamo' in sys.modules)\n"
+        "print(torch.compile(lambda x: 2 * x, backend='eager')(torch.ones(2)))"
+    )
+    slow, fast = output_of(code, "slow"), output_of(code, "fast")
+    assert "None True" in slow
+    assert fast == slow.replace("None True", "None False")
+
+
+def test_the_command_that_trains_never_loads_the_compiler(tmp_path):
+    write_corpus(tmp_path)
+    code = (
+        "import sys, heed.cli\nsys.argv[1:] = ['train', 'small.toml', '--set', 'training.max_steps=2']\n"
+        "try:\n    heed.cli.main()\nexcept SystemExit as end:\n    print(end.code, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr

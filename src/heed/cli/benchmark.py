@@ -7,6 +7,7 @@ import typer
 
 from heed.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
 from heed.errors import HeedError
+from heed.runtime.process import import_torch_for_training
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -32,6 +33,7 @@ def bench_train(
     """Measure training: tokens a second, and the share of what this machine's matrix products reach."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
+    import_torch_for_training()
     from heed.benchmark.training import join_training_speed, preset_shape, training_speed
     from heed.runtime.device import choose_machine, n_threads
     from heed.training.distributed import join_workers, may_spawn, spawn_workers

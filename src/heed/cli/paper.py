@@ -7,6 +7,7 @@ import typer
 
 from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
+from heed.runtime.process import import_torch_for_training
 
 paper_app = typer.Typer(
     help="The paper's tables and figures: published and measured on this machine.",
@@ -70,6 +71,8 @@ def paper_table3(
     as_json: JSON = False,
 ) -> None:
     """Variations of the base model: published, and trained at a laptop's size."""
+    if run:
+        import_torch_for_training()
     from heed.paper import table3
     from heed.recipe import read_recipe
 

@@ -8,6 +8,7 @@ import typer
 
 from heed.cli.data import show_download
 from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.runtime.process import import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.recipe import Recipe
@@ -19,6 +20,7 @@ def demo(
     as_json: JSON = False,
 ) -> None:
     """Train a small Transformer on generated number words in a few minutes; count the unseen ones it gets right."""
+    import_torch_for_training()
     from heed.run.demo import demo as train_and_test
 
     result = train_and_test(run, report=say)
@@ -54,6 +56,7 @@ def train(
     as_json: JSON = False,
 ) -> None:
     """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume."""
+    import_torch_for_training()
     from heed.recipe import is_run_folder, read_recipe
     from heed.run.train import train_recipe
 

@@ -90,3 +90,16 @@ def import_torch() -> None:
     gc.enable()
     gc.freeze()  # modules stay: no later collection needs to look at them
     release_library_pages()
+
+
+def import_torch_for_training() -> None:
+    """Imports torch without its compiler: for commands that train, where making an optimizer would import it.
+
+    Four methods of torch's optimizers, once called, import all of `torch._dynamo` (a second and a half) in order to be
+    left out when something that calls them is compiled, which no optimizer of Heed's is.
+    """
+    optimizer = importlib.import_module("torch").optim.Optimizer
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        method = getattr(getattr(optimizer, name, None), "__wrapped__", None)
+        if method is not None and not hasattr(method, "__dynamo_disable"):
+            setattr(method, "__dynamo_disable", method)  # where torch keeps what it calls instead

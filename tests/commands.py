@@ -1,0 +1,164 @@
+"""The command line in processes that need not load PyTorch: forks of one process that has loaded it.
+
+Loading its libraries takes a second and a half of a core, several times what most commands then compute, and the suite
+runs hundreds of commands. A fork runs all of Heed's own code, from the first line of `python -m heed`, with its own
+streams, folder, environment and exit status. It does not show what only a new process does: how libraries are loaded,
+that strings hash otherwise in every process, and that the interpreter can be taken down. The tests that start a process
+themselves, to stop, kill or install it, show that.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+TIMEOUT_SECONDS = 600
+LIBRARIES = ("typer", "pydantic", "tomli_w", "numpy", "torch", "safetensors.torch", "tokenizers", "sacrebleu")
+OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
+# Variables that are read whenever they are needed. Any other may have been read when a library was loaded.
+READ_LATE = ("HEED_", "XDG_CACHE_HOME", "PATH", "CXX", "PYTEST_CURRENT_TEST")
+
+
+class CommandServer:
+    """Runs `python -m heed` in forks of a process that has loaded the libraries."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, __file__, str(theirs.fileno())]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], start_new_session=True, env=os.environ, **pipes
+            )
+        self._environment = _read_early(os.environ)
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether a new process would load the same libraries in the same way."""
+        return _read_early(environment) == self._environment
+
+    def run(
+        self, arguments: Sequence[str], data: bytes, *, cwd: Path | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Runs a command to its end."""
+        request = {"arguments": arguments, "cwd": str(cwd or os.getcwd()), "environment": dict(environment)}
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (status, to_status) = (
+            os.pipe() for _ in range(4)
+        )
+        given = [stdin, stdout, stderr, to_status]
+        socket.send_fds(self._requests, [json.dumps(request).encode()], given)
+        for descriptor in given:
+            os.close(descriptor)
+        outputs = [b"", b"", b""]  # the last: the exit status
+
+        def read(place: int, descriptor: int) -> None:
+            with os.fdopen(descriptor, "rb") as stream:
+                outputs[place] = stream.read()
+
+        def write() -> None:
+            with suppress(BrokenPipeError), os.fdopen(to_stdin, "wb") as stream:
+                stream.write(data)
+
+        threads = [threading.Thread(target=write, daemon=True)]
+        for place, descriptor in enumerate((from_stdout, from_stderr, status)):
+            threads.append(threading.Thread(target=read, args=(place, descriptor), daemon=True))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT_SECONDS)
+            if thread.is_alive():
+                raise subprocess.TimeoutExpired(list(arguments), TIMEOUT_SECONDS)
+        if not outputs[2]:
+            self._process.kill()
+            raise RuntimeError(self._process.communicate()[1].decode())
+        return subprocess.CompletedProcess(list(arguments), int(outputs[2]), outputs[0], outputs[1])
+
+    def close(self) -> None:
+        """Ends the server and what hangs."""
+        self._requests.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+
+
+def _serve(requests: socket.socket) -> list[str] | None:
+    """Loads the libraries, then forks a process per request. Returns the command's arguments in the process to run it.
+
+    None where there are no more requests.
+    """
+    for name in LIBRARIES:
+        import_module(name)
+    for name in OPTIONAL_LIBRARIES:
+        with suppress(ImportError):
+            import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy their pages
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, 2**20, 4)
+        if not message:
+            return None
+        assert threading.active_count() == 1  # a fork would lack the other threads
+        if os.fork() == 0:
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with suppress(ChildProcessError):  # those that have waited for a command
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    requests.close()
+    *streams, status = descriptors
+    if child := os.fork():
+        for descriptor in (0, 1, 2, *streams):
+            os.close(descriptor)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(status, str(ended).encode())
+        os._exit(0)
+    os.close(status)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    request = json.loads(message)
+    tempfile.tempdir = None  # found anew
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    sys.path[0] = os.getcwd()  # as python -m
+    return request["arguments"]
+
+
+def _run_heed(arguments: list[str]) -> NoReturn:
+    """Runs `python -m heed` to its end, without taking down what the process shares with the others."""
+    sys.argv[1:] = arguments
+    status = 0
+    try:
+        runpy.run_module("heed", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        status = end.code
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)  # the interpreter would write to every object of every library, and so copy all their pages
+
+
+if __name__ == "__main__":
+    found = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if found is not None:
+        _run_heed(found)
