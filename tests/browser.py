@@ -61,14 +61,13 @@ class Tab:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait_for(self, script: str) -> Any:
-        """Its value, once it is true."""
+    def wait_for(self, script: str) -> None:
+        """Waits until an expression is true."""
         deadline = time.monotonic() + SECONDS
-        while not (value := self.value(script)):
+        while not self.value(f"Boolean({script})"):
             shown = self.value("document.body.innerText") if time.monotonic() > deadline else None
-            assert shown is None, f"{script} never came; the page shows:\n{shown}"
+            assert shown is None, f"{script} never came; the page shows:\n{shown}\n{self.errors()}"
             time.sleep(0.03)
-        return value
 
     def open(self, address: str) -> None:
         """Another page."""
@@ -89,8 +88,8 @@ class Tab:
 
     def point_at(self, element: str) -> tuple[float, float]:
         """Moves the mouse over an element, an expression of JavaScript. Returns the place."""
-        place = f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const r = e.getClientRects()[0]; "
-        x, y = self.value(place + f"return [r.x + r.width / 2, r.y + r.height / 2]; }})({element})")
+        middle = "const r = e.getClientRects()[0]; return [r.x + r.width / 2, r.y + r.height / 2];"
+        x, y = self.value(f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); {middle} }})({element})")
         self.do("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         return x, y
 
@@ -102,9 +101,7 @@ class Tab:
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """The window's size."""
-        self.do(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def picture(self) -> bytes:
         """The page as it looks, a PNG."""
@@ -155,7 +152,6 @@ def open_browser(profile: Path) -> Iterator[Tab]:
         yield tab
     finally:
         with suppress(Exception):
-            tab._session = ""
             tab.do("Browser.close")
         try:
             process.wait(timeout=10)
