@@ -105,7 +105,7 @@ class Tab:
 
     def picture(self) -> bytes:
         """The page as it looks, a PNG."""
-        return base64.b64decode(self.do("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+        return base64.b64decode(self.do("Page.captureScreenshot")["data"])
 
     def errors(self) -> list[str]:
         """What the page's console has of errors, but for addresses that could not be fetched."""

@@ -12,7 +12,7 @@ function attentionDrawing(root, colours, changed = () => {}) {
     decoder: "decoder: target to target",
     cross: "cross: target to source",
   };
-  const ROW = 24, LEFT = 0.36, RIGHT = 0.64;
+  const ROW = 24;
   const element = (name, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(name), properties);
     made.append(...children);
@@ -91,6 +91,7 @@ function attentionDrawing(root, colours, changed = () => {}) {
     if (!view) return;
     const nQueries = view.queries.length, nKeys = view.keys.length;
     const width = picture.clientWidth, height = picture.clientHeight, sharp = window.devicePixelRatio || 1;
+    const left = parseFloat(getComputedStyle(picture).getPropertyValue("--side")) / 100 * width, right = width - left;
     canvas.width = width * sharp;
     canvas.height = height * sharp;
     canvas.style.width = width + "px";
@@ -110,8 +111,8 @@ function attentionDrawing(root, colours, changed = () => {}) {
           if (weight < 3) continue;
           pen.globalAlpha = weight / 255;
           pen.beginPath();
-          pen.moveTo(width * LEFT, (i + 0.46) * ROW);
-          pen.lineTo(width * RIGHT, (j + 0.46) * ROW);
+          pen.moveTo(left, (i + 0.46) * ROW);
+          pen.lineTo(right, (j + 0.46) * ROW);
           pen.stroke();
           drawn++;
         }
