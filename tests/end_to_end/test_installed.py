@@ -170,7 +170,8 @@ def test_presets_recipes_and_sources_of_the_kernels_are_in_the_wheel(environment
         copied = package / folder.relative_to(PROJECT / "src" / "heed")
         expected = {file.name for file in folder.iterdir() if file.suffix in (".h", ".cpp")}
         assert {file.name for file in copied.iterdir()} == expected and expected
-    assert (package / "py.typed").is_file() and (package / "visualization" / "page.html").is_file()
+    parts = ("py.typed", "serving/page.html", "visualization/page.html", "visualization/drawing.css")
+    assert all((package / part).is_file() for part in (*parts, "visualization/drawing.js"))
 
 
 def test_a_recipe_found_by_name_trains_a_parser(environment, place):

@@ -52,8 +52,8 @@ def translator(model_folder) -> Translator:
 class RunningServer:
     """`heed serve` in a process of its own."""
 
-    def __init__(self, *args: object):
-        command = [sys.executable, "-m", "heed", "serve", *map(str, args), "--port", "0", "--precision", "fp32"]
+    def __init__(self, *args: object, port: int = 0):
+        command = [sys.executable, "-m", "heed", "serve", *map(str, args), "--port", str(port), "--precision", "fp32"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
         self.lines: list[str] = []
         for line in self.process.stderr:

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 import subprocess
 import xml.etree.ElementTree
 from html.parser import HTMLParser
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.browser import CHROMIUM, needs_chromium
 
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
@@ -33,11 +33,6 @@ HOSTILE = (
     "\u2028 \u2029 \x00 \x01 \x1b[2J",
     "'\"&lt;]]>",
 )
-CHROMIUM = (
-    "chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
-needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
 
 
 def dom(address: str, profile: Path) -> str:

@@ -36,6 +36,7 @@ def serve(
         list[str] | None,
         typer.Option(metavar="SRC-TGT=MODEL", help="A model folder and the codes of its languages; repeatable."),
     ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the page at /.")] = False,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
 ) -> None:
     """Serve translations over HTTP, to clients of LibreTranslate and DeepL and as a stream.
@@ -65,7 +66,7 @@ def serve(
         translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
         _check_translates(translator, folder)
         engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
-    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics)
+    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page)
     names = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
     listener.listen()
     say(f"Serving {names} at {address_of(listener)}.")

@@ -31,7 +31,10 @@ PIECE_TOKENS = 512
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised."""
+    """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised.
+
+    n_pieces: into how many pieces the source was cut because it has too many tokens to be searched together.
+    """
 
     source: str
     text: str
@@ -39,6 +42,7 @@ class Translation:
     log_prob: float
     ended: bool
     alternatives: tuple["Translation", ...] = ()
+    n_pieces: int = 1
 
 
 class Translator(PickledByValue):
@@ -275,7 +279,9 @@ class Translator(PickledByValue):
         else:
             texts = [self._text(source, [hypotheses[0] for hypotheses in pieces])]
         best = texts[0]
-        return Translation(source, best.text, best.score, best.log_prob, best.ended, tuple(texts))
+        return Translation(
+            source, best.text, best.score, best.log_prob, best.ended, tuple(texts), n_pieces=max(1, len(pieces))
+        )
 
     def _text(self, source: str, hypotheses: list[Hypothesis]) -> Translation:
         # A line stays a line, whatever the model writes.

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.serving import deepl, libretranslate, streaming
+from heed.serving import deepl, libretranslate, page, streaming
 from heed.serving.requests import Fault, as_fault, error_response
 from heed.serving.service import Service
 
@@ -33,6 +33,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
         *libretranslate.routes(service),
         *deepl.routes(service),
         *streaming.routes(service),
+        *page.routes(service),
         *_operation(service),
     ]
     paths = {route.path for route in endpoints}
@@ -160,7 +161,9 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", []), *HEADER_PAIRS]}
+            headers = list(message.get("headers", []))
+            own = {name for name, _ in headers}  # the page has a content policy of its own
+            message = {**message, "headers": headers + [pair for pair in HEADER_PAIRS if pair[0] not in own]}
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
         await self._send(message)

@@ -87,6 +87,7 @@ class Service:
     keys: ApiKeys | None = None
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     show_metrics: bool = True
+    show_page: bool = True
     ready: bool = False
     n_characters: int = 0  # translated since the start
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from heed.decoding.translator import Translator
 from heed.serving.libretranslate import check_format, check_pair, detect_language
 from heed.serving.requests import (
     Fault,
@@ -24,7 +25,7 @@ from heed.serving.requests import (
 )
 from heed.serving.sentences import SplitText, split_text
 from heed.serving.service import Service
-from heed.visualization.trace import Attention, trace
+from heed.visualization.trace import VIEWS, Attention, View, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 
@@ -56,6 +57,7 @@ def routes(service: Service) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         source = text_field(fields, "q")
+        views = _views_field(fields)
         pair = await _pair(service, fields, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
@@ -65,14 +67,13 @@ def routes(service: Service) -> list[Route]:
                 _, found = await anext(results)
                 translation = found.text
         translation = checked_text(translation, "translation")
-        if max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
+        check_size(service, [source, translation])
+        if views and max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
             raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
         async with one_at_a_time:
-            traced = await asyncio.to_thread(trace, service.engines[pair].translator, source, target=translation)
-            content = {"source": source, "translation": translation} | {
-                name: _weights(traced.view(name)) for name in ("encoder", "decoder", "cross")
-            }
-            return Response(await asyncio.to_thread(json.dumps, content), media_type="application/json")
+            translator = service.engines[pair].translator
+            content = await asyncio.to_thread(_attention, translator, source, translation, views)
+            return Response(content, media_type="application/json")
 
     return [
         Route("/v1/translate", translate, methods=["POST"]),
@@ -94,6 +95,7 @@ async def _pair(service: Service, fields: dict[str, Any], text: str) -> tuple[st
 async def _lines(
     service: Service, parts: list[SplitText], pairs: list[tuple[str, str]], *, n_best: int, prefix: str
 ) -> AsyncGenerator[str]:
+    starts = [part.starts for part in parts]
     async with aclosing(service.sentences(parts, pairs, n_best=n_best, prefix=prefix)) as results:
         started = False
         try:
@@ -102,10 +104,13 @@ async def _lines(
                 record = {
                     "text": text,
                     "sentence": sentence,
+                    "start": starts[text][sentence],
+                    "language": pairs[text][0],
                     "source": found.source,
                     "translation": found.text,
                     "score": found.score,
                     "ended": found.ended,
+                    "pieces": found.n_pieces,
                 }
                 if n_best > 1:
                     record["alternatives"] = [other.text for other in found.alternatives[1:]]
@@ -123,6 +128,24 @@ async def _with_first(first: str, lines: AsyncGenerator[str]) -> AsyncGenerator[
         yield first
         async for line in lines:
             yield line
+
+
+def _views_field(fields: dict[str, Any]) -> list[View]:
+    """Those whose weights are asked for; all, if nothing is said."""
+    asked = fields.get("views")
+    names = list(VIEWS) if asked is None else asked if isinstance(asked, list) else [asked]
+    if any(name not in VIEWS for name in names):
+        raise Fault(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
+    return names
+
+
+def _attention(translator: Translator, source: str, translation: str, views: list[View]) -> str:
+    """In JSON: the weights of these views, and which characters of the translation stand for which of the source."""
+    content: dict[str, Any] = {"source": source, "translation": translation}
+    if views:
+        traced = trace(translator, source, target=translation)
+        content |= {name: _weights(traced.view(name)) for name in views}
+    return json.dumps(content | {"alignment": translator.alignment(source, translation)})
 
 
 def _weights(attention: Attention) -> dict[str, Any]:

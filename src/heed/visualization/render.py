@@ -114,6 +114,14 @@ def write_page(path: Path, trace: AttentionTrace) -> None:
     data = {"source": trace.source, "target": trace.target, "colours": COLOURS, "views": views}
     # In HTML "</script" would end the data, and "<!-- <script" would make the rest of the page a part of it.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    template = (resources.files("heed") / "visualization" / "page.html").read_text(encoding="utf-8")
+    template = with_drawing((resources.files("heed") / "visualization" / "page.html").read_text(encoding="utf-8"))
     with whole_file(path) as temporary:
         temporary.write_text(template.replace("{{ data }}", text), encoding="utf-8")
+
+
+def with_drawing(page: str) -> str:
+    """The page with the drawing's style and script in the places that it names."""
+    for name in ("drawing.css", "drawing.js"):
+        part = (resources.files("heed") / "visualization" / name).read_text(encoding="utf-8")
+        page = page.replace("{{ " + name + " }}", part)
+    return page
