@@ -13,7 +13,7 @@ from typing import Any
 
 from heed.documents.items import Item, Tag
 from heed.documents.sentences import Splitter
-from heed.documents.translation import Translate, translate_items
+from heed.documents.translation import Asking, translating_items
 from heed.errors import HeedError
 
 MAX_UNPACKED = 2**27  # bytes of all files of a document
@@ -28,7 +28,7 @@ _IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "co
                                     "noBreakHyphen", "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
 
 
-def translate_docx(content: bytes, translate: Translate, *, split: Splitter, name: str) -> bytes:
+def translating_docx(content: bytes, *, split: Splitter, name: str) -> Asking[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as package:
@@ -42,7 +42,7 @@ def translate_docx(content: bytes, translate: Translate, *, split: Splitter, nam
     for paragraph in (paragraph for some in paragraphs.values() for paragraph in some if paragraph.has_words):
         items += [*paragraph.items(), Tag("cut", paragraph)]
     own: list[Item] = []
-    for item in translate_items(items, translate, split=split):
+    for item in (yield from translating_items(items, split=split)):
         if isinstance(item, Tag) and isinstance(item.markup, _Paragraph):
             item.markup.write(own)
             own = []
