@@ -51,17 +51,21 @@ def translating_text(text: str, *, format: Format, language: str) -> Asking[str]
     return _WRITERS[format](items)
 
 
-def translating_document(content: bytes, *, format: Format, language: str, name: str) -> Asking[bytes]:
+def translating_document(
+    content: bytes, *, format: Format, language: str, name: str, max_text: int | None = None
+) -> Asking[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no UTF-8.
 
-    A byte order mark stays.
+    A byte order mark stays. max_text: bytes of the text, or of the XML in a .docx.
     """
-    if len(content) > MAX_BYTES:
-        raise HeedError(f"{name}: longer than {MAX_BYTES:,} bytes; split it.")
+    most = MAX_BYTES if max_text is None or format == "docx" else max_text
+    if len(content) > most:
+        raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.documents.docx import translating_docx
+        from heed.documents.docx import MAX_UNPACKED, translating_docx
 
-        return (yield from translating_docx(content, split=splitter(language), name=name))
+        limit = MAX_UNPACKED if max_text is None else max_text
+        return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from heed.serving.documents import detect_html, translate_html
 from heed.serving.languages import language_name
 from heed.serving.libretranslate import check_pair, detect_language
 from heed.serving.requests import Fault, check_key, check_size, parameters, text_field, texts_field
@@ -14,7 +15,11 @@ from heed.serving.service import Service
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
-NOT_SUPPORTED = ("glossary_id", "tag_handling", "style_id", "custom_instructions", "translation_memory_id")
+# What would change a translation and is not done, instead of ignored.
+NOT_SUPPORTED = (
+    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
+    "non_splitting_tags",
+)  # fmt: skip
 
 
 def routes(service: Service) -> list[Route]:
@@ -29,23 +34,29 @@ def routes(service: Service) -> list[Route]:
         texts = texts_field(fields, "text")
         target = _code(text_field(fields, "target_lang"))
         check_size(service, texts)
+        is_html = _is_html(fields)
         if fields.get("source_lang"):
             sources = [_code(text_field(fields, "source_lang"))] * len(texts)
         else:
-            sources = [(await detect_language(service, text))[0] for text in texts]
+            tell = detect_html if is_html else detect_language
+            sources = [(await tell(service, text))[0] for text in texts]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
-        found = await service.translate(texts, pairs, by_line=str(fields.get("split_sentences")) == "0")
+        if is_html:
+            found = await translate_html(service, texts, pairs)
+        else:
+            by_line = str(fields.get("split_sentences")) == "0"
+            found = [translated.text for translated in await service.translate(texts, pairs, by_line=by_line)]
         return JSONResponse(
             {
                 "translations": [
                     {
                         "detected_source_language": source.upper(),
-                        "text": translated.text,
+                        "text": translation,
                         "billed_characters": len(text),
                     }
-                    for text, source, translated in zip(texts, sources, found, strict=True)
+                    for text, source, translation in zip(texts, sources, found, strict=True)
                 ]
             }
         )
@@ -71,6 +82,16 @@ def routes(service: Service) -> list[Route]:
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
+
+
+def _is_html(fields: dict[str, Any]) -> bool:
+    """Whether the texts are HTML. Fault for other markup, and for a formality that no model here has."""
+    if fields.get("formality") not in (None, "", "default", "prefer_more", "prefer_less"):
+        raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
+    handling = fields.get("tag_handling") or None
+    if handling not in (None, "html"):
+        raise Fault(400, "tag_handling: only html is supported")
+    return handling == "html"
 
 
 def _code(language: str) -> str:

@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from heed.serving.documents import detect_html, translate_html
 from heed.serving.languages import language_name
 from heed.serving.requests import Fault, check_key, check_size, number_field, parameters, text_field, texts_field
-from heed.serving.service import Service
+from heed.serving.service import Service, Translated
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -24,15 +25,17 @@ def routes(service: Service) -> list[Route]:
         source, target = text_field(fields, "source"), text_field(fields, "target")
         check_size(service, texts)
         n_alternatives = number_field(fields, "alternatives", most=service.limits.max_alternatives)
-        check_format(fields)
-        for language in (source, target):
-            if language != "auto" and not service.knows(language):
-                raise Fault(400, f"{language[:20]} is not supported")
-        detected = [await detect_language(service, text) for text in texts] if source == "auto" else []
+        is_html = _format(fields) == "html"
+        check_languages(service, source, target)
+        tell = detect_html if is_html else detect_language
+        detected = [await tell(service, text) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
-        found = await service.translate(texts, pairs, n_best=1 + n_alternatives)
+        if is_html:
+            found = [Translated(page, ()) for page in await translate_html(service, texts, pairs)]
+        else:
+            found = await service.translate(texts, pairs, n_best=1 + n_alternatives)
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
         if source == "auto":
             answer["detectedLanguage"] = [_detection(*one) for one in detected]
@@ -51,10 +54,12 @@ def routes(service: Service) -> list[Route]:
         return JSONResponse([_detection(*one) for one in ranked if one[1] >= 0.01] or [_detection(*ranked[0])])
 
     async def languages(request: Request) -> Response:
+        # Clients look for their target among the codes, too. A text stays as it is in its own language.
+        only_targets = {tgt: [tgt] for _, tgt in sorted(service.engines) if tgt not in service.languages()}
         return JSONResponse(
             [
                 {"code": code, "name": language_name(code), "targets": targets}
-                for code, targets in service.languages().items()
+                for code, targets in (service.languages() | only_targets).items()
             ]
         )
 
@@ -90,11 +95,22 @@ def routes(service: Service) -> list[Route]:
 
 def check_format(fields: dict[str, Any]) -> None:
     """Fault unless the text is plain."""
+    if _format(fields) != "text":
+        raise Fault(400, "html format is not supported here; /translate takes it")
+
+
+def _format(fields: dict[str, Any]) -> str:
     kind = fields.get("format") or "text"
-    if kind == "html":
-        raise Fault(400, "html format is not supported yet")
-    if kind != "text":
+    if kind not in ("text", "html"):
         raise Fault(400, f"{str(kind)[:20]} format is not supported")
+    return str(kind)
+
+
+def check_languages(service: Service, source: str, target: str) -> None:
+    """Fault if the server does not know one of them; the source may be "auto"."""
+    for language in (source, target):
+        if not service.knows(language) and (language, source) != ("auto", "auto"):
+            raise Fault(400, f"{language[:20]} is not supported")
 
 
 def check_pair(service: Service, src: str, tgt: str) -> None:

@@ -31,7 +31,6 @@ MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
-    one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
 
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
@@ -67,7 +66,7 @@ def routes(service: Service) -> list[Route]:
         translation = checked_text(translation, "translation")
         if max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
             raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
-        async with one_at_a_time:
+        async with service.one_at_a_time:
             traced = await asyncio.to_thread(trace, service.engines[pair].translator, source, target=translation)
             content = {"source": source, "translation": translation} | {
                 name: _weights(traced.view(name)) for name in ("encoder", "decoder", "cross")
