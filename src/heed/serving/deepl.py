@@ -8,9 +8,22 @@ from starlette.routing import Route
 
 from heed.serving.documents import detect_html, translate_html
 from heed.serving.languages import language_name
-from heed.serving.libretranslate import check_pair, detect_language
-from heed.serving.requests import Fault, check_key, check_size, parameters, text_field, texts_field
+from heed.serving.libretranslate import detect_language
+from heed.serving.requests import Fault, check_key, check_pair, check_size, parameters, text_field, texts_field
 from heed.serving.service import Service
+from heed.serving.specification import (
+    COUNT,
+    FLAG,
+    READ,
+    TEXT,
+    TEXTS,
+    TRANSLATED,
+    Field,
+    choice,
+    described,
+    list_of,
+    record,
+)
 
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
@@ -25,6 +38,18 @@ NOT_SUPPORTED = (
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
 
+    @described(
+        "DeepL: translate texts.",
+        fields=(
+            Field("text", TEXTS, "The texts.", required=True),
+            Field("target_lang", TEXT, "Code of the language to translate into.", required=True),
+            Field("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
+            Field("tag_handling", choice("html"), "The texts are HTML."),
+            Field("split_sentences", choice("0", "1", "nonewlines"), "0: each line is a sentence."),
+        ),
+        answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
+        errors=TRANSLATED,
+    )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -61,6 +86,12 @@ def routes(service: Service) -> list[Route]:
             }
         )
 
+    @described(
+        "DeepL: the languages.",
+        fields=(Field("type", choice("source", "target"), "Of texts or of translations. Default: source."),),
+        answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
+        errors=READ,
+    )
     async def languages(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -73,6 +104,11 @@ def routes(service: Service) -> list[Route]:
         variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
         return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
 
+    @described(
+        "DeepL: characters translated since the server began; there is no quota.",
+        answer=record(character_count=COUNT, character_limit=COUNT),
+        errors=READ,
+    )
     async def usage(request: Request) -> Response:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})

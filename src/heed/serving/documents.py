@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
-from heed.documents.formats import translating_text
+from heed.documents.formats import Format, translating_document, translating_text
 from heed.documents.translation import Asking, Sentence
 from heed.serving.engine import TooLate
-from heed.serving.requests import Fault
+from heed.serving.requests import Fault, check_pair
 from heed.serving.service import Service
 from heed.text.alignment import Link, Translated
 
@@ -49,6 +49,30 @@ async def translate_html(service: Service, pages: Sequence[str], pairs: Sequence
     ]
     found = await translate_documents(service, documents, pairs, max_chars=service.limits.max_chars)
     service.n_characters += sum(map(len, pages))
+    return found
+
+
+async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> bytes:
+    """A file's content in the other language; source may be "auto". Few are worked on at once, the others wait.
+
+    Raises what `translate_documents` raises.
+    """
+
+    def document(language: str) -> Asking[bytes]:
+        most = service.limits.max_file_text
+        return translating_document(content, format=kind, language=language, name="the file", max_text=most)
+
+    async with _in_time(service, asyncio.get_running_loop().time() + service.limits.timeout_seconds):
+        await service.file_turns.acquire()
+    try:
+        if source == "auto":
+            source, _ = await detect_document(service, document)
+        check_pair(service, source, target)
+        [found] = await translate_documents(
+            service, [document(source)], [(source, target)], max_chars=service.limits.max_file_chars
+        )
+    finally:
+        service.file_turns.release()
     return found
 
 

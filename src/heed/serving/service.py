@@ -18,6 +18,7 @@ from heed.serving.sentences import SplitText, split_text
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
+FILES_AT_ONCE = 2  # that are read and written, which takes as much
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 
@@ -103,11 +104,13 @@ class Service:
     keys: ApiKeys | None = None
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     show_metrics: bool = True
+    origins: frozenset[str] = frozenset()  # of the pages that may read its answers; "*" is any
     ready: bool = False
     n_characters: int = 0  # translated since the start
 
     def __post_init__(self) -> None:
         self.one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
+        self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.detector = LanguageDetector(src for src, _ in self.engines)
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
         self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])

@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from heed.serving.libretranslate import check_format, check_pair, detect_language
+from heed.serving.libretranslate import KEY, check_format, detect_language
 from heed.serving.requests import (
     Fault,
     as_fault,
     check_key,
+    check_pair,
     check_size,
     checked_text,
     number_field,
@@ -24,14 +25,44 @@ from heed.serving.requests import (
 )
 from heed.serving.sentences import SplitText, split_text
 from heed.serving.service import Service
+from heed.serving.specification import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    TRANSLATED,
+    Field,
+    described,
+    list_of,
+    record,
+)
 from heed.visualization.trace import Attention, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
+LANGUAGES = (
+    Field("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
+    Field("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
+)
+WEIGHTS = record(queries=list_of(TEXT), keys=list_of(TEXT), weights=list_of(list_of(list_of(list_of(NUMBER)))))
 
 
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
 
+    @described(
+        'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
+        fields=(
+            Field("q", TEXTS, "The text, or a list of texts.", required=True),
+            *LANGUAGES,
+            Field("alternatives", COUNT, "Other translations of each sentence to give."),
+            Field("prefix", TEXT, "What every translation begins with."),
+            KEY,
+        ),
+        answer=record(text=COUNT, sentence=COUNT, source=TEXT, translation=TEXT, score=NUMBER, ended=FLAG),
+        answer_type="application/x-ndjson",
+        errors=TRANSLATED,
+    )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -51,6 +82,17 @@ def routes(service: Service) -> list[Route]:
         first = await anext(lines)
         return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
+    @described(
+        "Every head's weights while a translation is written.",
+        fields=(
+            Field("q", TEXT, f"A sentence of at most {MAX_ATTENTION_CHARS} characters.", required=True),
+            *LANGUAGES,
+            Field("translation", TEXT, "What is written. Default: what the model translates it to."),
+            KEY,
+        ),
+        answer=record(source=TEXT, translation=TEXT, encoder=WEIGHTS, decoder=WEIGHTS, cross=WEIGHTS),
+        errors=TRANSLATED,
+    )
     async def attention(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
