@@ -138,7 +138,7 @@ class _Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = json.dumps({"error": f"Invalid request: {msg}"}).encode()
+            body = json.dumps({"error": msg}).encode()
             length = str(len(body)).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")]
             head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")

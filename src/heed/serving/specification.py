@@ -101,7 +101,7 @@ def openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """The whole document. Every route's endpoint must be `described`."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        operation: Operation = route.endpoint.operation
+        operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]
         for method in sorted((route.methods or set()) - {"HEAD"}):
             paths.setdefault(route.path, {})[method.lower()] = _operation(operation, route.path, method)
     return {"openapi": "3.0.3", "info": {"title": "Heed", "version": version}, "paths": paths}
