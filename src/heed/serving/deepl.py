@@ -114,7 +114,7 @@ def routes(service: Service) -> list[Route]:
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
 
     return [
-        Route("/v2/translate", translate, methods=["POST"]),
+        Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
