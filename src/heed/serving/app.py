@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import heed
 from heed.serving import deepl, libretranslate, specification, streaming
 from heed.serving.files import FileStore
 from heed.serving.requests import Fault, as_fault, error_response
@@ -48,7 +47,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
         *streaming.routes(service),
         *_operation(service),
     ]
-    endpoints += specification.routes(endpoints, heed.__version__)
+    endpoints += specification.routes(endpoints)
 
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:

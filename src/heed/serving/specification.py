@@ -18,6 +18,7 @@ from starlette.routing import Route
 Schema = dict[str, Any]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
+VERSION = "1"  # of the interfaces, not of Heed
 TEXT: Schema = {"type": "string"}
 TEXTS: Schema = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
 COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -75,7 +76,7 @@ def described(summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
     return note
 
 
-def routes(others: Sequence[Route], version: str) -> list[Route]:
+def routes(others: Sequence[Route]) -> list[Route]:
     """/spec and /docs, of these routes and themselves."""
 
     @described("This description, as OpenAPI 3.", answer={"type": "object"})
@@ -90,21 +91,21 @@ def routes(others: Sequence[Route], version: str) -> list[Route]:
         Route("/spec", specification, methods=["GET"]),
         Route("/docs", documentation, methods=["GET"]),
     ]
-    content = openapi([*others, *found], version)
+    content = openapi([*others, *found])
     page = _page(content)
     style = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{style}'; frame-ancestors 'none'; base-uri 'none'"
     return found
 
 
-def openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
+def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole document. Every route's endpoint must be `described`."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]
         for method in sorted((route.methods or set()) - {"HEAD"}):
             paths.setdefault(route.path, {})[method.lower()] = _operation(operation, route.path, method)
-    return {"openapi": "3.0.3", "info": {"title": "Heed", "version": version}, "paths": paths}
+    return {"openapi": "3.0.3", "info": {"title": "Heed", "version": VERSION}, "paths": paths}
 
 
 def _operation(operation: Operation, path: str, method: str) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _page(content: dict[str, Any]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{info['title']}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{info['title']} {html.escape(info['version'])}</h1>\n"
+        f"<h1>{info['title']}</h1>\n"
         "<p>Fields are taken from a JSON object, from a form or from the query. "
         'The same as OpenAPI 3: <a href="spec">/spec</a>.</p>\n'
         f"{''.join(sections)}</body>\n</html>\n"
