@@ -82,7 +82,7 @@ def _check_packages() -> None:
     """HeedError unless the packages of the extra `serve` are there."""
     from importlib.util import find_spec
 
-    for name in ("starlette", "uvicorn", "python_multipart", "sentencex", "py3langid"):
+    for name in ("starlette", "uvicorn", "python_multipart", "sentencex", "py3langid", "lxml"):
         if find_spec(name) is None:
             raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed[serve]'.")
 
