@@ -146,7 +146,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             }
         )
 
-    @described("Refused: this server takes no suggestions.", errors=(403,), answer=record())
+    @described("Refused: this server takes no suggestions.", status=403, answer=record(error=TEXT))
     async def suggest(request: Request) -> Response:
         raise Fault(403, "Suggestions are disabled on this server.")
 

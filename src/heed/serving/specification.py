@@ -54,7 +54,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What an endpoint does. errors: the statuses of its errors. answer: the schema of its good answer."""
+    """What an endpoint does. answer: the schema of what it answers with `status`; errors: the other statuses."""
 
     summary: str
     fields: Sequence[Field] = ()
@@ -109,7 +109,8 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation, path: str, method: str) -> dict[str, Any]:
-    answer = {"description": "OK", "content": {operation.answer_type: {"schema": operation.answer}}}
+    phrase = HTTPStatus(operation.status).phrase
+    answer = {"description": phrase, "content": {operation.answer_type: {"schema": operation.answer}}}
     name = "message" if path.startswith("/v2/") else "error"
     error = {"application/json": {"schema": record(**{name: TEXT}) | {"required": [name]}}}
     content: dict[str, Any] = {"summary": operation.summary, "responses": {str(operation.status): answer}}
