@@ -37,24 +37,31 @@ class FileStore:
     def __init__(self, *, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, seconds: float = KEPT_SECONDS):
         self._max_files, self._max_bytes, self._seconds = max_files, max_bytes, seconds
         self._files: dict[str, StoredFile] = {}  # the oldest first
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def add(self, content: bytes, name: str) -> str:
         """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="heed-", ignore_cleanup_errors=True)
         while self._files and (len(self._files) >= self._max_files or self._n_bytes + len(content) > self._max_bytes):
             self._remove(next(iter(self._files)))
         key = secrets.token_urlsafe(18) + PurePosixPath(name).suffix
-        stored = StoredFile(Path(self._folder.name, key), name, len(content))
-        self._files[key] = stored
         try:
+            stored = StoredFile(self._open_folder() / key, name, len(content))
+            self._files[key] = stored
+            self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self._remove, key)
             await asyncio.to_thread(stored.path.write_bytes, content)
         except OSError:
             self._remove(key)
             raise Fault(503, "no room for the translated file", {"retry-after": "60"}) from None
-        asyncio.get_running_loop().call_later(self._seconds, self._remove, key)
+        if key not in self._files:  # it had to go while it was written
+            stored.path.unlink(missing_ok=True)
         return key
+
+    def _open_folder(self) -> Path:
+        """Another one if somebody has removed it."""
+        if self._folder is None or not Path(self._folder.name).is_dir():
+            self._folder = tempfile.TemporaryDirectory(prefix="heed-", ignore_cleanup_errors=True)
+        return Path(self._folder.name)
 
     @property
     def _n_bytes(self) -> int:
@@ -72,10 +79,13 @@ class FileStore:
         stored = self._files.pop(key, None)
         if stored is not None:
             stored.path.unlink(missing_ok=True)
+        if expiry := self._expiries.pop(key, None):
+            expiry.cancel()
 
     def close(self) -> None:
         """Removes all of it."""
-        self._files.clear()
+        for key in list(self._files):
+            self._remove(key)
         if self._folder is not None:
             self._folder.cleanup()
 
