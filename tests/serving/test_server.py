@@ -155,7 +155,9 @@ def test_a_connection_that_is_used_again_must_send_its_head_in_time_too(serve, m
     server = serve(model_folder, "--timeout", 1, "--cors", "https://example.org")
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+        found = b""
+        while not found.endswith(b"}"):
+            found += connection.recv(10_000)
         connection.sendall(b"GET /health HTTP/1.1\r\nHos")
         assert connection.recv(1) == b""
     # Pages of the origin that was given may read the answers, errors included; no others may.

@@ -92,7 +92,7 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection whose errors are JSON, too. It is closed if it never sends a whole head of a request.
+    """A connection whose errors are JSON, too. It is closed if it sends no whole head of a request, or reads no answer.
 
     connections: all of them, the oldest first. If they are too many, the oldest goes that nobody uses.
     """
@@ -102,6 +102,7 @@ class _Connection(H11Protocol):
         self._service, self._all, self._most = service, connections, most
         self._whole_app = self.app
         self._head_is_late: asyncio.TimerHandle | None = None
+        self._reader_is_late: asyncio.TimerHandle | None = None
 
     @property
     def _is_idle(self) -> bool:
@@ -113,15 +114,25 @@ class _Connection(H11Protocol):
             oldest = next((connection for connection in self._all if connection._is_idle), None)
             if oldest is not None:
                 del self._all[oldest]
-                oldest.transport.close()
+                oldest.transport.abort()  # whatever it has not read yet
         self._all[self] = None
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.pop(self, None)
-        if self._head_is_late is not None:
-            self._head_is_late.cancel()
+        for timer in (self._head_is_late, self._reader_is_late):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader_is_late = self.loop.call_later(self._service.limits.timeout_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reader_is_late is not None:
+            self._reader_is_late.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
