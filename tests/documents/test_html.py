@@ -166,3 +166,15 @@ def test_malformed_pages_keep_every_tag(page):
 @pytest.mark.slow
 def test_pages_of_strangers_end(page):
     translated(page, shuffled, "html")
+
+
+def test_links_side_by_side_are_texts_of_their_own():
+    asked = []
+
+    def translate(texts):
+        asked.extend(texts)
+        return swapped_case(texts)
+
+    page = '<a href="1">one</a><a href="2">two</a> <a>three</a><p>H<sub>2</sub><b>O</b></p>'
+    assert translated(page, translate, "html").startswith('<a href="1">ONE</a><a href="2">TWO</a> <a>THREE</a><p>')
+    assert asked == ["one", "two three", "H2O"]

@@ -53,7 +53,7 @@ class RunningServer:
     """`heed serve` in a process of its own."""
 
     def __init__(self, *args: object, port: int = 0):
-        command = [sys.executable, "-m", "heed", "serve", *map(str, args), "--port", str(port), "--precision", "fp32"]
+        command = [sys.executable, "-m", "heed", "serve", "--port", str(port), "--precision", "fp32", *map(str, args)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
         self.lines: list[str] = []
         for line in self.process.stderr:

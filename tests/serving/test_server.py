@@ -2,11 +2,17 @@
 
 import hashlib
 import json
+import math
+import os
 import re
+import resource
 import socket
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
+import deepl
 import httpx
 import pytest
 
@@ -32,12 +38,16 @@ def wait_until(condition) -> None:
         time.sleep(0.01)
 
 
+def request_bytes(path: str, content: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    return f"{head}\r\n\r\n{content}".encode()
+
+
 def leave_after(url: str, content: bytes, seconds: float) -> None:
     """Sends a request and closes the connection before the answer."""
     host, port = url.removeprefix("http://").split(":")
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"{head}\r\n\r\n".encode() + content)
+        connection.sendall(request_bytes("/v1/translate", content.decode()))
         time.sleep(seconds)
 
 
@@ -67,7 +77,7 @@ def test_clients_that_leave_take_their_sentences_with_them(serve, slow_model_fol
 
 
 def test_a_full_queue_answers_429_at_once_and_a_late_request_503(serve, slow_model_folder):
-    server = serve(slow_model_folder, "--queue", 2, "--timeout", 0.8)
+    server = serve(slow_model_folder, "--queue", 2, "--timeout", 1.5)
     with ThreadPoolExecutor(13) as clients:
         book = clients.submit(HTTP.post, server.url + "/v1/translate", json={"q": ["one"] * 128})
         wait_until(lambda: server.metrics()["heed_queue_sentences"] > 0)
@@ -76,11 +86,92 @@ def test_a_full_queue_answers_429_at_once_and_a_late_request_503(serve, slow_mod
         assert {answer.status_code for answer in answers} <= {200, 429, 503} and refused
         for answer in refused:
             assert 1 <= int(answer.headers["retry-after"]) <= 60 and "queue is full" in answer.json()["error"]
-            assert answer.elapsed.total_seconds() < 0.5  # not a search's time
         *_, last = book.result().text.splitlines()
     assert json.loads(last) == {"error": "not finished in time"}
     wait_until(lambda: server.metrics()["heed_batch_sentences"] == 0)
     assert server.metrics()['heed_rejected_total{reason="full"}'] == len(refused)
+
+
+def test_a_full_queue_answers_within_50_milliseconds(serve, slow_model_folder):
+    server = serve(slow_model_folder, "--queue", 2)
+
+    def median_seconds() -> float:
+        """Of a client's wait for 429, while the queue is full."""
+        with ExitStack() as stack:
+            for _ in range(3):
+                book = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                book.sendall(request_bytes("/v1/translate", json.dumps({"q": ["one"] * 128})))
+            wait_until(lambda: server.metrics()["heed_queue_sentences"] > 0)
+            seconds = []
+            for _ in range(40):
+                answer = post(server.url, "one")
+                if answer.status_code == 429:
+                    seconds.append(answer.elapsed.total_seconds())
+                if len(seconds) == 11:
+                    break
+        return statistics.median(seconds) if len(seconds) == 11 else math.inf
+
+    # Where other programs take the processor, one of a few tries is undisturbed.
+    assert any(median_seconds() < 0.05 for _ in range(5))
+
+
+def test_killed_and_started_again_a_server_answers_a_clients_next_try(serve, model_folder, translator):
+    first = serve(model_folder)
+    client = deepl.Translator("key", server_url=first.url)
+    assert client.translate_text("three", target_lang="DE").text
+    first.process.kill()
+    first.process.wait()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(client.translate_text, "four", target_lang="DE")  # the client tries for a while
+        second = serve(model_folder, "--port", first.port)
+        assert found.result().text == translator.translate(["four"])[0].text
+    assert second.stop() == 0
+
+
+def test_thousands_of_silent_connections_keep_nobody_out_and_are_closed(serve, model_folder):
+    server = serve(model_folder, "--timeout", 3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n_silent = 3_000
+    if hard != resource.RLIM_INFINITY and hard < n_silent + 500:
+        pytest.skip("the system gives too few files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_silent + 500), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            for _ in range(n_silent)
+        ]
+        silent[-1].sendall(b"POST /translate HTTP/1.1\r\nHost")  # a head that never ends
+        assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < 2048 + 256
+        for _ in range(3):
+            assert post(server.url, "one").status_code == 200
+        # The oldest have been closed already, the newest are soon.
+        assert [connection.recv(1) for connection in (silent[0], silent[-2], silent[-1])] == [b""] * 3
+    wait_until(lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) < 100)
+    assert server.stop() == 0
+
+
+def test_a_connection_that_is_used_again_must_send_its_head_in_time_too(serve, model_folder):
+    server = serve(model_folder, "--timeout", 1, "--cors", "https://example.org")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        found = b""
+        while not found.endswith(b"}"):
+            found += connection.recv(10_000)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHos")
+        assert connection.recv(1) == b""
+    # Pages of the origin that was given may read the answers, errors included; no others may.
+    for path, origin, allowed in (
+        ("/health", "https://example.org", "https://example.org"),
+        ("/nothing", "https://example.org", "https://example.org"),
+        ("/health", "https://example.com", None),
+    ):
+        answer = HTTP.get(server.url + path, headers={"origin": origin})
+        assert answer.headers.get("access-control-allow-origin") == allowed
+    asking = {"origin": "https://example.org", "access-control-request-method": "POST"}
+    answer = HTTP.options(server.url + "/translate", headers=asking)
+    assert answer.status_code == 204 and "content-type" in answer.headers["access-control-allow-headers"]
+    assert HTTP.options(server.url + "/translate", headers=asking | {"origin": "null"}).status_code == 405
 
 
 def test_sigterm_under_load_loses_nothing_that_was_accepted(serve, slow_model_folder):
@@ -120,15 +211,11 @@ def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     assert not any(word in "".join(server.lines) for word in ("secret", "sesame", "seven", "127.0.0.1:5"))
 
 
-def test_a_slow_sender_is_not_waited_for_and_silence_neither(serve, model_folder):
+def test_a_slow_sender_is_not_waited_for(serve, model_folder):
     server = serve(model_folder, "--timeout", 0.5)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
-    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
-    assert post(server.url, "one").status_code == 200
-    for connection in silent:
-        connection.close()
 
 
 def test_what_keeps_a_server_from_starting_is_one_line(model_folder, tmp_path, monkeypatch):
@@ -143,6 +230,7 @@ def test_what_keeps_a_server_from_starting_is_one_line(model_folder, tmp_path, m
             ([], {"pair": ["en-de"]}, "expected SRC-TGT=MODEL"),
             ([], {}, "no model; expected"),
             ([model_folder], {"api_keys": keys}, "line 1: not the SHA-256 of a key"),
+            ([model_folder], {"cors": ["example.org"]}, "expected an origin such as"),
             ([model_folder], {"host": "198.51.100.1"}, "cannot listen at 198.51.100.1:5000"),
         ):
             with pytest.raises(HeedError, match=message) as refused:
@@ -156,7 +244,11 @@ def test_what_keeps_a_server_from_starting_is_one_line(model_folder, tmp_path, m
 def test_several_models_serve_their_pairs(serve, model_folder, slow_model_folder):
     server = serve("--pair", f"en-de={model_folder}", "--pair", f"fr-en={slow_model_folder}")
     languages = HTTP.get(server.url + "/languages").json()
-    assert [(entry["code"], entry["targets"]) for entry in languages] == [("en", ["de", "en"]), ("fr", ["en", "fr"])]
+    assert {entry["code"]: entry["targets"] for entry in languages} == {
+        "en": ["de", "en"],
+        "fr": ["en", "fr"],
+        "de": ["de"],
+    }
     texts = ["This is a house and a garden.", "C'est une maison avec un jardin."]
     fields = {"q": texts, "source": "auto", "target": "en"}
     answer = HTTP.post(server.url + "/translate", json=fields).json()
@@ -164,3 +256,7 @@ def test_several_models_serve_their_pairs(serve, model_folder, slow_model_folder
     assert answer["translatedText"][0] == texts[0]  # English already
     refused = HTTP.post(server.url + "/translate", json=fields | {"source": "fr", "target": "de"})
     assert refused.json() == {"error": "de is not available as a target language from fr"}
+    client = deepl.Translator("key", server_url=server.url)
+    british, american = (client.translate_text(texts[1], target_lang=f"EN-{region}").text for region in ("GB", "US"))
+    assert british == american == answer["translatedText"][1]
+    assert [language.code for language in client.get_target_languages()] == ["DE", "EN-GB", "EN-US"]

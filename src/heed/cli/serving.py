@@ -1,5 +1,6 @@
 """heed serve: a translation server."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="SRC-TGT=MODEL", help="A model folder and the codes of its languages; repeatable."),
     ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="An origin whose pages may use this server, or * for any; repeatable."),
+    ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the page at /.")] = False,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
 ) -> None:
@@ -59,6 +64,7 @@ def serve(
         queue=queue,
         timeout_seconds=timeout,
     )
+    origins = frozenset(map(_checked_origin, cors or []))
     listener = bind(host, port)  # before models are loaded, which takes seconds
     metrics = EngineMetrics()
     engines = {}
@@ -66,7 +72,9 @@ def serve(
         translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
         _check_translates(translator, folder)
         engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
-    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page)
+    service = Service(
+        engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, origins=origins
+    )
     names = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
     listener.listen()
     say(f"Serving {names} at {address_of(listener)}.")
@@ -77,7 +85,7 @@ def _check_packages() -> None:
     """HeedError unless the packages of the extra `serve` are there."""
     from importlib.util import find_spec
 
-    for name in ("starlette", "uvicorn", "httptools", "python_multipart", "sentencex", "py3langid"):
+    for name in ("starlette", "uvicorn", "httptools", "python_multipart", "sentencex", "py3langid", "lxml"):
         if find_spec(name) is None:
             raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed[serve]'.")
 
@@ -100,6 +108,13 @@ def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, st
     if not folders:
         raise HeedError("no model; expected: heed serve MODEL...")
     return folders
+
+
+def _checked_origin(origin: str) -> str:
+    """As browsers send it. HeedError if it is none: such a one would never match."""
+    if origin != "*" and not re.fullmatch(r"https?://[^\s/?#@]+", origin, re.IGNORECASE):
+        raise HeedError(f"--cors {origin}: expected an origin such as https://example.org, without a path, or *.")
+    return origin.lower()
 
 
 def _named_pair(text: str) -> tuple[tuple[str, str], Path]:

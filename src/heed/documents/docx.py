@@ -13,7 +13,7 @@ from typing import Any
 
 from heed.documents.items import Item, Tag
 from heed.documents.sentences import Splitter
-from heed.documents.translation import Translate, translate_items
+from heed.documents.translation import Asking, translating_items
 from heed.errors import HeedError
 
 MAX_UNPACKED = 2**27  # bytes of all files of a document
@@ -28,13 +28,18 @@ _IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "co
                                     "noBreakHyphen", "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
 
 
-def translate_docx(content: bytes, translate: Translate, *, split: Splitter, name: str) -> bytes:
-    """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile."""
+def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> Asking[bytes]:
+    """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
+
+    max_xml: bytes of the parts with text, which take many times as much memory.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as package:
             files = _files(package, name)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
         raise HeedError(f"{name}: no .docx document, or a damaged one ({' '.join(str(error).split())}).") from None
+    if sum(len(data) for entry, data in files if _has_text(entry.filename)) > max_xml:
+        raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
     parts = {entry.filename: _parsed(data, name) for entry, data in files if _has_text(entry.filename)}
     paragraphs = {part: [_Paragraph(p) for p in root.iter(WORD + "p")] for part, root in parts.items()}
     # All at once, which a search translates faster than one after the other.
@@ -42,7 +47,7 @@ def translate_docx(content: bytes, translate: Translate, *, split: Splitter, nam
     for paragraph in (paragraph for some in paragraphs.values() for paragraph in some if paragraph.has_words):
         items += [*paragraph.items(), Tag("cut", paragraph)]
     own: list[Item] = []
-    for item in translate_items(items, translate, split=split):
+    for item in (yield from translating_items(items, split=split)):
         if isinstance(item, Tag) and isinstance(item.markup, _Paragraph):
             item.markup.write(own)
             own = []

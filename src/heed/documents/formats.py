@@ -1,4 +1,4 @@
-"""The formats by name and by file suffix, and one function that translates a document of any."""
+"""The formats by name and by file suffix, and how a document of any is translated."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from heed.documents.markdown import read_markdown, write_markdown
 from heed.documents.plain_text import read_text, write_text
 from heed.documents.sentences import splitter
 from heed.documents.subtitles import read_srt, write_srt
-from heed.documents.translation import Translate, translate_items
+from heed.documents.translation import Asking, Translate, answered, translating_items
 from heed.errors import HeedError
 
 Format = Literal["text", "md", "srt", "html", "docx"]
@@ -42,26 +42,30 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
+def translating_text(text: str, *, format: Format, language: str) -> Asking[str]:
     """The document in the other language, in the same format; format: any but docx. language: the source's code.
 
     HeedError if a package is missing.
     """
-    items = _READERS[format](text)
-    return _WRITERS[format](translate_items(items, translate, split=splitter(language)))
+    items = yield from translating_items(_READERS[format](text), split=splitter(language))
+    return _WRITERS[format](items)
 
 
-def translate_document(content: bytes, translate: Translate, *, format: Format, language: str, name: str) -> bytes:
+def translating_document(
+    content: bytes, *, format: Format, language: str, name: str, max_text: int | None = None
+) -> Asking[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no UTF-8.
 
-    A byte order mark stays.
+    A byte order mark stays. max_text: bytes of the text, or of the XML in a .docx.
     """
-    if len(content) > MAX_BYTES:
-        raise HeedError(f"{name}: longer than {MAX_BYTES:,} bytes; split it.")
+    most = MAX_BYTES if max_text is None or format == "docx" else max_text
+    if len(content) > most:
+        raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.documents.docx import translate_docx
+        from heed.documents.docx import MAX_UNPACKED, translating_docx
 
-        return translate_docx(content, translate, split=splitter(language), name=name)
+        limit = MAX_UNPACKED if max_text is None else max_text
+        return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -70,5 +74,15 @@ def translate_document(content: bytes, translate: Translate, *, format: Format, 
             "example."
         ) from None
     mark = "\ufeff" * text.startswith("\ufeff")
-    text = translate_text(text.removeprefix(mark), translate, format=format, language=language)
+    text = yield from translating_text(text.removeprefix(mark), format=format, language=language)
     return (mark + text).encode("utf-8", errors="replace")
+
+
+def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
+    """As `translating_text`, with a function that translates all its sentences."""
+    return answered(translating_text(text, format=format, language=language), translate)
+
+
+def translate_document(content: bytes, translate: Translate, *, format: Format, language: str, name: str) -> bytes:
+    """As `translating_document`, with a function that translates all its sentences."""
+    return answered(translating_document(content, format=format, language=language, name=name), translate)

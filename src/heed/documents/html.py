@@ -53,6 +53,8 @@ def read_html(page: str) -> list[Item]:
             words = "".join(_resolved(token[0]) for token in tokens[place:stop] if not token[1]) if within else ""
             items.append(Tag("atom" if within else "cut", whole, name, words))
         elif name in INLINE:
+            if name == "a" and not is_end and items and items[-1] == Tag("close", tokens[place - 1][0], "a"):
+                items.append(Tag("cut", ""))  # as in a menu: two links are never one word
             items.append(Tag("close" if is_end else "open", text, name))
         else:
             items.append(Tag("atom" if name in ATOMS or name == "!--" else "cut", text, name))

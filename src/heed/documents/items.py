@@ -1,6 +1,6 @@
 """What every format is read as: a stream of texts and tags.
 
-A format's reader turns a document into items, `translate_items` translates the texts between them, and the format's
+A format's reader turns a document into items, `translating_items` translates the texts between them, and the format's
 writer puts the items together again. The items of a document whose texts do not change give back the same document.
 """
 

@@ -1,9 +1,14 @@
-"""Items → items with translated texts: sentences are found, translated in one call, and their tags put in place."""
+"""Items → items with translated texts: sentences are found, translated in one call, and their tags put in place.
+
+What translates them is not known here. A generator yields the sentences and is sent their translations, so that it may
+wait for them in any way: `answered` calls a function, a server lets its event loop go on.
+"""
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 from heed.documents.items import Item, Tag, as_cut, with_matched_tags
 from heed.documents.placement import Place, TaggedText, placed
@@ -11,6 +16,18 @@ from heed.documents.sentences import ADDRESS, WHITE_SPACE, Span, Splitter, needs
 from heed.text.alignment import Link, Translated
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
+T = TypeVar("T")
+
+
+class Sentence(NamedTuple):
+    """A text to translate, on one line. has_tags: whether its alignment matters; without tags nobody looks at it."""
+
+    text: str
+    has_tags: bool
+
+
+# Yields sentences, is sent a translation of each, and returns what they make.
+Asking = Generator[list[Sentence], Sequence[Translated], T]
 
 _RUN = re.compile(f"[{WHITE_SPACE}]+")
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
@@ -18,21 +35,31 @@ MAX_JOINED = 2_000
 MAX_KEPT = 200  # characters of inline code that the model reads; of longer code it sees nothing
 
 
-def translate_items(items: Sequence[Item], translate: Translate, *, split: Splitter) -> list[Item]:
-    """The items in the other language. `translate` is called with all sentences at once, each on one line.
+def answered(asking: Asking[T], translate: Translate) -> T:
+    """What the generator returns if `translate` translates what it asks for."""
+    try:
+        sentences = next(asking)
+        while True:
+            sentences = asking.send(translate([sentence.text for sentence in sentences]))
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
 
-    It is called again for sentences whose inline code or addresses did not survive: without these.
+
+def translating_items(items: Sequence[Item], *, split: Splitter) -> Asking[list[Item]]:
+    """The items in the other language. Asks for all sentences at once.
+
+    It asks again for sentences whose inline code or addresses did not survive: without these.
     """
     parts = list(_parts(with_matched_tags(items), split))
     sentences = [part for part in parts if isinstance(part, TaggedText)]
-    sources = [_one_line(sentence) for sentence in sentences]
-    results = _translated(sources, translate)
+    results = yield from _translations(sentences)
     finished: list[list[Item] | None] = [
         placed(sentence, result) for sentence, result in zip(sentences, results, strict=True)
     ]
     again = [i for i, done in enumerate(finished) if done is None]
     bare = [_without_texts(sentences[i]) for i in again]
-    for i, sentence, result in zip(again, bare, _translated([_one_line(s) for s in bare], translate), strict=True):
+    for i, sentence, result in zip(again, bare, (yield from _translations(bare)), strict=True):
         finished[i] = placed(sentence, result)
     translations = (done or [] for done in finished)
     return _merged(item for part in parts for item in _items(part, translations))
@@ -82,13 +109,15 @@ def _one_line(sentence: TaggedText) -> _Line:
     return _Line(" ".join(words), starts, original_starts)
 
 
-def _translated(lines: list[_Line], translate: Translate) -> list[Translated | None]:
-    """None for a line that its translation leaves as it is; links lead to the sentence, not the line."""
+def _translations(sentences: list[TaggedText]) -> Asking[list[Translated | None]]:
+    """None for a sentence that its translation leaves as it is; links lead to the sentence, not to its one line."""
+    lines = [_one_line(sentence) for sentence in sentences]
     asked = [i for i, line in enumerate(lines) if needs_translation(line.text)]
     results: list[Translated | None] = [None] * len(lines)
     if not asked:
         return results
-    for i, result in zip(asked, translate([lines[i].text for i in asked]), strict=True):
+    answers = yield [Sentence(lines[i].text, bool(sentences[i].tags)) for i in asked]
+    for i, result in zip(asked, answers, strict=True):
         line = lines[i]
         if result.text == line.text:
             continue

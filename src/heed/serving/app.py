@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -12,9 +13,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.serving import deepl, libretranslate, page, streaming
+from heed.serving import deepl, libretranslate, page, specification, streaming
+from heed.serving.files import FileStore
 from heed.serving.requests import Fault, as_fault, error_response
 from heed.serving.service import Service
+from heed.serving.specification import TEXT, described, record
 
 LEFT = 499  # the status that is counted for a client that left
 HEADERS = {
@@ -24,20 +27,28 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+PREFLIGHT = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type",
+    "access-control-max-age": "600",
+}
+DOWNLOAD_PATH = "/download_file/{name}"
+MAX_FORM_BYTES = 2**16  # of a form around a file
+UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
 HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     """The whole application; `log` gets a line of JSON for each request, without text, address or key."""
+    files = FileStore()
     endpoints = [
-        *libretranslate.routes(service),
+        *libretranslate.routes(service, files),
         *deepl.routes(service),
         *streaming.routes(service),
         *page.routes(service),
         *_operation(service),
     ]
-    paths = {route.path for route in endpoints}
-    endpoints.append(Route("/spec", _specification(endpoints), methods=["GET"]))
+    endpoints += specification.routes(endpoints)
 
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
@@ -50,40 +61,29 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
         yield
         warming_up.cancel()
         await service.close()
+        files.close()
 
     router = Router(endpoints, redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, service, log, paths={*paths, "/spec"})
+    return Guard(router, service, log, paths={route.path for route in endpoints})
 
 
 def _operation(service: Service) -> list[Route]:
+    @described("The process answers.", answer=record(status=TEXT))
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    @described("The models have translated a first sentence.", answer=record(status=TEXT), errors=(503,))
     async def ready(request: Request) -> Response:
         if not service.ready:
             raise Fault(503, "not ready", {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
 
+    @described("What the server counts, in Prometheus' text form.", answer_type="text/plain")
     async def metrics(request: Request) -> Response:
         return PlainTextResponse(service.metrics_page(), media_type="text/plain; version=0.0.4")
 
     found = [Route("/health", health, methods=["GET"]), Route("/ready", ready, methods=["GET"])]
     return found + [Route("/metrics", metrics, methods=["GET"])] * service.show_metrics
-
-
-def _specification(routes: list[Route]) -> Callable[[Request], Any]:
-    paths = {
-        route.path: {
-            method.lower(): {"responses": {"200": {"description": "OK"}}} for method in sorted(route.methods or ())
-        }
-        for route in routes
-    }
-    content = {"openapi": "3.0.3", "info": {"title": "Heed", "version": "1"}, "paths": paths}
-
-    async def specification(request: Request) -> Response:
-        return JSONResponse(content)
-
-    return specification
 
 
 class Guard:
@@ -94,6 +94,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, log: Callable[[str], None], *, paths: set[str]):
         self._app, self._service, self._log, self._paths = app, service, log, paths
+        self._uploads = _Room(UPLOADS_AT_ONCE * service.limits.max_file_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -102,10 +103,16 @@ class Guard:
         path = scope["path"].rstrip("/") or "/"
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
-        answer = _Answer(send)
+        headers = dict(scope["headers"])
+        cors = self._cors_headers(headers)
+        answer = _Answer(send, cors)
         fault: Exception | None = None
+        upload = _Upload(self._uploads) if path == libretranslate.UPLOAD_PATH else None
         try:
-            if (body := await self._body(receive)) is None:
+            if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)
+                return
+            if (body := await self._body(receive, upload)) is None:
                 return
             await _until_client_leaves(self._app(scope, _replay(body), answer.send), receive, answer)
         except Exception as error:
@@ -113,9 +120,12 @@ class Guard:
             if answer.status == 0:
                 await error_response(path, error)(scope, receive, answer.send)
         finally:
+            if upload is not None:
+                upload.forget()
             self._count(path, answer.status or LEFT, time.monotonic() - started, fault)
 
     def _count(self, path: str, status: int, seconds: float, error: Exception | None) -> None:
+        path = DOWNLOAD_PATH if path.startswith(DOWNLOAD_PATH.partition("{")[0]) else path
         endpoint = path if path in self._paths else "other"
         self._service.requests.add(1, endpoint, str(status))
         self._service.request_seconds.observe(seconds, endpoint)
@@ -125,9 +135,17 @@ class Guard:
             record["error"] = f"{type(error).__name__} at {_place(error)}"  # its message may hold text
         self._log(json.dumps(record))
 
-    async def _body(self, receive: Receive) -> bytes | None:
+    def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """What allows a page of another origin to read the answer, if this origin was given with --cors."""
+        origin, allowed = headers.get(b"origin", b""), self._service.origins
+        if not origin or not ("*" in allowed or origin.decode("latin-1").lower() in allowed):
+            return []
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+
+    async def _body(self, receive: Receive, upload: "_Upload | None") -> bytes | None:
         """The request's body, or None if the client has left. Fault if it is too large or too slow."""
-        most = self._service.limits.max_body_bytes
+        limits = self._service.limits
+        most = limits.max_body_bytes if upload is None else limits.max_file_bytes + MAX_FORM_BYTES
         parts: list[bytes] = []
         n_bytes = 0
         try:
@@ -140,6 +158,8 @@ class Guard:
                     n_bytes += len(part)
                     if n_bytes <= most:
                         parts.append(part)
+                        if upload is not None:
+                            upload.take(len(part))
                     # What is too large is read on for a while, unkept: else the client could not read the answer.
                     if not message.get("more_body") or n_bytes > 8 * most:
                         break
@@ -150,22 +170,49 @@ class Guard:
         return b"".join(parts)
 
 
+class _Upload:
+    """What a file that is being sent takes of the room that all of them share: they would fill the memory."""
+
+    def __init__(self, room: "_Room"):
+        self._room, self._n_bytes = room, 0
+
+    def take(self, n_bytes: int) -> None:
+        """Fault if there is no room."""
+        self._n_bytes += n_bytes
+        self._room.n_free -= n_bytes
+        if self._room.n_free < 0:
+            raise Fault(503, "too many files at once", {"retry-after": "5", "connection": "close"})
+
+    def forget(self) -> None:
+        self._room.n_free += self._n_bytes
+
+
+@dataclass
+class _Room:
+    n_free: int
+
+
 class _Answer:
     """The response on its way to the client."""
 
-    def __init__(self, send: Send):
-        self._send = send
+    def __init__(self, send: Send, more_headers: list[tuple[bytes, bytes]]):
+        self._send, self._more_headers = send, more_headers
         self.status = 0
         self.complete = False
+        self._n_left = -1  # bytes; negative if nobody has said how many
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = list(message.get("headers", []))
-            own = {name for name, _ in headers}  # the page has a content policy of its own
-            message = {**message, "headers": headers + [pair for pair in HEADER_PAIRS if pair[0] not in own]}
+            own = message.get("headers", [])
+            self._n_left = next((int(value) for name, value in own if name == b"content-length"), -1)
+            names = {name for name, _ in own}  # a page has a policy of its own
+            ours = [pair for pair in HEADER_PAIRS if pair[0] not in names]
+            message = {**message, "headers": [*own, *ours, *self._more_headers]}
         elif message["type"] == "http.response.body":
-            self.complete = not message.get("more_body", False)
+            # A client that has all of it may leave before the application says that this was all.
+            self._n_left -= len(message.get("body", b""))
+            self.complete = self._n_left == 0 or not message.get("more_body", False)
         await self._send(message)
 
 

@@ -6,20 +6,50 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from heed.serving.documents import detect_html, translate_html
 from heed.serving.languages import language_name
-from heed.serving.libretranslate import check_pair, detect_language
-from heed.serving.requests import Fault, check_key, check_size, parameters, text_field, texts_field
+from heed.serving.libretranslate import detect_language
+from heed.serving.requests import Fault, check_key, check_pair, check_size, parameters, text_field, texts_field
 from heed.serving.service import Service
+from heed.serving.specification import (
+    COUNT,
+    FLAG,
+    READ,
+    TEXT,
+    TEXTS,
+    TRANSLATED,
+    Field,
+    choice,
+    described,
+    list_of,
+    record,
+)
 
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
-NOT_SUPPORTED = ("glossary_id", "tag_handling", "style_id", "custom_instructions", "translation_memory_id")
+# What would change a translation and is not done, instead of ignored.
+NOT_SUPPORTED = (
+    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
+    "non_splitting_tags",
+)  # fmt: skip
 
 
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
 
+    @described(
+        "DeepL: translate texts.",
+        fields=(
+            Field("text", TEXTS, "The texts.", required=True),
+            Field("target_lang", TEXT, "Code of the language to translate into.", required=True),
+            Field("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
+            Field("tag_handling", choice("html"), "The texts are HTML."),
+            Field("split_sentences", choice("0", "1", "nonewlines"), "0: each line is a sentence."),
+        ),
+        answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
+        errors=TRANSLATED,
+    )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -29,27 +59,39 @@ def routes(service: Service) -> list[Route]:
         texts = texts_field(fields, "text")
         target = _code(text_field(fields, "target_lang"))
         check_size(service, texts)
+        is_html = _is_html(fields)
         if fields.get("source_lang"):
             sources = [_code(text_field(fields, "source_lang"))] * len(texts)
         else:
-            sources = [(await detect_language(service, text))[0] for text in texts]
+            tell = detect_html if is_html else detect_language
+            sources = [(await tell(service, text))[0] for text in texts]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
-        found = await service.translate(texts, pairs, by_line=str(fields.get("split_sentences")) == "0")
+        if is_html:
+            found = await translate_html(service, texts, pairs)
+        else:
+            by_line = str(fields.get("split_sentences")) == "0"
+            found = [translated.text for translated in await service.translate(texts, pairs, by_line=by_line)]
         return JSONResponse(
             {
                 "translations": [
                     {
                         "detected_source_language": source.upper(),
-                        "text": translated.text,
+                        "text": translation,
                         "billed_characters": len(text),
                     }
-                    for text, source, translated in zip(texts, sources, found, strict=True)
+                    for text, source, translation in zip(texts, sources, found, strict=True)
                 ]
             }
         )
 
+    @described(
+        "DeepL: the languages.",
+        fields=(Field("type", choice("source", "target"), "Of texts or of translations. Default: source."),),
+        answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
+        errors=READ,
+    )
     async def languages(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -62,15 +104,30 @@ def routes(service: Service) -> list[Route]:
         variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
         return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
 
+    @described(
+        "DeepL: characters translated since the server began; there is no quota.",
+        answer=record(character_count=COUNT, character_limit=COUNT),
+        errors=READ,
+    )
     async def usage(request: Request) -> Response:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
 
     return [
-        Route("/v2/translate", translate, methods=["POST"]),
+        Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
+
+
+def _is_html(fields: dict[str, Any]) -> bool:
+    """Whether the texts are HTML. Fault for other markup, and for a formality that no model here has."""
+    if fields.get("formality") not in (None, "", "default", "prefer_more", "prefer_less"):
+        raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
+    handling = fields.get("tag_handling") or None
+    if handling not in (None, "html"):
+        raise Fault(400, "tag_handling: only html is supported")
+    return handling == "html"
 
 
 def _code(language: str) -> str:

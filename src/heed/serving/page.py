@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from heed.serving.service import Service
+from heed.serving.specification import described
 from heed.serving.streaming import MAX_ATTENTION_CHARS
 from heed.visualization.render import COLOURS, with_drawing
 
@@ -26,6 +27,7 @@ def routes(service: Service) -> list[Route]:
     content = with_drawing(template).replace("{{ settings }}", json.dumps(settings))
     headers = {"content-security-policy": _policy(content)}
 
+    @described("A page that translates while one types.", answer_type="text/html")
     async def page(request: Request) -> Response:
         return HTMLResponse(content, headers=headers)
 

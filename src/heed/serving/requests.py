@@ -1,10 +1,12 @@
 """What a request says, whichever way it says it, and what is wrong with it."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,6 +16,12 @@ from heed.serving.engine import QueueFull, Rejected, SearchFailed
 from heed.serving.service import Service
 
 MAX_FIELDS = 1000
+DEEPL_PATHS = ("/v2/", "/v3/")
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+
+BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
 
 
 class Fault(Exception):
@@ -43,7 +51,7 @@ def as_fault(error: Exception) -> Fault:
 def error_response(path: str, error: Exception) -> Response:
     """The error in the form of the interface that the path belongs to."""
     fault = as_fault(error)
-    name = "message" if path.startswith("/v2/") else "error"
+    name = "message" if path.startswith(DEEPL_PATHS) else "error"
     return JSONResponse({name: fault.message}, fault.status, fault.headers)
 
 
@@ -70,12 +78,45 @@ async def parameters(request: Request) -> dict[str, Any]:
             fields |= _repeated(pairs)
         elif kind == "multipart/form-data":
             async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
-                fields |= _repeated([(name, str(value)) for name, value in form.multi_items()])
+                fields |= _texts_of(form)
         else:
             raise Fault(415, "Unsupported media type: send JSON or a form")
-    except (ValueError, RecursionError, LookupError, HTTPException):  # UnicodeDecodeError is a ValueError
+    except BAD_BODY:
         raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
     return fields
+
+
+async def uploaded_file(request: Request) -> tuple[dict[str, Any], str, bytes]:
+    """The fields, the name and the content of the field `file` of a multipart form. Fault if it is not there."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        fields = await parameters(request)  # which may be at fault itself
+        raise Fault(
+            415 if fields.get("file") else 400, "Invalid request: missing file parameter: send a multipart form"
+        )
+    body = await request.body()
+    try:
+        async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
+            fields = _repeated(request.query_params.multi_items()) | _texts_of(form)
+            file = form.get("file")
+            if not isinstance(file, UploadFile):
+                raise Fault(400, "Invalid request: missing file parameter")
+            return fields, checked_text(file.filename or "", "file"), await file.read()
+    except BAD_BODY:
+        raise Fault(400, "Invalid request: the body is no multipart form with one file, or not UTF-8") from None
+
+
+def _texts_of(form: FormData) -> dict[str, Any]:
+    return _repeated([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
+
+
+def base_url(request: Request) -> str:
+    """The address that the client reached the server at, be it through a proxy. Fault for a Host that is none."""
+    host = request.headers.get("host") or ":".join(map(str, request.scope["server"]))
+    if not _HOST.fullmatch(host):
+        raise Fault(400, "Invalid request: the Host header names no host")
+    secure = request.headers.get("x-forwarded-proto", request.scope["scheme"]).lower() == "https"
+    return f"{'https' if secure else 'http'}://{host}"
 
 
 def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
@@ -132,6 +173,19 @@ def check_size(service: Service, texts: list[str]) -> None:
     for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
         if found > most:
             raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+
+
+def check_languages(service: Service, source: str, target: str) -> None:
+    """Fault if the server does not know one of them; the source may be "auto"."""
+    for language in (source, target):
+        if not service.knows(language) and (language, source) != ("auto", "auto"):
+            raise Fault(400, f"{language[:20]} is not supported")
+
+
+def check_pair(service: Service, src: str, tgt: str) -> None:
+    """Fault unless the server translates from one to the other."""
+    if not service.has(src, tgt):
+        raise Fault(400, f"{tgt[:20]} is not available as a target language from {src[:20]}")
 
 
 def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> None:

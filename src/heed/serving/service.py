@@ -18,6 +18,8 @@ from heed.serving.sentences import SplitText, split_text
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
+FILES_AT_ONCE = 2  # that are read and written, which takes as much
+MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,21 @@ class Limits:
     def max_body_bytes(self) -> int:
         """Of a request: in JSON a character may take 12 bytes (two escapes), in a form as many."""
         return 12 * self.max_chars + 64 * self.max_texts + 2**16
+
+    @property
+    def max_file_chars(self) -> int:
+        """Of all sentences of a file; files are long."""
+        return 20 * self.max_chars
+
+    @property
+    def max_file_text(self) -> int:
+        """Bytes of a file's text and markup, or of the XML in a .docx, which take a core's time and much memory."""
+        return 5 * self.max_file_chars
+
+    @property
+    def max_file_bytes(self) -> int:
+        """Of a file as it is sent; a .docx may hold pictures."""
+        return self.max_file_text + MAX_PICTURE_BYTES
 
 
 class ApiKeys:
@@ -88,10 +105,13 @@ class Service:
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     show_metrics: bool = True
     show_page: bool = True
+    origins: frozenset[str] = frozenset()  # of the pages that may read its answers; "*" is any
     ready: bool = False
     n_characters: int = 0  # translated since the start
 
     def __post_init__(self) -> None:
+        self.one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
+        self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.detector = LanguageDetector(src for src, _ in self.engines)
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
         self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
@@ -146,16 +166,22 @@ class Service:
     ) -> list[Translated]:
         """Each text from and into its languages. Raises what `Engine.translate` raises."""
         self.check_room(pairs)
-        parts = await beside_the_loop(
-            sum(map(len, texts)),
-            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
-        )
+        parts = await self.split(texts, pairs, by_line=by_line)
         found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
         async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
             async for text, place, translation in results:
                 found[text][place] = translation
         self.n_characters += sum(map(len, texts))
         return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+
+    async def split(
+        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
+    ) -> list[SplitText]:
+        """The sentences of each text, or its lines."""
+        return await beside_the_loop(
+            sum(map(len, texts)),
+            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
+        )
 
     async def sentences(
         self,
@@ -166,20 +192,37 @@ class Service:
         prefix: str = "",
     ) -> AsyncGenerator[tuple[int, int, Translation]]:
         """Yields (text, sentence, its translation) as they are finished, whichever engine they come from."""
+        sentences = [part.sentences for part in parts]
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
+        async with aclosing(
+            self.translations(sentences, pairs, n_best=n_best, prefix=prefix, deadline=deadline)
+        ) as results:
+            async for result in results:
+                yield result
+
+    async def translations(
+        self,
+        texts: Sequence[Sequence[str]],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        deadline: float,
+        n_best: int = 1,
+        prefix: str = "",
+    ) -> AsyncGenerator[tuple[int, int, Translation]]:
+        """As `sentences`, of texts that are lists of sentences. deadline: by the event loop's clock."""
         places: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for i, (part, pair) in enumerate(zip(parts, pairs, strict=True)):
-            for j, sentence in enumerate(part.sentences):
+        for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
+            for j, sentence in enumerate(sentences):
                 if pair not in self.engines:  # into its own language
                     yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
                 else:
                     places.setdefault(pair, []).append((i, j))
-        deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         for pair, of_pair in places.items():  # texts in several languages are rare: one pair at a time
-            sentences = [parts[i].sentences[j] for i, j in of_pair]
+            of_engine = [texts[i][j] for i, j in of_pair]
             seconds = max(0.0, deadline - asyncio.get_running_loop().time())
             engine = self.engines[pair]
             async with aclosing(
-                engine.translate(sentences, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
+                engine.translate(of_engine, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
             ) as results:
                 async for place, translation in results:
                     yield *of_pair[place], translation

@@ -11,11 +11,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from heed.decoding.translator import Translator
-from heed.serving.libretranslate import check_format, check_pair, detect_language
+from heed.serving.libretranslate import KEY, check_format, detect_language
 from heed.serving.requests import (
     Fault,
     as_fault,
     check_key,
+    check_pair,
     check_size,
     checked_text,
     number_field,
@@ -23,17 +24,58 @@ from heed.serving.requests import (
     text_field,
     texts_field,
 )
-from heed.serving.sentences import SplitText, split_text
+from heed.serving.sentences import SplitText
 from heed.serving.service import Service
+from heed.serving.specification import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    TRANSLATED,
+    Field,
+    choice,
+    described,
+    list_of,
+    record,
+)
 from heed.visualization.trace import VIEWS, Attention, View, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
+LANGUAGES = (
+    Field("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
+    Field("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
+)
+WEIGHTS = record(queries=list_of(TEXT), keys=list_of(TEXT), weights=list_of(list_of(list_of(list_of(NUMBER)))))
 
 
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
-    one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
 
+    @described(
+        'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
+        fields=(
+            Field("q", TEXTS, "The text, or a list of texts.", required=True),
+            *LANGUAGES,
+            Field("alternatives", COUNT, "Other translations of each sentence to give."),
+            Field("prefix", TEXT, "What every translation begins with."),
+            KEY,
+        ),
+        answer=record(
+            text=COUNT,
+            sentence=COUNT,
+            start=COUNT,
+            language=TEXT,
+            source=TEXT,
+            translation=TEXT,
+            score=NUMBER,
+            ended=FLAG,
+            pieces=COUNT,
+            alternatives=list_of(TEXT),
+        ),
+        answer_type="application/x-ndjson",
+        errors=TRANSLATED,
+    )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -45,14 +87,29 @@ def routes(service: Service) -> list[Route]:
         prefix = checked_text(fields.get("prefix") or "", "prefix")
         check_size(service, [prefix])
         service.check_room(pairs)
-        parts = await asyncio.to_thread(
-            lambda: [split_text(text, src) for text, (src, _) in zip(texts, pairs, strict=True)]
-        )
+        parts = await service.split(texts, pairs)
         lines = _lines(service, parts, pairs, n_best=n_best, prefix=prefix)
         # An error that comes before the first sentence still has a status of its own.
         first = await anext(lines)
         return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
+    @described(
+        "Every head's weights while a translation is written.",
+        fields=(
+            Field("q", TEXT, f"A sentence of at most {MAX_ATTENTION_CHARS} characters.", required=True),
+            *LANGUAGES,
+            Field("translation", TEXT, "What is written. Default: what the model translates it to."),
+            Field("views", list_of(choice(*VIEWS)), "Whose weights to give, or [] for none. Default: all."),
+            KEY,
+        ),
+        answer=record(
+            source=TEXT,
+            translation=TEXT,
+            **dict.fromkeys(VIEWS, WEIGHTS),
+            alignment=list_of(list_of(COUNT)) | {"nullable": True},
+        ),
+        errors=TRANSLATED,
+    )
     async def attention(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
@@ -70,7 +127,7 @@ def routes(service: Service) -> list[Route]:
         check_size(service, [source, translation])
         if views and max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
             raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
-        async with one_at_a_time:
+        async with service.one_at_a_time:
             translator = service.engines[pair].translator
             content = await asyncio.to_thread(_attention, translator, source, translation, views)
             return Response(content, media_type="application/json")

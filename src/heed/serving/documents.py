@@ -1,0 +1,154 @@
+"""Documents through the engines: their sentences share the search with all others, their alignments take turns."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
+
+from heed.documents.formats import Format, translating_document, translating_text
+from heed.documents.translation import Asking, Sentence
+from heed.serving.engine import TooLate
+from heed.serving.requests import Fault, check_pair
+from heed.serving.service import Service
+from heed.text.alignment import Link, Translated
+
+ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
+DETECTED_CHARS = 2_000  # of a document, from which its language is told
+
+T = TypeVar("T")
+Pair = tuple[str, str]
+
+
+async def translate_documents(
+    service: Service, documents: Sequence[Asking[T]], pairs: Sequence[Pair], *, max_chars: int
+) -> list[T]:
+    """What the documents become, each from and into its languages. All are translated together.
+
+    Fault for more than max_chars characters to translate; else raises what `Engine.translate` raises, and HeedError
+    for a document that cannot be read.
+    """
+    deadline = asyncio.get_running_loop().time() + service.limits.timeout_seconds
+    service.check_room(pairs)
+    results: dict[int, T] = {}
+    answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
+    while answers:
+        async with _in_time(service, deadline):
+            asked = await asyncio.to_thread(_go_on, documents, answers, results)
+        n_chars = sum(len(sentence.text) for sentences in asked.values() for sentence in sentences)
+        if n_chars > max_chars:
+            raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
+        chosen = [pairs[i] for i in asked]
+        answers = dict(zip(asked, await _answers(service, list(asked.values()), chosen, deadline), strict=True))
+    return [results[i] for i in range(len(documents))]
+
+
+async def translate_html(service: Service, pages: Sequence[str], pairs: Sequence[Pair]) -> list[str]:
+    """The pages, or parts of pages, each from and into its languages; tags go where their words go."""
+    documents = [
+        translating_text(page, format="html", language=src) for page, (src, _) in zip(pages, pairs, strict=True)
+    ]
+    found = await translate_documents(service, documents, pairs, max_chars=service.limits.max_chars)
+    service.n_characters += sum(map(len, pages))
+    return found
+
+
+async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> bytes:
+    """A file's content in the other language; source may be "auto". Few are worked on at once, the others wait.
+
+    Raises what `translate_documents` raises.
+    """
+
+    def document(language: str) -> Asking[bytes]:
+        most = service.limits.max_file_text
+        return translating_document(content, format=kind, language=language, name="the file", max_text=most)
+
+    async with _in_time(service, asyncio.get_running_loop().time() + service.limits.timeout_seconds):
+        await service.file_turns.acquire()
+    try:
+        if source == "auto":
+            source, _ = await detect_document(service, document)
+        check_pair(service, source, target)
+        [found] = await translate_documents(
+            service, [document(source)], [(source, target)], max_chars=service.limits.max_file_chars
+        )
+    finally:
+        service.file_turns.release()
+    return found
+
+
+async def detect_html(service: Service, page: str) -> tuple[str, float]:
+    """The language of the words that are shown."""
+    return await detect_document(service, lambda language: translating_text(page, format="html", language=language))
+
+
+async def detect_document(service: Service, document: Callable[[str], Asking[T]]) -> tuple[str, float]:
+    """The language of a document's words, with its probability. document: what reads it, given a language."""
+
+    def words() -> str:
+        any_language = next(src for src, _ in service.engines)
+        asked = _go_on([document(any_language)], {0: None}, {})
+        return "\n".join(sentence.text for sentence in asked.get(0, ()))[:DETECTED_CHARS]
+
+    return (await service.detect(await asyncio.to_thread(words)))[0]
+
+
+def _go_on(
+    documents: Sequence[Asking[T]], answers: dict[int, Sequence[Translated] | None], results: dict[int, T]
+) -> dict[int, list[Sentence]]:
+    """What each document asks for next, by its number; those that are finished are put into `results`."""
+    asked: dict[int, list[Sentence]] = {}
+    for number, answer in answers.items():
+        try:
+            asked[number] = next(documents[number]) if answer is None else documents[number].send(answer)
+        except StopIteration as stop:
+            results[number] = stop.value
+    return asked
+
+
+async def _answers(
+    service: Service, asked: list[list[Sentence]], pairs: Sequence[Pair], deadline: float
+) -> list[list[Translated]]:
+    texts = [[sentence.text for sentence in sentences] for sentences in asked]
+    found: list[list[Translated]] = [[Translated("")] * len(sentences) for sentences in asked]
+    async with aclosing(service.translations(texts, pairs, deadline=deadline)) as translations:
+        async for i, j, translation in translations:
+            found[i][j] = Translated(translation.text)
+    for pair in set(pairs) & set(service.engines):
+        tagged = [
+            (i, j)
+            for i, sentences in enumerate(asked)
+            if pairs[i] == pair
+            for j, sentence in enumerate(sentences)
+            if sentence.has_tags
+        ]
+        sources, targets = [texts[i][j] for i, j in tagged], [found[i][j].text for i, j in tagged]
+        async with _in_time(service, deadline):
+            links = await _alignments(service, pair, sources, targets)
+        for (i, j), target, link in zip(tagged, targets, links, strict=True):
+            found[i][j] = Translated(target, link)
+    return found
+
+
+async def _alignments(
+    service: Service, pair: Pair, sources: list[str], targets: list[str]
+) -> list[tuple[Link, ...] | None]:
+    translator = service.engines[pair].translator
+    links: list[tuple[Link, ...] | None] = []
+    for first in range(0, len(sources), ALIGNED_AT_ONCE):
+        group = slice(first, first + ALIGNED_AT_ONCE)
+        await service.one_at_a_time.acquire()
+        working = asyncio.ensure_future(asyncio.to_thread(translator.alignments, sources[group], targets[group]))
+        # A thread cannot be stopped: the turn lasts until it ends, even if nobody waits for it any more.
+        working.add_done_callback(lambda _: service.one_at_a_time.release())
+        links += await asyncio.shield(working)
+    return links
+
+
+@asynccontextmanager
+async def _in_time(service: Service, deadline: float) -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        service.metrics.rejected.add(1, TooLate.reason)
+        raise TooLate("not finished in time") from None
