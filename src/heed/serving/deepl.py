@@ -18,7 +18,7 @@ from heed.serving.specification import (
     TEXT,
     TEXTS,
     TRANSLATED,
-    Field,
+    Parameter,
     choice,
     described,
     list_of,
@@ -41,11 +41,11 @@ def routes(service: Service) -> list[Route]:
     @described(
         "DeepL: translate texts.",
         fields=(
-            Field("text", TEXTS, "The texts.", required=True),
-            Field("target_lang", TEXT, "Code of the language to translate into.", required=True),
-            Field("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
-            Field("tag_handling", choice("html"), "The texts are HTML."),
-            Field("split_sentences", choice("0", "1", "nonewlines"), "0: each line is a sentence."),
+            Parameter("text", TEXTS, "The texts.", required=True),
+            Parameter("target_lang", TEXT, "Code of the language to translate into.", required=True),
+            Parameter("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
+            Parameter("tag_handling", choice("html"), "The texts are HTML."),
+            Parameter("split_sentences", choice("0", "1", "nonewlines"), "0: each line is a sentence."),
         ),
         answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
         errors=TRANSLATED,
@@ -88,7 +88,7 @@ def routes(service: Service) -> list[Route]:
 
     @described(
         "DeepL: the languages.",
-        fields=(Field("type", choice("source", "target"), "Of texts or of translations. Default: source."),),
+        fields=(Parameter("type", choice("source", "target"), "Of texts or of translations. Default: source."),),
         answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
         errors=READ,
     )

@@ -36,7 +36,7 @@ from heed.serving.specification import (
     TEXT,
     TEXTS,
     TRANSLATED,
-    Field,
+    Parameter,
     choice,
     described,
     list_of,
@@ -45,9 +45,9 @@ from heed.serving.specification import (
 
 UPLOAD_PATH = "/translate_file"
 CHUNK_BYTES = 2**16  # of a file on its way to a client
-SOURCE = Field("source", TEXT, 'Code of its language, or "auto".', required=True)
-TARGET = Field("target", TEXT, "Code of the language to translate into.", required=True)
-KEY = Field("api_key", TEXT, "The client's key, if the server asks for one.")
+SOURCE = Parameter("source", TEXT, 'Code of its language, or "auto".', required=True)
+TARGET = Parameter("target", TEXT, "Code of the language to translate into.", required=True)
+KEY = Parameter("api_key", TEXT, "The client's key, if the server asks for one.")
 DETECTION = record(confidence=NUMBER, language=TEXT)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -59,11 +59,11 @@ def routes(service: Service, files: FileStore) -> list[Route]:
     @described(
         "Translate a text, or several.",
         fields=(
-            Field("q", TEXTS, "The text, or a list of texts.", required=True),
+            Parameter("q", TEXTS, "The text, or a list of texts.", required=True),
             SOURCE,
             TARGET,
-            Field("format", choice("text", "html"), "Of html, tags keep their words. Default: text."),
-            Field("alternatives", COUNT, "Other translations to give; none of html."),
+            Parameter("format", choice("text", "html"), "Of html, tags keep their words. Default: text."),
+            Parameter("alternatives", COUNT, "Other translations to give; none of html."),
             KEY,
         ),
         answer=record(translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT)),
@@ -98,7 +98,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "Tell a text's language.",
-        fields=(Field("q", TEXT, "The text.", required=True), KEY),
+        fields=(Parameter("q", TEXT, "The text.", required=True), KEY),
         answer=list_of(DETECTION),
         errors=READ,
     )
@@ -152,7 +152,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "Translate a file, which keeps its layout: " + ", ".join(SUFFIXES),
-        fields=(Field("file", BYTES, "The file.", required=True), SOURCE, TARGET, KEY),
+        fields=(Parameter("file", BYTES, "The file.", required=True), SOURCE, TARGET, KEY),
         answer=record(translatedFileUrl=TEXT),
         errors=TRANSLATED,
         only_parts=True,
@@ -172,7 +172,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "A file that was translated, for half an hour.",
-        in_path=(Field("name", TEXT, "As /translate_file gave it.", required=True),),
+        in_path=(Parameter("name", TEXT, "As /translate_file gave it.", required=True),),
         answer=BYTES,
         answer_type="application/octet-stream",
         errors=(404,),

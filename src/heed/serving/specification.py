@@ -43,7 +43,7 @@ def record(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties}
 
 
-class Field(NamedTuple):
+class Parameter(NamedTuple):
     """A parameter of a request."""
 
     name: str
@@ -57,8 +57,8 @@ class Operation:
     """What an endpoint does. answer: the schema of what it answers with `status`; errors: the other statuses."""
 
     summary: str
-    fields: Sequence[Field] = ()
-    in_path: Sequence[Field] = ()
+    fields: Sequence[Parameter] = ()
+    in_path: Sequence[Parameter] = ()
     answer: Schema = field(default_factory=lambda: TEXT)
     answer_type: str = "application/json"
     errors: Sequence[int] = ()
@@ -128,7 +128,7 @@ def _operation(operation: Operation, path: str, method: str) -> dict[str, Any]:
     return content | ({"parameters": parameters} if parameters else {})
 
 
-def _parameter(one: Field, place: str) -> dict[str, Any]:
+def _parameter(one: Parameter, place: str) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": place,
@@ -185,7 +185,7 @@ def _section(method: str, path: str, operation: dict[str, Any]) -> str:
         f"<td>{'required' * required}</td><td>{escape(meaning)}</td></tr>\n"
         for name, schema, required, meaning in fields
     )
-    head = "<tr><th>Field</th><th>Type</th><th></th><th>Meaning</th></tr>\n"
+    head = "<tr><th>Parameter</th><th>Type</th><th></th><th>Meaning</th></tr>\n"
     [(status, good), *errors] = operation["responses"].items()
     [(kind, answer)] = good["content"].items()
     failed = ", ".join(f"{code} {escape(one['description'])}" for code, one in errors)

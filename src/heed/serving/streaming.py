@@ -33,7 +33,7 @@ from heed.serving.specification import (
     TEXT,
     TEXTS,
     TRANSLATED,
-    Field,
+    Parameter,
     choice,
     described,
     list_of,
@@ -43,8 +43,8 @@ from heed.visualization.trace import VIEWS, Attention, View, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 LANGUAGES = (
-    Field("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
-    Field("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
+    Parameter("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
+    Parameter("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
 )
 WEIGHTS = record(queries=list_of(TEXT), keys=list_of(TEXT), weights=list_of(list_of(list_of(list_of(NUMBER)))))
 
@@ -55,10 +55,10 @@ def routes(service: Service) -> list[Route]:
     @described(
         'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
         fields=(
-            Field("q", TEXTS, "The text, or a list of texts.", required=True),
+            Parameter("q", TEXTS, "The text, or a list of texts.", required=True),
             *LANGUAGES,
-            Field("alternatives", COUNT, "Other translations of each sentence to give."),
-            Field("prefix", TEXT, "What every translation begins with."),
+            Parameter("alternatives", COUNT, "Other translations of each sentence to give."),
+            Parameter("prefix", TEXT, "What every translation begins with."),
             KEY,
         ),
         answer=record(
@@ -96,10 +96,10 @@ def routes(service: Service) -> list[Route]:
     @described(
         "Every head's weights while a translation is written.",
         fields=(
-            Field("q", TEXT, f"A sentence of at most {MAX_ATTENTION_CHARS} characters.", required=True),
+            Parameter("q", TEXT, f"A sentence of at most {MAX_ATTENTION_CHARS} characters.", required=True),
             *LANGUAGES,
-            Field("translation", TEXT, "What is written. Default: what the model translates it to."),
-            Field("views", list_of(choice(*VIEWS)), "Whose weights to give, or [] for none. Default: all."),
+            Parameter("translation", TEXT, "What is written. Default: what the model translates it to."),
+            Parameter("views", list_of(choice(*VIEWS)), "Whose weights to give, or [] for none. Default: all."),
             KEY,
         ),
         answer=record(
