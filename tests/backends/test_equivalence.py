@@ -30,6 +30,7 @@ from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
@@ -73,7 +74,7 @@ def loss_and_gradients(
     """Label-smoothed loss and negative log-likelihood, summed; by parameter the mean loss's gradient, in fp32."""
     weights = MasterWeights(deepcopy(model), Machine(torch.device("cpu"), dtype, "as set"))
     weights.model.train()
-    loss, nll = micro_batch_loss(weights.model, batch, label_smoothing=LABEL_SMOOTHING)
+    loss, nll = micro_batch_loss(weights.model, batch, SETTINGS)
     (loss / batch.n_tgt_tokens).backward()
     weights.collect_gradients()
     return loss.detach(), nll, {name: p.grad for name, p in weights.masters.named_parameters()}
@@ -107,6 +108,7 @@ def found_by(model: Transformer, case: "Case") -> list[list[Hypothesis]]:
 # The truth.
 
 LABEL_SMOOTHING = 0.1
+SETTINGS = TrainingSettings(label_smoothing=LABEL_SMOOTHING)
 Rounding = Callable[[Tensor], Tensor]
 
 

@@ -27,7 +27,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
         collated = [batches.collate(rows) for rows in parts]
         n_tokens = sum(batch.n_tgt_tokens for batch in collated)
         for batch in collated:
-            loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
+            loss, _ = micro_batch_loss(weights.model, batch, TrainingSettings())
             (loss / n_tokens).backward()
             weights.collect_gradients()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
@@ -105,7 +105,7 @@ def test_the_views_of_what_is_summed_cover_its_memory_once(tmp_path):
 def test_a_step_returns_its_sums_and_leaves_none(tmp_path, machine):
     weights, batches = weights_of(machine), one_batch(tmp_path / "c")
     with torch.no_grad():
-        losses = [micro_batch_loss(weights.model, batch, label_smoothing=0.1) for batch in batches]
+        losses = [micro_batch_loss(weights.model, batch, TrainingSettings()) for batch in batches]
     optimizer = make_optimizer(weights.masters, TrainingSettings())
     options = {"rate": 1e-3, "stop": True, "seconds": 7.0}
     result = train_step(weights, optimizer, batches, TrainingSettings(), machine, Workers(), **options)
