@@ -90,9 +90,7 @@ class _ProjectedLoss(torch.autograd.Function):
             if consistency is None:
                 losses, nlls = backend.smoothed_loss_(logits[:n], y, label_smoothing=epsilon)
             else:
-                losses, nlls = backend.consistent_loss_(
-                    logits[:n], y, label_smoothing=epsilon, consistency=consistency
-                )
+                losses, nlls = backend.consistent_loss_(logits[:n], y, label_smoothing=epsilon, consistency=consistency)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:

@@ -44,9 +44,7 @@ class CpuBackend:
     def consistent_loss_(
         self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float
     ) -> tuple[Tensor, Tensor]:
-        return ReferenceBackend().consistent_loss_(
-            logits, targets, label_smoothing=label_smoothing, consistency=consistency
-        )
+        return training_ops.consistent_loss_(logits, targets, label_smoothing=label_smoothing, consistency=consistency)
 
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
         if gradient.dtype == torch.bfloat16:
