@@ -58,7 +58,13 @@ class TrainingSpeed:
 
 
 def preset_shape(
-    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str, n_workers: int = 1
+    preset: str,
+    *,
+    vocab_size: int | None,
+    batch_tokens: int | None,
+    precision: str,
+    consistency: float | None = None,
+    n_workers: int = 1,
 ) -> tuple[Architecture, TrainingSettings, int]:
     """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
 
@@ -66,7 +72,8 @@ def preset_shape(
     """
     tables = read_preset(preset, where="--preset")
     arch, vocab_size = shape_of(tables, preset=preset, vocab_size=vocab_size)
-    settings = validated(TrainingSettings, tables.get("training", {}), where=f"preset {preset}")
+    training = tables.get("training", {}) | ({} if consistency is None else {"consistency": consistency})
+    settings = validated(TrainingSettings, training, where=f"preset {preset}")
     tokens = batch_tokens or settings.batch_tgt_tokens
     device = choose_machine().device
     if batch_tokens is None and device.type == "cpu":

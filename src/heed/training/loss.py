@@ -46,11 +46,11 @@ def consistent_loss(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """As `projected_loss`, of two passes over the same tokens, whose features lie one behind the other: R-Drop.
 
-    A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), where P and Q are the passes' distributions,
-    L their label-smoothed losses and α the `consistency`. That is half of Liang et al. 2021, equations 1 to 4: α means
-    what it means there, and without dropout the loss is that of one pass. Gradients go through both P and Q, as there
-    and as in SimCut (Gao et al. 2022), which takes the loss of the first pass alone and KL(P || Q) alone: with its α
-    the divergence weighs as much as here with 2 α. The second value is the mean of both passes'.
+    A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
+    their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α
+    means what it means there, and two equal passes have the loss and gradient of one. Gradients flow through P and Q,
+    as there and as in SimCut (Gao et al. 2022), whose loss is L(P) + α KL(P || Q): its α weighs the divergence as much
+    as twice that number here. The second value is the mean of both passes'.
     """
     loss, nll = _ProjectedLoss.apply(backend, features, weight, bias, targets, label_smoothing, consistency)
     return loss, nll

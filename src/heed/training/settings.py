@@ -40,8 +40,8 @@ class TrainingSettings(Settings):
     consistency: float = Field(
         default=0.0,
         ge=0,
-        description="α of R-Drop (Liang et al. 2021 take 5): every batch runs twice, under other dropout, and α weights "
-        "how far both predictions are apart; 0: once",
+        description="α of R-Drop (Liang et al. 2021 take 5): every batch runs twice, under other dropout, and α weighs "
+        "the divergence between both predictions; 0: one pass",
     )
     cutoff: float = Field(
         default=0.0,
