@@ -40,7 +40,7 @@ def test_smoothed_loss_worked_out_by_hand():
 
 
 def r_drop(logits, targets, *, label_smoothing, consistency):
-    """(token): half the loss of Liang et al. 2021, equations 2 to 4, written out; logits of one pass, then the other."""
+    """(token): half the loss of Liang et al. 2021, equations 2 to 4, written out; logits: one pass, then the other."""
     smoothed = F.cross_entropy(logits, targets.repeat(2), label_smoothing=label_smoothing, reduction="none")
     log_p, log_q = torch.log_softmax(logits, dim=-1).chunk(2)
     divergences = (log_p.exp() * (log_p - log_q)).sum(-1) + (log_q.exp() * (log_q - log_p)).sum(-1)
