@@ -33,6 +33,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.training.settings import TrainingSettings
 from heed.training.step import micro_batch_loss
 
 pytestmark = pytest.mark.slow
@@ -320,7 +321,7 @@ def test_mutated_prepared_ids(good, tmp_path_factory, seed):
             )
             for micro_batches in batches.plan(0):
                 for rows in micro_batches:
-                    loss, _ = micro_batch_loss(model, batches.collate(rows), label_smoothing=0.1)
+                    loss, _ = micro_batch_loss(model, batches.collate(rows), TrainingSettings())
                     loss.backward()
                     assert torch.isfinite(loss)
 

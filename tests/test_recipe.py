@@ -80,6 +80,17 @@ def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
     assert recipe.data.train == [str(Path.cwd() / "a.train"), str(Path.cwd() / "b")]
 
 
+def test_two_passes_that_cannot_differ_are_refused():
+    same = [f"model.{name}=0.0" for name in ("dropout", "attention_dropout", "word_dropout")]
+    options = [*same, "training.consistency=5.0"]
+    with pytest.raises(
+        HeedError, match=r"training\.consistency has no effect .* set model\.dropout or training\.cutoff"
+    ):
+        read_recipe("multi30k-en-de", options)
+    for different in ("training.cutoff=0.1", "model.word_dropout=0.1"):
+        assert read_recipe("multi30k-en-de", [*options, different]).training.n_passes == 2
+
+
 def test_overrides_are_toml_or_plain_words():
     assert parse_override("a.b=3") == {"a": {"b": 3}}
     assert parse_override("a.b=10 minutes") == {"a": {"b": "10 minutes"}}

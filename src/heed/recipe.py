@@ -53,6 +53,16 @@ class Recipe(Settings):
             raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
         return self
 
+    @model_validator(mode="after")
+    def _two_passes_that_differ(self) -> Self:
+        rates = [self.training.cutoff, *(getattr(self.model, name) for name in DROPOUTS)]
+        if self.training.consistency and not any(rates):
+            raise ValueError(
+                "training.consistency has no effect where both passes are the same; set model.dropout or "
+                "training.cutoff, or leave it out"
+            )
+        return self
+
 
 def preset_names() -> list[str]:
     """Names of the presets that come with Heed."""

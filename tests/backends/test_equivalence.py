@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.conftest import OTHERS, SPECIAL
+from tests.training.test_loss import r_drop
 from torch import Tensor
 
 from heed.backends.base import FIRST_CAPACITY, backend_for
@@ -30,6 +31,7 @@ from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
@@ -68,12 +70,12 @@ def features(model: Transformer, batch: Batch) -> Tensor:
 
 
 def loss_and_gradients(
-    model: Transformer, batch: Batch, dtype: torch.dtype
+    model: Transformer, batch: Batch, dtype: torch.dtype, settings: TrainingSettings
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Label-smoothed loss and negative log-likelihood, summed; by parameter the mean loss's gradient, in fp32."""
     weights = MasterWeights(deepcopy(model), Machine(torch.device("cpu"), dtype, "as set"))
     weights.model.train()
-    loss, nll = micro_batch_loss(weights.model, batch, label_smoothing=LABEL_SMOOTHING)
+    loss, nll = micro_batch_loss(weights.model, batch, settings)
     (loss / batch.n_tgt_tokens).backward()
     weights.collect_gradients()
     return loss.detach(), nll, {name: p.grad for name, p in weights.masters.named_parameters()}
@@ -107,6 +109,7 @@ def found_by(model: Transformer, case: "Case") -> list[list[Hypothesis]]:
 # The truth.
 
 LABEL_SMOOTHING = 0.1
+SETTINGS = TrainingSettings(label_smoothing=LABEL_SMOOTHING)
 Rounding = Callable[[Tensor], Tensor]
 
 
@@ -219,7 +222,8 @@ class Truth:
             pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (position, rate, 2)
             positions = (pairs if self.arch.positions == "sinusoid" else pairs.transpose(1, 2)).flatten(1)
             positions = self.arithmetic.parameter(positions)
-        words = self.arithmetic.sums(self.parameter(f"{side}_embedding.weight")[ids] * math.sqrt(d))
+        words = self.arithmetic.sums(self.parameter(f"{side}_embedding.weight")[ids.clamp(min=0)] * math.sqrt(d))
+        words = words.masked_fill((ids < 0)[:, None], 0)  # cut off
         if side == "tgt" and self.arch.decoder_start == "zero":
             words = torch.cat([torch.zeros_like(words[:1]), words[1:]])
         return keep(words + positions)
@@ -530,8 +534,8 @@ def test_losses_and_gradients_in_fp32(case):
     loss, nll, gradients, nearest_to_zero = true_loss_and_gradients(model, batch)
     assert nearest_to_zero > 5e-6
     with plain():
-        reference = loss_and_gradients(model, batch, torch.float32)
-    for ours in (reference, loss_and_gradients(model, batch, torch.float32)):
+        reference = loss_and_gradients(model, batch, torch.float32, SETTINGS)
+    for ours in (reference, loss_and_gradients(model, batch, torch.float32, SETTINGS)):
         assert ours[0].item() == pytest.approx(loss.item(), rel=1e-6)
         assert ours[1].item() == pytest.approx(nll.item(), rel=1e-6)
         assert set(ours[2]) == {name for name, _ in model.named_parameters()}
@@ -543,8 +547,8 @@ def test_losses_and_gradients_in_bf16(case):
     model, batch = model_of(case), batch_of(case)
     loss, nll, gradients, _ = true_loss_and_gradients(deepcopy(model).bfloat16(), batch)
     with plain():
-        reference = loss_and_gradients(model, batch, torch.bfloat16)
-    for ours in (reference, loss_and_gradients(model, batch, torch.bfloat16)):
+        reference = loss_and_gradients(model, batch, torch.bfloat16, SETTINGS)
+    for ours in (reference, loss_and_gradients(model, batch, torch.bfloat16, SETTINGS)):
         # Of some 2,000 nats over 150 tokens. Errors of 0.04 nats come to 0.04 · √150 = 0.5 if they are independent;
         # those of one sentence are not.
         assert ours[0].item() == pytest.approx(loss.item(), rel=3e-3)
@@ -552,6 +556,39 @@ def test_losses_and_gradients_in_bf16(case):
         errors = errors_of(ours[2], gradients)
         assert errors.square().mean().sqrt() < BF16_GRADIENTS
         assert errors.max() < BF16_GRADIENT
+
+
+TWO_PASSES = TrainingSettings(label_smoothing=LABEL_SMOOTHING, consistency=5.0, cutoff=0.2)
+
+
+@pytest.mark.parametrize("case", [CASES[i] for i in (4, 6, 29, 31)], indirect=True, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_losses_and_gradients_of_two_passes(case, dtype):
+    """R-Drop with token cutoff: without dropout, the tokens that are cut off are all that the second pass lacks."""
+    model, batch = model_of(case), batch_of(case)
+    truth = Truth(deepcopy(model).to(dtype))
+    torch.manual_seed(1)
+    twice = batch.twice(cutoff=TWO_PASSES.cutoff)
+    cut = replace(twice, src=twice.src.where(twice.src_kept, -1), tgt_in=twice.tgt_in.where(twice.tgt_kept, -1))
+    options = {"label_smoothing": LABEL_SMOOTHING, "consistency": TWO_PASSES.consistency}
+    loss = r_drop(truth.logits(cut), targets_of(batch), **options).sum()
+    (loss / batch.n_tgt_tokens).backward()
+    gradients = {name: p.grad for name, p in truth.parameters.items()}
+
+    def by_micro_batch():
+        torch.manual_seed(1)
+        return loss_and_gradients(model, batch, dtype, TWO_PASSES)
+
+    with plain():
+        reference = by_micro_batch()
+    for ours in (reference, by_micro_batch()):
+        errors = errors_of(ours[2], gradients)
+        if dtype is torch.float32:
+            assert ours[0].item() == pytest.approx(loss.item(), rel=1e-6)
+            assert truth.nearest_to_zero > 5e-6 and errors.max() < FP32_GRADIENT
+        else:
+            assert ours[0].item() == pytest.approx(loss.item(), rel=3e-3)
+            assert errors.square().mean().sqrt() < BF16_GRADIENTS and errors.max() < BF16_GRADIENT
 
 
 @needs_kernels

@@ -1,6 +1,7 @@
 """The forward pass as training and scoring run it, by each backend."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,6 +47,18 @@ def test_word_dropout_of_almost_all_leaves_positions_alone(backend, small_arch):
         for i in (4, 30)
     )
     assert torch.equal(ours, others) and not torch.equal(ours[0], ours[1])
+
+
+def test_tokens_that_are_cut_off_keep_their_positions_alone(backend, small_arch):
+    model = Transformer(small_arch.model_copy(update={"dropout": 0.0}), 50).train()
+    (src, src_mask), (tgt, tgt_mask) = random_pairs(6, seed=1), random_pairs(6, seed=2)
+    kept = {"src_kept": torch.rand(src.shape) < 0.7, "tgt_kept": torch.rand(tgt.shape) < 0.7}
+    other_src, other_tgt = src.where(kept["src_kept"], 7), tgt.where(kept["tgt_kept"], 7)
+    batches = [batch_of(src, src_mask, tgt, tgt_mask), batch_of(other_src, src_mask, other_tgt, tgt_mask)]
+    whole, cut, cut_of_others = (
+        backend.target_features(model, batch) for batch in (batches[0], *(replace(batch, **kept) for batch in batches))
+    )
+    assert torch.equal(cut, cut_of_others) and not torch.allclose(cut, whole, atol=1e-2)
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])

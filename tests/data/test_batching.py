@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL
@@ -51,6 +52,25 @@ def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit
         if longest <= share:
             assert sum(part.src.numel() for part in collated) <= limit
             assert sum(part.tgt_in.numel() for part in collated) <= limit
+
+
+def test_a_batch_twice_is_cut_off_in_its_second_half_alone():
+    batches = batches_of(corpus_of([(i % 20, i % 13) for i in range(200)]), limit=10**4, micro=10**4)
+    ((rows,),) = batches.plan(0)
+    batch, n = batches.collate(rows), 200
+    torch.manual_seed(1)
+    plain, twice = batch.twice(cutoff=0.0), batch.twice(cutoff=0.25)
+    assert plain.src_kept is None and plain.tgt_kept is None
+    for name in ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask"):
+        once = getattr(batch, name)
+        for both in (plain, twice):
+            assert torch.equal(getattr(both, name)[:n], once) and torch.equal(getattr(both, name)[n:], once)
+    targets = batch.tgt_out[batch.tgt_mask]
+    assert torch.equal(twice.tgt_out.flatten()[twice.tgt_places], targets.repeat(2))
+    for kept in (twice.src_kept, twice.tgt_kept):
+        assert kept[:n].all()
+        # of some 2,000 draws and more: five deviations
+        assert float(kept[n:].float().mean()) == pytest.approx(0.75, abs=5 * (0.75 * 0.25 / kept[n:].numel()) ** 0.5)
 
 
 def test_order_depends_on_seed_and_epoch_alone():

@@ -105,7 +105,7 @@ class Training:
 
     def fit(self) -> None:
         """Makes the micro-batches as small as the device's memory asks for."""
-        probe = MemoryProbe(self.weights, self.optimizer, self.machine, Workers(), label_smoothing=0.1)
+        probe = MemoryProbe(self.weights, self.optimizer, self.machine, Workers(), self.settings)
         self.batches = probe.largest_fitting(self.batches)
 
     def batch(self, number: int) -> list[Batch]:

@@ -67,6 +67,19 @@ def test_a_step_with_dropout_depends_on_the_seed_alone_and_waits_for_nothing(cud
 
 
 @pytest.mark.parametrize("precision", DTYPES)
+def test_a_step_of_two_passes_has_the_loss_of_the_cpu_and_waits_for_nothing(cuda, corpus, precision):
+    """Almost all is cut off in the second, since a GPU draws other numbers."""
+    settings = SETTINGS.model_copy(update={"consistency": 5.0, "cutoff": 1 - 1e-9})
+    training = Training.begin(corpus, architecture(), CUDA, DTYPES[precision], settings)
+    results = [training.step(training.batch(0))]
+    cuda.forget()
+    results.append(training.step(training.batch(1)))
+    assert not cuda.waits
+    expected = Training.begin(corpus, architecture(), CPU, DTYPES[precision], settings).losses(2)
+    assert [float(result.loss) for result in results] == pytest.approx(expected, rel=TOLERANCES[precision])
+
+
+@pytest.mark.parametrize("precision", DTYPES)
 def test_clipping_bounds_the_gradient_and_waits_for_nothing(cuda, corpus, precision):
     clip_norm = 1e-3
     settings = SETTINGS.model_copy(update={"clip_norm": clip_norm})

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from heed.backends.reference import ReferenceBackend
-from heed.training.loss import projected_loss
+from heed.training.loss import consistent_loss, projected_loss
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
@@ -37,3 +37,66 @@ def test_smoothed_loss_worked_out_by_hand():
     loss, nll = projected_loss(ReferenceBackend(), features, weight, torch.tensor([0]), label_smoothing=0.1)
     assert loss.item() == pytest.approx(0.292458, abs=1e-5)
     assert nll.item() == pytest.approx(0.223144, abs=1e-5)
+
+
+def r_drop(logits, targets, *, label_smoothing, consistency):
+    """(token): half the loss of Liang et al. 2021, equations 2 to 4, written out; logits: one pass, then the other."""
+    smoothed = F.cross_entropy(logits, targets.repeat(2), label_smoothing=label_smoothing, reduction="none")
+    log_p, log_q = torch.log_softmax(logits, dim=-1).chunk(2)
+    divergences = (log_p.exp() * (log_p - log_q)).sum(-1) + (log_q.exp() * (log_q - log_p)).sum(-1)
+    return (smoothed.view(2, -1).sum(0) + consistency / 2 * divergences) / 2
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+@pytest.mark.parametrize("alpha", [0.5, 5.0])
+@pytest.mark.parametrize(("n_tokens", "vocab_size"), [(1, 2), (7, 11), (50, 1500)])
+def test_the_loss_of_two_passes_and_its_gradient_are_those_of_r_drop(epsilon, alpha, n_tokens, vocab_size):
+    torch.manual_seed(n_tokens)
+    logits = 3 * torch.randn(2 * n_tokens, vocab_size, dtype=torch.float64)
+    logits[n_tokens:] += 4  # which changes no probability
+    targets, options = torch.randint(vocab_size, (n_tokens,)), {"label_smoothing": epsilon, "consistency": alpha}
+    expected = r_drop(logits.requires_grad_(), targets, **options)
+    (gradient,) = torch.autograd.grad(expected.sum(), logits)
+    nll = F.cross_entropy(logits, targets.repeat(2), reduction="none").view(2, -1).mean(0)
+    ours = logits.detach().clone()
+    losses, nlls = ReferenceBackend().consistent_loss_(ours, targets, **options)
+    torch.testing.assert_close(losses, expected)  # fp64: to 1e-7 of the value
+    torch.testing.assert_close(nlls, nll)
+    torch.testing.assert_close(ours, gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_tokens", "vocab_size"), [(7, 11), (1500, 1500), (0, 11)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_gradients_of_two_passes_reach_features_weight_and_bias(n_tokens, vocab_size, biased):
+    torch.manual_seed(0)
+    leaves = [torch.randn(2 * n_tokens, 16), torch.randn(vocab_size, 16), torch.randn(vocab_size)]
+    features, weight, bias = (leaf.requires_grad_() for leaf in leaves)
+    used, targets = leaves if biased else leaves[:2], torch.randint(0, vocab_size, (n_tokens,))
+    options = {"label_smoothing": 0.1, "consistency": 5.0}
+    loss, _ = consistent_loss(ReferenceBackend(), features, weight, targets, bias=bias if biased else None, **options)
+    expected = r_drop(F.linear(features, weight, bias if biased else None), targets, **options).sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)  # as above
+    ours, theirs = (torch.autograd.grad(of / 3, used, retain_graph=True) for of in (loss, expected))
+    for our_gradient, gradient in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our_gradient, gradient, rtol=1e-4, atol=1e-3)
+
+
+def test_two_equal_passes_have_the_loss_and_the_gradient_of_one():
+    torch.manual_seed(1)
+    features, weight, targets = torch.randn(9, 16), torch.randn(30, 16), torch.randint(30, (9,))
+    weight.requires_grad_()
+    one = projected_loss(ReferenceBackend(), features, weight, targets, label_smoothing=0.1)
+    options = {"label_smoothing": 0.1, "consistency": 5.0}
+    two = consistent_loss(ReferenceBackend(), features.repeat(2, 1), weight, targets, **options)
+    torch.testing.assert_close(two, one)
+    torch.testing.assert_close(*(torch.autograd.grad(of[0], weight)[0] for of in (two, one)))
+
+
+def test_divergence_worked_out_by_hand():
+    # P = (0.8, 0.2), Q = (0.5, 0.5), the first id is right, α = 6, nothing smoothed:
+    # KL(P || Q) = 0.8 ln 1.6 + 0.2 ln 0.4 = 0.192745, KL(Q || P) = 0.5 ln 0.625 + 0.5 ln 2.5 = 0.223144.
+    # (-ln 0.8 - ln 0.5) / 2 + 6 / 4 · (0.192745 + 0.223144) = 0.458145 + 0.623833 = 1.081979
+    logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
+    loss, nll = ReferenceBackend().consistent_loss_(logits, torch.tensor([0]), label_smoothing=0.0, consistency=6.0)
+    assert loss.item() == pytest.approx(1.081979, abs=1e-5)
+    assert nll.item() == pytest.approx(0.458145, abs=1e-5)

@@ -20,7 +20,7 @@ def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_toke
     real, said = memory.micro_batch_loss, []
 
     def limited(*arguments, **options):
-        if arguments[-1].tgt_in.numel() > 200:
+        if arguments[1].tgt_in.numel() > 200:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return real(*arguments, **options)
 
@@ -46,20 +46,21 @@ def parts(tmp_path):
     return weights, make_optimizer(weights.masters, TrainingSettings()), batches
 
 
-def test_the_trial_uses_the_runs_label_smoothing_and_leaves_neither_gradients_nor_moments(parts, monkeypatch):
+def test_the_trial_uses_the_runs_settings_and_leaves_neither_gradients_nor_moments(parts, monkeypatch):
     weights, optimizer, batches = parts
-    real, used = memory.micro_batch_loss, set()
+    real, used = memory.micro_batch_loss, []
 
-    def recorded(*arguments, label_smoothing):
-        used.add(label_smoothing)
-        loss, nll = real(*arguments, label_smoothing=label_smoothing)
+    def recorded(model, batch, settings):
+        used.append(settings)
+        loss, nll = real(model, batch, settings)
         assert not weights.sums.buffer.isnan().any()
         return loss, nll
 
     monkeypatch.setattr(memory, "micro_batch_loss", recorded)
     before = [parameter.detach().clone() for parameter in weights.masters.parameters()]
-    assert MemoryProbe(weights, optimizer, FP32, Workers(), 0.3).largest_fitting(batches) is batches
-    assert used == {0.3}
+    settings = TrainingSettings(label_smoothing=0.3, consistency=5.0, cutoff=0.1)
+    assert MemoryProbe(weights, optimizer, FP32, Workers(), settings).largest_fitting(batches) is batches
+    assert used and all(one is settings for one in used)
     assert not optimizer.state and not weights.sums.buffer.any()
     assert all(map(torch.equal, before, weights.masters.parameters()))
 
@@ -71,7 +72,7 @@ def test_an_error_that_is_none_of_memory_is_not_taken_for_one(parts, monkeypatch
     monkeypatch.setattr(memory, "micro_batch_loss", broken)
     weights, optimizer, batches = parts
     with pytest.raises(RuntimeError, match="shapes differ"):
-        MemoryProbe(weights, optimizer, FP32, Workers(), 0.1).fits(batches)
+        MemoryProbe(weights, optimizer, FP32, Workers(), TrainingSettings()).fits(batches)
 
 
 def test_errors_of_memory_are_told_from_others():

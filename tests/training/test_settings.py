@@ -30,6 +30,17 @@ def test_another_interval_is_refused(text):
         validated(TrainingSettings, {"checkpoint_every": text}, where="recipe.toml: training")
 
 
+def test_a_cutoff_without_consistency_is_refused():
+    with pytest.raises(HeedError, match=r"cutoff=0\.1 has no effect with consistency=0"):
+        validated(TrainingSettings, {"cutoff": 0.1}, where="recipe.toml: training")
+
+
+def test_two_passes_share_the_tokens_of_one():
+    assert [TrainingSettings(consistency=alpha).micro_tokens(4096) for alpha in (0.0, 5.0)] == [4096, 2048]
+    for given, tokens in ((1, 1), (601, 300)):
+        assert TrainingSettings(consistency=5.0, micro_batch_tokens=given).micro_tokens(4096) == tokens
+
+
 def test_an_average_needs_as_many_checkpoints_as_it_takes():
     with pytest.raises(HeedError, match="average_last=5 needs keep_checkpoints=5"):
         validated(TrainingSettings, {"average_last": 5, "keep_checkpoints": 2}, where="recipe.toml: training")

@@ -14,8 +14,12 @@ from heed.training.distributed import Workers
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, micro_batch_loss, train_step
 
+# Of two passes the second sees positions alone, so that which tokens are cut off does not depend on the micro-batches.
+TWO_PASSES = TrainingSettings(consistency=5.0, cutoff=1 - 1e-9)
 
-def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tokenizer):
+
+@pytest.mark.parametrize("settings", [TrainingSettings(), TWO_PASSES], ids=["one pass", "two passes"])
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tokenizer, settings):
     torch.manual_seed(2)
     model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0.0), 50)
     corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
@@ -27,7 +31,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
         collated = [batches.collate(rows) for rows in parts]
         n_tokens = sum(batch.n_tgt_tokens for batch in collated)
         for batch in collated:
-            loss, _ = micro_batch_loss(weights.model, batch, label_smoothing=0.1)
+            loss, _ = micro_batch_loss(weights.model, batch, settings)
             (loss / n_tokens).backward()
             weights.collect_gradients()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
@@ -36,7 +40,27 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
         assert torch.allclose(one, summed, atol=1e-6)
 
 
-def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
+@pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "word_dropout", "cutoff"])
+def test_both_passes_of_a_batch_are_under_other_dropout(tmp_path, dropout):
+    weights, batches = weights_of(FP32, **{dropout: 0.2} if dropout != "cutoff" else {}), one_batch(tmp_path / "c")
+    weights.model.train()
+
+    def loss_of(batch, consistency):
+        torch.manual_seed(3)
+        cutoff = {"cutoff": 0.2} if dropout == "cutoff" else {}
+        with torch.no_grad():
+            return micro_batch_loss(weights.model, batch, TrainingSettings(consistency=consistency, **cutoff))
+
+    for batch in batches:
+        little, much, more = (loss_of(batch, alpha) for alpha in (1e-9, 5.0, 10.0))
+        divergence = (much[0] - little[0]) / 5
+        assert divergence / batch.n_tgt_tokens > 1e-4
+        torch.testing.assert_close(more[0] - little[0], 10 * divergence, rtol=1e-3, atol=1e-3)  # α weighs it
+        assert little[1] == much[1] == more[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"consistency": 5.0, "cutoff": 0.1}], ids=["one pass", "two passes"])
+def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path, changes):
     """Meta tensors have no values: whatever would read one back, as a GPU's would be, raises."""
     corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
     batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
@@ -52,7 +76,7 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path):
             super().step()
 
     optimizer = Plain(weights.masters.parameters())
-    settings = TrainingSettings()
+    settings = TrainingSettings(**changes)
     train_step(weights, optimizer, [batches.collate(rows)], settings, machine, Workers(), rate=1e-3)
 
 
@@ -105,7 +129,7 @@ def test_the_views_of_what_is_summed_cover_its_memory_once(tmp_path):
 def test_a_step_returns_its_sums_and_leaves_none(tmp_path, machine):
     weights, batches = weights_of(machine), one_batch(tmp_path / "c")
     with torch.no_grad():
-        losses = [micro_batch_loss(weights.model, batch, label_smoothing=0.1) for batch in batches]
+        losses = [micro_batch_loss(weights.model, batch, TrainingSettings()) for batch in batches]
     optimizer = make_optimizer(weights.masters, TrainingSettings())
     options = {"rate": 1e-3, "stop": True, "seconds": 7.0}
     result = train_step(weights, optimizer, batches, TrainingSettings(), machine, Workers(), **options)

@@ -45,14 +45,22 @@ def assert_same_run(folder, other):
         assert content == expected, name
 
 
-@pytest.mark.parametrize("changes", [{}, OTHERS | {"word_dropout": 0.1}], ids=["paper", "others"])
+TWO_PASSES = {"consistency": 5.0, "cutoff": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "training"),
+    [({}, {}), (OTHERS | {"word_dropout": 0.1}, {}), ({"word_dropout": 0.1}, TWO_PASSES)],
+    ids=["paper", "others", "two passes"],
+)
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    tmp_path, number_tokenizer, machine, changes
+    tmp_path, number_tokenizer, machine, changes, training
 ):
     options = {
         "machine": machine,
         "arch": Architecture(**{"n_layers": 2, "d_model": 32, "d_ff": 64, "n_heads": 4} | changes),
+        **training,
     }
     run_training(tmp_path, number_tokenizer, "straight", **options)
     with pytest.raises(KeyboardInterrupt):
@@ -61,6 +69,14 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     _, state = run_training(tmp_path, number_tokenizer, "stopped", **options)
     assert state.step == 30 and len(entries(tmp_path / "stopped", "train")) == 6
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+
+
+def test_two_passes_count_twice_in_the_cost_and_once_in_the_losses(tmp_path, number_tokenizer):
+    states = [run_training(tmp_path, number_tokenizer, str(len(x)), **x)[1] for x in ({}, TWO_PASSES)]
+    assert states[1].work == states[0].work.times(2)
+    losses = [[entry["perplexity"] for entry in entries(tmp_path / name, "train")] for name in ("0", "2")]
+    assert losses[1][0] == pytest.approx(losses[0][0], rel=0.1)  # in the first five steps nothing is learned
+    assert losses[1][-1] < losses[1][0] / 2
 
 
 def test_a_checkpoint_that_calls_rollbacks_detours_resumes_to_the_same_bits(tmp_path, number_tokenizer):

@@ -87,6 +87,18 @@ class Backend(Protocol):
     ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
         """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss."""
 
+    def consistent_loss_(
+        self,
+        logits: Float[Tensor, "two_passes vocab"],
+        targets: Int[Tensor, " token"],
+        *,
+        label_smoothing: float,
+        consistency: float,
+    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+        """(`training.loss.consistent_loss` per token, mean negative log-likelihood of both passes); `logits`, of all
+        tokens in the first pass and then in the second, become the gradient of that loss.
+        """
+
     def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         """total += gradient, total in fp32."""
 

@@ -21,8 +21,9 @@ class ReferenceBackend:
     """Runs the model's own `forward`, padding included."""
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        state = model.start(model.encode(batch.src, batch.src_mask), batch.src_mask)
-        return model.decode_features(batch.tgt_in, state).flatten(0, 1).index_select(0, batch.tgt_places)
+        state = model.start(model.encode(batch.src, batch.src_mask, kept=batch.src_kept), batch.src_mask)
+        features = model.decode_features(batch.tgt_in, state, kept=batch.tgt_kept)
+        return features.flatten(0, 1).index_select(0, batch.tgt_places)
 
     def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:
         if add:
@@ -37,6 +38,29 @@ class ReferenceBackend:
         grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
         logits.copy_(grad)
         return loss, nll
+
+    def consistent_loss_(
+        self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float
+    ) -> tuple[Tensor, Tensor]:
+        n, vocab_size = len(targets), logits.shape[1]
+        # fp64 stays, in which tests prove the gradient.
+        log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        both_targets = targets.repeat(2)[:, None]
+        nlls = -log_prob.gather(1, both_targets)[:, 0]
+        losses = (1 - label_smoothing) * nlls - label_smoothing * log_prob.mean(dim=-1)
+        ratio = log_prob[:n] - log_prob[n:]  # log p / q
+        p, q = log_prob.exp_().split(n)
+        forward, backward = (p * ratio).sum(dim=-1, keepdim=True), -(q * ratio).sum(dim=-1, keepdim=True)  # KL
+        weight = consistency / 4
+        loss = (losses[:n] + losses[n:]) / 2 + weight * (forward + backward)[:, 0]
+        # By the first logits: of KL(p || q) p (ratio - KL), of KL(q || p) p - q; by the second the same, exchanged.
+        difference = p - q
+        by_first = (ratio - forward).mul_(p).add_(difference).mul_(weight).add_(p, alpha=0.5)
+        by_second = (-ratio - backward).mul_(q).sub_(difference).mul_(weight).add_(q, alpha=0.5)
+        for rows, grad in ((logits[:n], by_first), (logits[n:], by_second)):
+            at_target = torch.full_like(targets[:, None], (label_smoothing - 1) / 2, dtype=grad.dtype)
+            rows.copy_(grad.sub_(label_smoothing / (2 * vocab_size)).scatter_add_(1, targets[:, None], at_target))
+        return loss, (nlls[:n] + nlls[n:]) / 2
 
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
         total.add_(gradient)

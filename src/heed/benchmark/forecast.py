@@ -43,7 +43,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
     )
     # Keys per query: the expected length of the sentence that a token is in, E[length²] / E[length].
     n_keys = MEAN_LENGTH + LENGTH_DEVIATION**2 / MEAN_LENGTH
-    work = Workload(n_src, n_tgt, *(round(n * n_keys) for n in (n_src, n_tgt, n_tgt)))
+    one_pass = Workload(n_src, n_tgt, *(round(n * n_keys) for n in (n_src, n_tgt, n_tgt)))
     return Forecast(
         parameters=speed.parameters,
         n_steps=n_steps,
@@ -52,7 +52,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
         target_tokens_per_second=speed.target_tokens_per_second,
         peak_memory_bytes=speed.peak_memory_bytes,
         memory_bytes=memory_of(choose_machine(settings.precision)),
-        flops=training_flops(arch, vocab_size, work, n_steps=n_steps),
+        flops=training_flops(arch, vocab_size, one_pass.times(settings.n_passes), n_steps=n_steps),
         dtype=speed.dtype,
         device=speed.device,
     )

@@ -58,7 +58,13 @@ class TrainingSpeed:
 
 
 def preset_shape(
-    preset: str, *, vocab_size: int | None, batch_tokens: int | None, precision: str, n_workers: int = 1
+    preset: str,
+    *,
+    vocab_size: int | None,
+    batch_tokens: int | None,
+    precision: str,
+    consistency: float | None = None,
+    n_workers: int = 1,
 ) -> tuple[Architecture, TrainingSettings, int]:
     """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
 
@@ -66,7 +72,8 @@ def preset_shape(
     """
     tables = read_preset(preset, where="--preset")
     arch, vocab_size = shape_of(tables, preset=preset, vocab_size=vocab_size)
-    settings = validated(TrainingSettings, tables.get("training", {}), where=f"preset {preset}")
+    training = tables.get("training", {}) | ({} if consistency is None else {"consistency": consistency})
+    settings = validated(TrainingSettings, training, where=f"preset {preset}")
     tokens = batch_tokens or settings.batch_tgt_tokens
     device = choose_machine().device
     if batch_tokens is None and device.type == "cpu":
@@ -97,13 +104,14 @@ def training_speed(
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
     )
+    work = Workload(n_src, n_tgt).times(settings.n_passes)
     with workers.all_threads():
         ceiling = _matrix_product_ceiling(
-            arch, vocab_size, machine, n_src=n_src // n_micro_batches, n_tgt=n_tgt // n_micro_batches
+            arch, vocab_size, machine, n_src=work.n_src // n_micro_batches, n_tgt=work.n_tgt // n_micro_batches
         )
     speed = statistics.median(window.n_tgt / window.seconds for window in windows)
     # The ceiling knows only products with weights, so attention's products and Adam are left out here too.
-    flops_per_token = 3 * forward_flops(arch, vocab_size, Workload(n_src, n_tgt)) / n_tgt
+    flops_per_token = 3 * forward_flops(arch, vocab_size, work) / n_tgt
     return TrainingSpeed(
         target_tokens_per_second=speed,
         source_tokens_per_second=speed * n_src / n_tgt,
@@ -167,10 +175,10 @@ class _TrainingLoop:
             SPECIAL,
             max_src_tokens=settings.batch_src_tokens,
             max_tgt_tokens=settings.batch_tgt_tokens,
-            micro_tokens=min(tokens, settings.micro_batch_tokens or micro_batch_tokens(machine.device)),
+            micro_tokens=min(tokens, settings.micro_tokens(micro_batch_tokens(machine.device))),
             seed=1,
         )
-        probe = MemoryProbe(self._weights, self._optimizer, machine, workers, settings.label_smoothing)
+        probe = MemoryProbe(self._weights, self._optimizer, machine, workers, settings)
         self._batches = probe.largest_fitting(batches)
         self._plans = itertools.chain.from_iterable(self._batches.plan(epoch) for epoch in itertools.count())
 

@@ -23,6 +23,9 @@ def bench_train(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    consistency: Annotated[
+        float | None, typer.Option(min=0, help="As training.consistency: above 0 two passes of every batch.")
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(min=1, max=64, help="Processes that train together, as those that a small model is trained by."),
@@ -39,10 +42,16 @@ def bench_train(
     from heed.training.distributed import join_workers, may_spawn, spawn_workers
 
     arch, settings, vocab_size = preset_shape(
-        preset, vocab_size=vocab, batch_tokens=tokens, precision=dtype, n_workers=workers
+        preset,
+        vocab_size=vocab,
+        batch_tokens=tokens,
+        precision=dtype,
+        consistency=consistency,
+        n_workers=workers,
     )
     arguments = ["bench", "train", "--preset", preset, "--dtype", dtype, "--workers", str(workers)]
-    for name, value in (("--vocab", vocab), ("--tokens", tokens), ("--device", device)):
+    own = (("--vocab", vocab), ("--tokens", tokens), ("--consistency", consistency), ("--device", device))
+    for name, value in own:
         arguments += [] if value is None else [name, str(value)]
     with ExitStack() as stack:
         joined = join_workers(choose_machine(settings.precision, device=device).device)

@@ -25,7 +25,7 @@ class Batch:
 
     src and src_mask are (sentence, src); tgt_in, tgt_out and tgt_mask (sentence, tgt); tgt_places: where
     tgt_mask.flatten() is True, found on the CPU, since a GPU that searches a mask keeps the CPU waiting; rows: places
-    in the corpus.
+    in the corpus. src_kept and tgt_kept: False = this token's embedding is left out in training; None: all stay.
     """
 
     src: Tensor
@@ -35,6 +35,8 @@ class Batch:
     tgt_mask: Tensor
     tgt_places: Tensor
     rows: Rows
+    src_kept: Tensor | None = None
+    tgt_kept: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device; to a GPU the copy runs beside the computation."""
@@ -43,10 +45,29 @@ class Batch:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: _sent(tensor, device) for name, tensor in tensors.items()})  # type: ignore[arg-type]
 
+    def twice(self, *, cutoff: float) -> "Batch":
+        """The batch and itself behind it, of the same `rows`: two passes that are computed at once.
+
+        cutoff: probability that the second leaves out a token's embedding, drawn from torch's generator where the batch
+        is (token cutoff: Shen et al. 2020).
+        """
+        names = ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask")
+        tensors = {name: torch.cat([getattr(self, name)] * 2) for name in names}
+        tensors["tgt_places"] = torch.cat([self.tgt_places, self.tgt_places + self.tgt_mask.numel()])
+        if cutoff:
+            tensors |= {"src_kept": _second_cut(self.src, cutoff), "tgt_kept": _second_cut(self.tgt_in, cutoff)}
+        return replace(self, **tensors)  # type: ignore[arg-type]
+
     @property
     def n_tgt_tokens(self) -> int:
         """Real target tokens, eos included."""
         return len(self.tgt_places)
+
+
+def _second_cut(ids: Tensor, cutoff: float) -> Tensor:
+    """Which tokens of a batch and its repetition stay."""
+    stay = torch.rand(ids.shape, device=ids.device) >= cutoff
+    return torch.cat([torch.ones_like(stay), stay])
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:

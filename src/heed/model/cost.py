@@ -1,7 +1,7 @@
 """Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from heed.model.architecture import Architecture
 
@@ -89,6 +89,10 @@ class Workload:
     src_src: int = 0  # in the encoder's self-attention: the sum of squared lengths
     tgt_tgt: int = 0  # in the decoder's, counted before the mask, as torch counts
     tgt_src: int = 0  # in cross attention
+
+    def times(self, n: int) -> "Workload":
+        """That of n passes over the same sentences."""
+        return Workload(*(n * count for count in astuple(self)))
 
 
 def forward_flops(arch: Architecture, vocab_size: int, work: Workload) -> float:

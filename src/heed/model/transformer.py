@@ -268,10 +268,15 @@ class Transformer(nn.Module):
         return self.decode(tgt_in, self.start(self.encode(src, src_mask), src_mask))
 
     def encode(
-        self, src: Int[Tensor, "batch src"], src_mask: Bool[Tensor, "batch src"], *, attend: Attend = attention
+        self,
+        src: Int[Tensor, "batch src"],
+        src_mask: Bool[Tensor, "batch src"],
+        *,
+        kept: Bool[Tensor, "batch src"] | None = None,
+        attend: Attend = attention,
     ) -> Float[Tensor, "batch src d_model"]:
-        """The encoder's output, called memory."""
-        x = self._embed(src, "src", start=0)
+        """The encoder's output, called memory. kept: tokens whose embeddings are not left out; None: all."""
+        x = self._embed(src, "src", start=0, kept=kept)
         mask = key_mask(src_mask, x, radius=self.arch.radius)
         for layer in self.encoder:
             x = layer(x, mask, attend)
@@ -288,11 +293,19 @@ class Transformer(nn.Module):
         return self.output(self.decode_features(tgt_in, state))
 
     def decode_features(
-        self, tgt_in: Int[Tensor, "row tgt"], state: DecoderState, *, attend: Attend = attention
+        self,
+        tgt_in: Int[Tensor, "row tgt"],
+        state: DecoderState,
+        *,
+        kept: Bool[Tensor, "row tgt"] | None = None,
+        attend: Attend = attention,
     ) -> Float[Tensor, "row tgt d_model"]:
-        """As `decode`, before the map to logits: training projects only the positions that count in the loss."""
+        """As `decode`, before the map to logits: training projects only the positions that count in the loss.
+
+        kept: as in `encode`.
+        """
         start, n_new, radius = state.n_positions, tgt_in.shape[1], self.arch.radius
-        x = self._embed(tgt_in, "tgt", start=start)
+        x = self._embed(tgt_in, "tgt", start=start, kept=kept)
         n_cached = start if radius is None else min(start, radius)
         mask = causal_mask(n_new, n_cached + n_new, x, radius=radius)
         src_mask = key_mask(state.src_mask, x)
@@ -301,24 +314,36 @@ class Transformer(nn.Module):
         state.n_positions += n_new
         return self.decoder_norm(x)
 
-    def _embed(self, ids: Int[Tensor, "row position"], side: Side, *, start: int) -> Tensor:
+    def _embed(
+        self,
+        ids: Int[Tensor, "row position"],
+        side: Side,
+        *,
+        start: int,
+        kept: Bool[Tensor, "row position"] | None = None,
+    ) -> Tensor:
         """Scaled embeddings plus positional encodings, with dropout: sections 3.4, 3.5 and 5.4."""
         table = self.src_embedding if side == "src" else self.tgt_embedding
         end = start + ids.shape[1]
         words = table(ids) * math.sqrt(self.arch.d_model)
-        if (kept := self.word_dropout_mask(ids)) is not None:
+        if (kept := self.word_dropout_mask(ids, kept)) is not None:
             words = words * kept[..., None]
         if side == "tgt" and start == 0 and self.arch.decoder_start == "zero":
             words = F.pad(words[:, 1:], (0, 0, 1, 0))
         return self.dropout(words + self.position_table(side, end)[start:end])
 
-    def word_dropout_mask(self, ids: Int[Tensor, "*axes"]) -> Bool[Tensor, "*axes"] | None:
-        """Which tokens word dropout keeps (Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019), or None.
+    def word_dropout_mask(
+        self, ids: Int[Tensor, "*axes"], kept: Bool[Tensor, "*axes"] | None = None
+    ) -> Bool[Tensor, "*axes"] | None:
+        """Which tokens of `kept` (None: of all) word dropout keeps; None if it keeps all.
 
-        Kept ones are not scaled up: they are what they are without dropout.
+        Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019. Kept ones are not scaled up: they are what
+        they are without dropout.
         """
-        rate = self.arch.word_dropout if self.training else 0.0
-        return torch.rand(ids.shape, device=ids.device) >= rate if rate else None
+        if not (rate := self.arch.word_dropout if self.training else 0.0):
+            return kept
+        drawn = torch.rand(ids.shape, device=ids.device) >= rate
+        return drawn if kept is None else drawn & kept
 
     def position_table(self, side: Side, n_positions: int) -> Float[Tensor, "position d_model"]:
         """The encodings of at least the first `n_positions` positions, of the weights' type. Sinusoids are cached.

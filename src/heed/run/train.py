@@ -84,7 +84,7 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
     small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= MAX_SPAWNING_PARAMETERS
     if machine.device.type != "cpu" or not small or not may_spawn():
         return 1
-    n_micro_batches = settings.batch_tgt_tokens // (settings.micro_batch_tokens or micro_batch_tokens(machine.device))
+    n_micro_batches = settings.batch_tgt_tokens // settings.micro_tokens(micro_batch_tokens(machine.device))
     return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
 
 
@@ -218,7 +218,7 @@ def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: AnyTokenizer, ma
         tokenizer.special,
         max_src_tokens=settings.batch_src_tokens,
         max_tgt_tokens=settings.batch_tgt_tokens,
-        micro_tokens=settings.micro_batch_tokens or micro_batch_tokens(machine.device),
+        micro_tokens=settings.micro_tokens(micro_batch_tokens(machine.device)),
         seed=settings.seed,
     )
 

@@ -58,7 +58,7 @@ class TrainState:
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
 
     def add(self, work: Workload) -> None:
-        """Counts a step's sentences."""
+        """Counts what a step's passes went through."""
         self.n_src_tokens += work.n_src
         self.n_tgt_tokens += work.n_tgt
         self.src_src += work.src_src

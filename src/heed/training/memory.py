@@ -9,6 +9,7 @@ from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
 from heed.training.distributed import Workers
+from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 
 
@@ -20,7 +21,7 @@ class MemoryProbe:
     optimizer: torch.optim.Adam
     machine: Machine
     workers: Workers
-    label_smoothing: float
+    settings: TrainingSettings
 
     def largest_fitting(self, batches: TokenBatches) -> TokenBatches:
         """The batches, their micro-batches halved until every worker's memory holds the largest of them.
@@ -72,7 +73,7 @@ class MemoryProbe:
                 if i == 1 and 4 * self.workers.n * (peak_memory() - before) > free_memory():
                     raise MemoryError
                 batch = batches.collate(part).to(self.machine.device)
-                loss, _ = micro_batch_loss(self.weights.model, batch, label_smoothing=self.label_smoothing)
+                loss, _ = micro_batch_loss(self.weights.model, batch, self.settings)
                 loss.backward()
                 self.weights.collect_gradients()
         moments.clear()

@@ -37,6 +37,19 @@ class TrainingSettings(Settings):
     adam_beta2: float = Field(default=0.98, ge=0, lt=1, description="section 5.3")
     adam_epsilon: float = Field(default=1e-9, gt=0, description="section 5.3")
     label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="ε_ls as torch.nn.CrossEntropyLoss defines it")
+    consistency: float = Field(
+        default=0.0,
+        ge=0,
+        description="α of R-Drop (Liang et al. 2021 take 5): every batch runs twice, under other dropout, and α weighs "
+        "the divergence between both predictions; 0: one pass",
+    )
+    cutoff: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="with consistency: probability that the second pass leaves out a token's embedding (Shen et al. "
+        "2020; Gao et al. 2022 take 0.05)",
+    )
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest norm of the gradient; the paper does not clip"
     )
@@ -80,6 +93,24 @@ class TrainingSettings(Settings):
                 f"found {self.keep_checkpoints}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _cut_off_in_a_second_pass(self) -> Self:
+        if self.cutoff and not self.consistency:
+            raise ValueError(
+                f"cutoff={self.cutoff} has no effect with consistency=0; set consistency (R-Drop's is 5) or leave out "
+                "cutoff"
+            )
+        return self
+
+    @property
+    def n_passes(self) -> int:
+        """How often a step computes each batch."""
+        return 2 if self.consistency else 1
+
+    def micro_tokens(self, of_device: int) -> int:
+        """Tokens a side of a micro-batch whose passes together hold `micro_batch_tokens`, or if not set `of_device`."""
+        return max(1, (self.micro_batch_tokens or of_device) // self.n_passes)
 
     @property
     def checkpoint_interval(self) -> tuple[float, IntervalUnit]:

@@ -12,7 +12,7 @@ from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Workers
-from heed.training.loss import projected_loss
+from heed.training.loss import consistent_loss, projected_loss
 from heed.training.settings import TrainingSettings
 
 
@@ -92,12 +92,27 @@ def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.opti
     )
 
 
-def micro_batch_loss(model: Transformer, batch: Batch, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens."""
-    backend = backend_for(model)
-    features = backend.target_features(model, batch)
-    targets, output = batch.tgt_out.flatten().index_select(0, batch.tgt_places), model.output
-    return projected_loss(backend, features, output.weight, targets, label_smoothing=label_smoothing, bias=output.bias)
+def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSettings) -> tuple[Tensor, Tensor]:
+    """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens.
+
+    With `consistency` of two passes, computed as one of twice the sentences.
+    """
+    backend, output, label_smoothing = backend_for(model), model.output, settings.label_smoothing
+    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
+    if not settings.consistency:
+        features = backend.target_features(model, batch)
+        return projected_loss(
+            backend, features, output.weight, targets, label_smoothing=label_smoothing, bias=output.bias
+        )
+    return consistent_loss(
+        backend,
+        backend.target_features(model, batch.twice(cutoff=settings.cutoff)),
+        output.weight,
+        targets,
+        label_smoothing=label_smoothing,
+        consistency=settings.consistency,
+        bias=output.bias,
+    )
 
 
 class StepOutcome(NamedTuple):
@@ -110,6 +125,8 @@ class StepOutcome(NamedTuple):
 
 class StepResult:
     """Loss and negative log-likelihood of a step, each summed over the target tokens of all workers.
+
+    With `consistency` the first is that of `consistent_loss`, the second the mean of both passes.
 
     Both are 0 if the step is not finite; the weights then stayed as they were.
     """
@@ -158,9 +175,9 @@ def train_step(
     accumulate_gradients(
         weights,
         batches,
+        settings,
         machine,
         n_tgt_tokens=n_tgt_tokens or sum(batch.n_tgt_tokens for batch in batches),
-        label_smoothing=settings.label_smoothing,
     )
     sums.n_stopping.fill_(stop)
     sums.seconds.fill_(seconds if workers.first else 0)
@@ -178,7 +195,7 @@ def train_step(
 
 
 def accumulate_gradients(
-    weights: MasterWeights, batches: list[Batch], machine: Machine, *, n_tgt_tokens: int, label_smoothing: float
+    weights: MasterWeights, batches: list[Batch], settings: TrainingSettings, machine: Machine, *, n_tgt_tokens: int
 ) -> None:
     """Adds losses and gradients of the micro-batches, the gradients divided by n_tgt_tokens, to `weights.sums`.
 
@@ -188,7 +205,7 @@ def accumulate_gradients(
     exhausted = None
     try:
         for batch in batches:
-            _accumulate(weights, batch.to(machine.device), n_tgt_tokens, label_smoothing)
+            _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -198,8 +215,8 @@ def accumulate_gradients(
         raise OutOfMemory(exhausted)
 
 
-def _accumulate(weights: MasterWeights, batch: Batch, n_tgt_tokens: int, label_smoothing: float) -> None:
-    loss, nll = micro_batch_loss(weights.model, batch, label_smoothing=label_smoothing)
+def _accumulate(weights: MasterWeights, batch: Batch, settings: TrainingSettings, n_tgt_tokens: int) -> None:
+    loss, nll = micro_batch_loss(weights.model, batch, settings)
     (loss / n_tgt_tokens).backward()
     weights.collect_gradients()
     weights.sums.loss.add_(loss.detach())

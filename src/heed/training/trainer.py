@@ -117,13 +117,13 @@ def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
 def _fit_into_memory(
     setup: _Setup, batches: TokenBatches, state: TrainState, report: Callable[[str], None]
 ) -> TokenBatches:
-    label_smoothing = setup.settings.label_smoothing
-    probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, label_smoothing)
+    probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, setup.settings)
     fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
     if fitting.micro_tokens != state.micro_tokens:
+        n_passes = setup.settings.n_passes
         report(
-            f"A pass over {state.micro_tokens:,} tokens does not fit into memory; training with "
-            f"{fitting.micro_tokens:,} tokens a pass."
+            f"A pass over {n_passes * state.micro_tokens:,} tokens does not fit into memory; training with "
+            f"{n_passes * fitting.micro_tokens:,} tokens a pass."
         )
     state.micro_tokens = fitting.micro_tokens
     return fitting
@@ -230,7 +230,7 @@ class _Loop:
         self.window_loss += result.loss
         self.window_nll += result.nll
         state.step, state.batch = step, state.batch + 1
-        state.add(work)
+        state.add(work.times(settings.n_passes))
         state.window_tokens += work.n_tgt
         state.window_steps += 1
         self._check_last_step()
@@ -362,8 +362,9 @@ class _Loop:
     def _end_without_memory(self, when: str) -> NoReturn:
         self._save_between_checkpoints()
         raise HeedError(
-            f"memory ran out in {when}. Lower training.micro_batch_tokens (now {self.batches.micro_tokens:,}); the "
-            "same command then resumes."
+            "memory ran out in "
+            f"{when}. Lower training.micro_batch_tokens (now {self.settings.n_passes * self.batches.micro_tokens:,}); "
+            "the same command then resumes."
         )
 
     def _clock(self) -> float:

@@ -139,6 +139,7 @@ static const std::map<std::string, bool (*)(Case&)> kernels = {
     KERNELS(embed),
     KERNELS(embed_backward),
     KERNELS(smoothed_loss),
+    KERNELS(consistent_loss),
     KERNELS(attend),
     KERNELS(attend_backward),
     KERNELS(attend_to_past),

@@ -238,6 +238,9 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
     for target in (5, -1, 2**40):
         with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
             training_ops.smoothed_loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
+        with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
+            options = {"label_smoothing": 0.1, "consistency": 5.0}
+            training_ops.consistent_loss_(torch.zeros(2, 5), torch.tensor([target]), **options)
     with pytest.raises(IndexError, match="active holds 4; expected 0 to 3"):
         decoding_ops.best_continuations(
             torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),

@@ -208,6 +208,8 @@ def training_cases(dtype: torch.dtype, kind: str, draw: "Draw", rate: float) -> 
     yield Case(f"embed_backward_{kind}", (y, ids, dtable, n, d, 6.0, rate, seed))
     logits, targets = draw.numbers(dtype, n, vocab), draw.integers(n, low=0, high=vocab)
     yield Case(f"smoothed_loss_{kind}", (logits, targets, mean, rstd, n, vocab, 0.1))
+    logits = draw.numbers(dtype, 2 * n, vocab)
+    yield Case(f"consistent_loss_{kind}", (logits, targets, mean, rstd, n, vocab, 0.1, 5.0))
 
 
 def attention_cases(

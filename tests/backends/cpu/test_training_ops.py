@@ -3,6 +3,7 @@
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from heed.backends.cpu import CpuBackend, training_ops
 from heed.backends.cpu.build import has_tiles, library
 from heed.backends.cpu.packed import PackedSequences
-from heed.training.loss import projected_loss
+from heed.backends.reference import ReferenceBackend
+from heed.training.loss import consistent_loss, projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 
@@ -278,9 +280,56 @@ def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n, biased):
         torch.testing.assert_close(ours.float(), grad, **TOLERANCE[dtype])
 
 
-def test_a_loss_of_nan_is_told():
-    features = torch.full((2, 4), math.nan)
-    loss, _ = projected_loss(CpuBackend(), features, torch.randn(9, 4), torch.tensor([1, 2]), label_smoothing=0.1)
+@both_types
+@pytest.mark.parametrize("n", [1, 64, 350])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_loss_of_two_passes_and_its_gradients_are_the_plain_ones(dtype, n, biased):
+    torch.manual_seed(n)
+    leaves = [leaf(2 * n, 16, dtype=dtype), leaf(1001, 16, dtype=dtype, scale=0.2)]
+    leaves += [leaf(1001, dtype=dtype)] if biased else []
+    exact, targets, options = copies(leaves), torch.randint(1001, (n,)), {"label_smoothing": 0.1, "consistency": 5.0}
+
+    def losses(backend, features, weight, bias=None):
+        return consistent_loss(backend, features, weight, targets, bias=bias, **options)
+
+    (loss, nll), (reference, true_nll) = losses(CpuBackend(), *leaves), losses(ReferenceBackend(), *exact)
+    torch.testing.assert_close(nll, true_nll, rtol=1e-3, atol=1e-3)
+    # Logits of size 1 are off by 2^-9 in bf16, and log P / Q by twice as much: of 2 nats of divergence that is little.
+    torch.testing.assert_close(loss, reference, rtol=1e-4 if dtype is torch.float32 else 3e-3, atol=1e-3)
+    for ours, grad in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(reference, exact), strict=True):
+        scale = float(grad.abs().max())
+        torch.testing.assert_close(ours.float() / scale, grad / scale, **TOLERANCE[dtype])
+
+
+@both_types
+def test_the_gradient_of_two_passes_is_exact_whatever_their_distance(dtype):
+    """By the logits as they are stored, so that nothing but the kernel's own arithmetic and the result is rounded."""
+    torch.manual_seed(0)
+    n, vocab, options = 40, 1001, {"label_smoothing": 0.1, "consistency": 5.0}
+    for distance in (0.0, 1e-2, 1.0, 30.0):
+        first = 3 * torch.randn(n, vocab)
+        logits = torch.cat([first, 5 + first + distance * torch.randn(n, vocab)]).to(dtype)
+        targets, exact, by_threads = torch.randint(vocab, (n,)), logits.double(), []
+        expected = ReferenceBackend().consistent_loss_(exact, targets, **options)
+        for threads in (1, 3):
+            ours = logits.clone()
+            torch.set_num_threads(threads)
+            by_threads.append((*training_ops.consistent_loss_(ours, targets, **options), ours))
+            torch.set_num_threads(1)
+        assert all(map(torch.equal, *by_threads))
+        for found, true in zip(by_threads[0], expected, strict=False):
+            torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+        # bf16: half a unit of 8 bits.
+        rtol, atol = (1e-4, 1e-5 * (1 + distance)) if dtype is torch.float32 else (2**-8, 1e-5 * (1 + distance))
+        torch.testing.assert_close(by_threads[0][2].double(), exact, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("loss_of", [projected_loss, partial(consistent_loss, consistency=5.0)], ids=["one", "two"])
+def test_a_loss_of_nan_is_told(loss_of):
+    features = torch.randn(4, 4)
+    features[3] = math.nan
+    targets = torch.tensor([1, 2, 0, 3] if loss_of is projected_loss else [1, 2])
+    loss, _ = loss_of(CpuBackend(), features, torch.randn(9, 4), targets, label_smoothing=0.1)
     assert loss.isnan()
 
 

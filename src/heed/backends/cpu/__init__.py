@@ -41,6 +41,11 @@ class CpuBackend:
     def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
         return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)
 
+    def consistent_loss_(
+        self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float
+    ) -> tuple[Tensor, Tensor]:
+        return training_ops.consistent_loss_(logits, targets, label_smoothing=label_smoothing, consistency=consistency)
+
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
         if gradient.dtype == torch.bfloat16:
             training_ops.add_gradient(gradient.contiguous(), total)

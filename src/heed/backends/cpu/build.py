@@ -57,6 +57,7 @@ SIGNATURES = {
     "embed": [P, P, P, P, P, N, N, F, F, SEED],
     "embed_backward": [P, P, P, N, N, F, F, SEED],
     "smoothed_loss": [P, P, P, P, N, N, F],
+    "consistent_loss": [P, P, P, P, N, N, F, F],
     "attend": [P, P, P, P, P],
     "attend_backward": [P, P, P, P, P, P, P, P],
     "attend_to_past": [P, P, P, P],

@@ -35,9 +35,9 @@ Attention = Callable[
 
 def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
     """The decoder's output at the real target positions, sentence by sentence."""
-    memory, src = encode(model, batch.src, batch.src_mask)
+    memory, src = encode(model, batch.src, batch.src_mask, kept=batch.src_kept)
     tgt = PackedSequences.from_mask(batch.tgt_mask)
-    x = embed(model, "tgt", tgt.pack(_with_word_dropout(model, "tgt", batch.tgt_in)), tgt.positions)
+    x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, kept=batch.tgt_kept)
     stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.present_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
         decoder_layer(
@@ -50,11 +50,15 @@ def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_toke
 
 
 def encode(
-    model: Transformer, src: Int[Tensor, "sentence src"], src_mask: Bool[Tensor, "sentence src"]
+    model: Transformer,
+    src: Int[Tensor, "sentence src"],
+    src_mask: Bool[Tensor, "sentence src"],
+    *,
+    kept: Bool[Tensor, "sentence src"] | None = None,
 ) -> tuple[Float[Tensor, "src_token d_model"], PackedSequences]:
-    """The encoder's output, packed."""
+    """The encoder's output, packed. kept: as in `Transformer.encode`."""
     packed = PackedSequences.from_mask(src_mask)
-    x = embed(model, "src", packed.pack(_with_word_dropout(model, "src", src)), packed.positions)
+    x = _embed_sequences(model, "src", src, packed, kept=kept)
     stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.present_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
@@ -172,12 +176,16 @@ def linear(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def embed(
-    model: Transformer, side: Side, ids: Int[Tensor, " token"], positions: Int[Tensor, " token"]
+    model: Transformer,
+    side: Side,
+    ids: Int[Tensor, " token"],
+    positions: Int[Tensor, " token"],
+    *,
+    may_lack: bool = False,
 ) -> Float[Tensor, "token d_model"]:
-    """Scaled embeddings plus positional encodings, with dropout; an id of -1, left out by word dropout, has none."""
+    """Scaled embeddings plus positional encodings, with dropout; with `may_lack` an id of -1 has no embedding."""
     table = model.src_embedding if side == "src" else model.tgt_embedding
     position_table = model.position_table(side, int(positions.max()) + 1)
-    may_lack = model.training and model.arch.word_dropout > 0
     if side == "tgt" and model.arch.decoder_start == "zero":
         check_range("embed", "ids", ids, -1 if may_lack else 0, len(table.weight))  # those that are left out as well
         ids, may_lack = ids.where(positions > 0, -1), True
@@ -192,10 +200,17 @@ def embed(
     )
 
 
-def _with_word_dropout(model: Transformer, side: Side, ids: Int[Tensor, "sentence position"]) -> Tensor:
-    """The ids, -1 in the place of those that word dropout leaves out."""
-    if (kept := model.word_dropout_mask(ids)) is None:
-        return ids
-    vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
-    check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
-    return ids.where(kept, -1)
+def _embed_sequences(
+    model: Transformer,
+    side: Side,
+    ids: Int[Tensor, "sentence position"],
+    sequences: PackedSequences,
+    *,
+    kept: Bool[Tensor, "sentence position"] | None,
+) -> Float[Tensor, "token d_model"]:
+    """`embed` of packed sequences, without the embeddings that word dropout or `kept` leaves out."""
+    if (kept := model.word_dropout_mask(ids, kept)) is not None:
+        vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
+        check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
+        ids = ids.where(kept, -1)
+    return embed(model, side, sequences.pack(ids), sequences.positions, may_lack=kept is not None)

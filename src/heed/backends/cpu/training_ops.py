@@ -326,6 +326,25 @@ def smoothed_loss_(
     return loss, nll
 
 
+def consistent_loss_(
+    logits: Float[Tensor, "two_passes vocab"],
+    targets: Int[Tensor, " token"],
+    *,
+    label_smoothing: float,
+    consistency: float,
+) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+    """As `Backend.consistent_loss_`: each thread keeps the probabilities of one token in either pass, and no others."""
+    n, vocab_size = len(targets), logits.shape[1]
+    loss, nll = torch.empty(n), torch.empty(n)
+    at = addresses(
+        "consistent_loss", logits=(logits, (2 * n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
+    )
+    check_range("consistent_loss", "targets", targets, 0, vocab_size)
+    outputs, sizes = (loss.data_ptr(), nll.data_ptr()), (n, vocab_size)
+    kernel("consistent_loss", logits)(*at, *outputs, *sizes, label_smoothing, consistency)
+    return loss, nll
+
+
 def self_attention(
     qkv: Float[Tensor, "token qkv"],
     sequences: PackedSequences,

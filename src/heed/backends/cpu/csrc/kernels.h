@@ -118,6 +118,9 @@ extern "C" {
  /* Label-smoothed loss and negative log-likelihood; logits (n, vocab) become the loss's gradient. */               \
  HEED_EXPORT void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,       \
                                        int64_t vocab, float epsilon);                                               \
+ /* The same of two passes, logits (2 n, vocab), with alpha / 4 of the divergences between them. */                 \
+ HEED_EXPORT void consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,     \
+                                         int64_t vocab, float epsilon, float alpha);                                \
  /* Attention (equation 1) in every head of packed sequences, and its gradients. */                                 \
  HEED_EXPORT void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);              \
  HEED_EXPORT void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,    \

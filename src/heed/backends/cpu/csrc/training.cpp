@@ -199,6 +199,61 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
     });
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// The same of two passes, whose logits of a token are rows i and n + i, and α / 4 · (KL(P || Q) + KL(Q || P)): R-Drop,
+// as training/loss.py defines it. With the difference d of a token's two rows of logits, which is log P / Q but for a
+// constant, the sum of both divergences is E_P d - E_Q d, and its gradient by P's logits P · (d - E_P d) + P - Q.
+
+template <class T>
+static void consistent_loss(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,
+                            float epsilon, float alpha) {
+    parallel([=](Team& team) {
+        Scratch scratch;
+        float *const p = scratch.take(2 * vocab), *const q = p + vocab;
+        team.split_last(n, [&](int64_t i) {
+            T *const z = logits + i * vocab, *const w = logits + (n + i) * vocab;
+            float all = 0;
+            for (int32_t j = 0; j < vocab; j++) {
+                p[j] = to_float(z[j]);
+                q[j] = to_float(w[j]);
+                all += p[j] + q[j];
+            }
+            const float top_p = largest(p, vocab), top_q = largest(q, vocab), at_target = p[targets[i]] + q[targets[i]];
+            const float shift = top_p - top_q;  // takes most of the constant from d
+            float total_p = 0, total_q = 0, sum_p = 0, sum_q = 0;
+            for (int32_t j = 0; j < vocab; j++) {
+                const float d = p[j] - q[j] - shift;
+                p[j] = exponential(p[j] - top_p);
+                q[j] = exponential(q[j] - top_q);
+                total_p += p[j];
+                total_q += q[j];
+                sum_p += p[j] * d;
+                sum_q += q[j] * d;
+            }
+            const float inverse_p = 1.0f / total_p, inverse_q = 1.0f / total_q;
+            const float mean_p = sum_p * inverse_p, mean_q = sum_q * inverse_q;
+            const float rest = 0.5f * epsilon / vocab, weight = 0.25f * alpha;
+            const auto grads = [&](int64_t j, float& by_z, float& by_w) {
+                const float a = p[j] * inverse_p, b = q[j] * inverse_q, d = to_float(z[j]) - to_float(w[j]) - shift;
+                by_z = 0.5f * a - rest + weight * (a * (d - mean_p) + a - b);
+                by_w = 0.5f * b - rest + weight * (b * (mean_q - d) + b - a);
+            };
+            float by_z, by_w, z_at_target, w_at_target;
+            grads(targets[i], z_at_target, w_at_target);
+            for (int32_t j = 0; j < vocab; j++) {
+                grads(j, by_z, by_w);
+                put(by_z, z[j]);
+                put(by_w, w[j]);
+            }
+            put(z_at_target - 0.5f * (1 - epsilon), z[targets[i]]);
+            put(w_at_target - 0.5f * (1 - epsilon), w[targets[i]]);
+            const float log_total = std::log(total_p) + top_p + std::log(total_q) + top_q;  // of both
+            nll[i] = 0.5f * (log_total - at_target);
+            loss[i] = (1 - epsilon) * nll[i] + epsilon * 0.5f * (log_total - all / vocab) + weight * (mean_p - mean_q);
+        });
+    });
+}
+
 }  // namespace heed
 
 extern "C" {
@@ -228,6 +283,10 @@ extern "C" {
  void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,      \
                            float epsilon) {                                                                           \
   heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon);                                                 \
+ }                                                                                                                    \
+ void consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,    \
+                             float epsilon, float alpha) {                                                            \
+  heed::consistent_loss(logits, targets, loss, nll, n, vocab, epsilon, alpha);                                        \
  }                                                                                                                    \
  void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                               \
   heed::attend(q, k, v, out, *s);                                                                                     \
