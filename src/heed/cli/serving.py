@@ -8,7 +8,7 @@ import typer
 
 from heed.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.errors import HeedError
-from heed.runtime.process import import_torch
+from heed.runtime.process import forget_shapes, import_torch
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
@@ -50,6 +50,7 @@ def serve(
     """
     _check_packages()
     folders = _folders_by_pair(models or [], pair or [])
+    forget_shapes()
     import_torch()
     from heed.decoding.translator import Translator
     from heed.serving.engine import Engine, EngineMetrics

@@ -78,6 +78,16 @@ class _Postponed(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
+def forget_shapes() -> None:
+    """Lets oneDNN remember how to multiply matrices of few shapes. Call it before torch is imported.
+
+    By default it keeps code for a thousand, at some 250 KB each: a server that meets sentences of all lengths would
+    grow by a third.
+    """
+    for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(variable, "16")
+
+
 def import_torch() -> None:
     """Imports torch in two thirds of its time: for commands that search, whose user waits for the first line.
 
