@@ -347,6 +347,18 @@ def test_average_and_info(trained, heed, tmp_path):
     run = trained / "runs" / "small"
     assert heed("average", run, "--last", 2, "--out", tmp_path / "two").returncode == 0
     assert (tmp_path / "two" / "model.safetensors").read_bytes() == (run / "model" / "model.safetensors").read_bytes()
+    done = heed("average", run, "--last", "best", "--out", tmp_path / "best")
+    assert done.returncode == 0, done.stderr
+    (chosen,) = (line for line in done.stderr.splitlines() if line.startswith("The best is the "))
+    single = {"last checkpoint": 24, "checkpoint of lowest dev loss": None}
+    name = chosen.removeprefix("The best is the ").removesuffix(".")
+    size = 1 if name in single else int(name.split()[-1])
+    assert name in done.stderr and done.stdout.strip() == str(tmp_path / "best")
+    heed("average", run, "--last", size, "--out", tmp_path / "same")
+    same = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("best", "same")]
+    assert same[0] == same[1] or name == "checkpoint of lowest dev loss"
+    for last in ("0", "-1", "Best", "", "1e3", "9" * 5000):
+        assert_one_clear_line(heed("average", run, f"--last={last}"), "expected a number from 1", 'or "best"')
     for path in (run, run / "model", trained / "small.toml"):
         facts = json.loads(heed("info", path, "--json").stdout)
         assert facts["parameters"]["total"] == sum(v for k, v in facts["parameters"].items() if k != "total")
