@@ -162,7 +162,7 @@ def test_minimum_bayes_risk_of_a_text_in_pieces_and_what_it_refuses(number_token
     ]
     assert (translation.n_pieces, translation.utility, len(translation.alternatives)) == (2, None, 1)
     assert translation.text == " ".join(piece.text for piece in pieces)
-    wide = Translator(translator.models, number_tokenizer, DecodingSettings(beam_size=101))
+    wide = Translator(random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(beam_size=101))
     with pytest.raises(HeedError, match="takes a beam_size of at most 100, found 101"):
         wide.translate(["one"], utility="chrf")
 

@@ -255,8 +255,8 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     drawn = [heed("translate", model, "--sample", 1.0, "--n-best", 4, "--seed", seed, stdin="one\ntwo\n").stdout
              for seed in (1, 1, 2)]  # fmt: skip
     assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 8
-    risks = [heed("translate", model, "--sample", 0.8, "--mbr", 20, "--n-best", 5, "--json", stdin="one\n\ntwo\n").stdout
-             for _ in range(2)]  # fmt: skip
+    options = ["--sample", 0.8, "--mbr", 20, "--n-best", 5, "--json"]
+    risks = [heed("translate", model, *options, stdin="one\n\ntwo\n").stdout for _ in range(2)]
     assert risks[0] == risks[1]
     for line in risks[0].splitlines():
         utilities = [hypothesis["utility"] for hypothesis in json.loads(line)["translations"]]
