@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -138,8 +138,11 @@ def _default(field: FieldInfo) -> str:
 def _values(field: FieldInfo) -> str:
     """The type and range of a setting."""
     kind = field.annotation
-    if type(None) in get_args(kind):
-        kind = next(part for part in get_args(kind) if part is not NoneType)
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return ", ".join(_type(part, field) for part in choices if part is not NoneType)
+
+
+def _type(kind: Any, field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f'`"{choice}"`' for choice in get_args(kind))
     bounds = {

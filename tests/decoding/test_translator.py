@@ -1,16 +1,21 @@
 """Texts in, translations out, in order, whatever the batching."""
 
+import math
 import multiprocessing
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from heed.backends.cpu.build import has_int8
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.translator import Translation, Translator
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english
@@ -105,6 +110,61 @@ def test_threads_that_share_a_translator_find_what_they_find_one_after_the_other
         translator = shared()
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda some, t=translator: results_of(t, some), texts)) == expected
+
+
+METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
+
+
+@pytest.mark.parametrize(("utility", "sampling"), [("chrf", SamplingSettings(seed=3)), ("bleu", None), ("chrf", None)])
+def test_minimum_bayes_risk_gives_what_scores_highest_on_average(number_tokenizer, utility, sampling):
+    models = [random_model(len(number_tokenizer), seed=seed) for seed in (5, 6)]
+    options = DecodingSettings(beam_size=12, max_extra_tokens=3)
+    ensemble = Translator(models, number_tokenizer, options, precision="fp32")
+    texts = ["seven", "", "three hundred and eleven", "eighty-one"]
+    candidates = ensemble.translate(texts, n_best=12, sampling=sampling)
+    found = ensemble.translate(texts, n_best=12, sampling=sampling, utility=utility)
+    changed = 0
+    for translation, others in zip(found, candidates, strict=True):
+        if not others.source:
+            assert translation == others
+            continue
+        weights = {}
+        for other in others.alternatives:
+            weights[other.text] = weights.get(other.text, 0.0) + (1.0 if sampling else math.exp(other.log_prob))
+        expected = {
+            hyp: sum(w * METRICS[utility].sentence_score(hyp, [ref]).score for ref, w in weights.items())
+            / sum(weights.values())
+            for hyp in weights
+        }
+        utilities = [other.utility for other in translation.alternatives]
+        assert utilities == sorted(utilities, reverse=True)
+        assert {other.text: other.utility for other in translation.alternatives} == pytest.approx(expected)
+        best = translation.alternatives[0]
+        assert (translation.text, translation.utility, translation.log_prob) == (best.text, best.utility, best.log_prob)
+        assert {replace(other, utility=None) for other in translation.alternatives} <= set(others.alternatives)
+        changed += translation.text != others.text
+    assert changed
+    stream = ensemble.stream(iter(texts), n_best=2, sampling=sampling, utility=utility)
+    assert [(t.text, [a.utility for a in t.alternatives]) for t in stream] == [
+        (t.text, [a.utility for a in t.alternatives][:2]) for t in found
+    ]
+
+
+def test_minimum_bayes_risk_of_a_text_in_pieces_and_what_it_refuses(number_tokenizer):
+    translator = Translator(
+        random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(beam_size=3, max_tokens=4)
+    )
+    long = " ".join(["seven"] * 600)
+    (translation,) = translator.translate([long], n_best=3, utility="chrf")
+    ids = number_tokenizer.encode(long)
+    pieces = [
+        translator.translate([number_tokenizer.decode(part)], utility="chrf")[0] for part in (ids[:512], ids[512:])
+    ]
+    assert (translation.n_pieces, translation.utility, len(translation.alternatives)) == (2, None, 1)
+    assert translation.text == " ".join(piece.text for piece in pieces)
+    wide = Translator(random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(beam_size=101))
+    with pytest.raises(HeedError, match="takes a beam_size of at most 100, found 101"):
+        wide.translate(["one"], utility="chrf")
 
 
 def test_streams_of_one_translator_may_be_read_in_turns(translator):

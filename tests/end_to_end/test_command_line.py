@@ -255,6 +255,15 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     drawn = [heed("translate", model, "--sample", 1.0, "--n-best", 4, "--seed", seed, stdin="one\ntwo\n").stdout
              for seed in (1, 1, 2)]  # fmt: skip
     assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 8
+    options = ["--sample", 0.8, "--mbr", 20, "--n-best", 5, "--json"]
+    risks = [heed("translate", model, *options, stdin="one\n\ntwo\n").stdout for _ in range(2)]
+    assert risks[0] == risks[1]
+    for line in risks[0].splitlines():
+        utilities = [hypothesis["utility"] for hypothesis in json.loads(line)["translations"]]
+        assert utilities == [None] or (utilities == sorted(utilities, reverse=True) and 0 < utilities[0] <= 100)
+    (best,) = heed("translate", model, "--mbr", 5, "--utility", "bleu", stdin="seven\n").stdout.splitlines()
+    found = heed("translate", model, "--beam", 5, "--n-best", 5, stdin="seven\n").stdout.splitlines()
+    assert best in found
     twice = heed("translate", model, model, "--scores", stdin="seven\n")
     assert twice.stdout.split("\t")[1] == heed("translate", model, stdin="seven\n").stdout
     assert heed("translate", model, "--precision", "bf16", stdin="seven\n").returncode == 0
@@ -265,6 +274,14 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
         assert_one_clear_line(in_int8, "int8", "bf16")
     assert_one_clear_line(heed("translate", model, "--precision", "fp8", stdin="x"), "--precision fp8")
     assert_one_clear_line(heed("translate", model, "--top-k", 3, stdin="x"), "--sample")
+    for options, part in (
+        (["--mbr", 5, "--beam", 4], "leave out --beam"),
+        (["--mbr", 5, "--n-best", 6], "--n-best 6 needs as many candidates"),
+        (["--mbr", 5, "--utility", "ter"], "unknown utility 'ter'; known: chrf, bleu"),
+        (["--utility", "chrf"], "--utility needs --mbr N"),
+        (["--mbr", 5, "--format", "text"], "--mbr is for lines"),
+    ):
+        assert_one_clear_line(heed("translate", model, *options, stdin="x"), part)
     assert_one_clear_line(heed("translate", model, "--sample", 0, stdin="x"), "temperature")
     assert_one_clear_line(heed("translate", model, "--length-penalty-form", "mean", stdin="x"), "length_penalty_form")
 
@@ -347,6 +364,18 @@ def test_average_and_info(trained, heed, tmp_path):
     run = trained / "runs" / "small"
     assert heed("average", run, "--last", 2, "--out", tmp_path / "two").returncode == 0
     assert (tmp_path / "two" / "model.safetensors").read_bytes() == (run / "model" / "model.safetensors").read_bytes()
+    done = heed("average", run, "--last", "best", "--out", tmp_path / "best")
+    assert done.returncode == 0, done.stderr
+    (chosen,) = (line for line in done.stderr.splitlines() if line.startswith("The best is the "))
+    single = {"last checkpoint": 24, "checkpoint of lowest dev loss": None}
+    name = chosen.removeprefix("The best is the ").removesuffix(".")
+    size = 1 if name in single else int(name.split()[-1])
+    assert name in done.stderr and done.stdout.strip() == str(tmp_path / "best")
+    heed("average", run, "--last", size, "--out", tmp_path / "same")
+    same = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("best", "same")]
+    assert same[0] == same[1] or name == "checkpoint of lowest dev loss"
+    for last in ("0", "-1", "Best", "", "1e3", "9" * 5000):
+        assert_one_clear_line(heed("average", run, f"--last={last}"), "expected a number from 1", 'or "best"')
     for path in (run, run / "model", trained / "small.toml"):
         facts = json.loads(heed("info", path, "--json").stdout)
         assert facts["parameters"]["total"] == sum(v for k, v in facts["parameters"].items() if k != "total")

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -264,7 +265,52 @@ def test_agrees_with_pyevalb_on_a_thousand_damaged_trees():
     assert 50 < numbers["f1"] < 95  # they were damaged
 
 
-def test_agrees_with_evalb_itself(tmp_path, data_folder):
+@pytest.mark.parametrize("label", ["ROOT", "S1", "TOP", ""])
+def test_a_root_that_no_label_deletes_counts_if_asked_for_as_in_pyevalb(tmp_path, label):
+    rng, scorer = random.Random(9), Scorer()
+    pairs = [(gold, damaged(gold, rng)) for gold in made_trees(60, rng)]
+    kept = []
+    for pair in pairs:
+        bare = [without_deleted(tree, Params()) for tree in pair]
+        if None not in bare and len({tuple(tree.words()) for tree in bare}) == 1:
+            kept.append((pair, bare))
+    for name, side in (("gold", 0), ("parsed", 1)):
+        lines = (str(pair[side]).replace("(TOP", f"({label}", 1) for pair, _ in kept)
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    read = read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")
+    found = {count: evalb(read, Params(count_root=count)) for count in (False, True)}
+    cleaned = evalb([pair for pair, _ in kept])
+    n_roots = 0 if label == "TOP" else 2 * len(kept)
+    assert found[False].all == cleaned.all and found[False].roots_left_out.total() == n_roots
+    assert found[True].roots_left_out.total() == 0
+    compared = 0
+    for (_, bare), (_, without, _), (_, counted, _) in zip(kept, found[False].each, found[True].each, strict=True):
+        added = 0 if label == "TOP" else 1
+        assert [counted.gold, counted.predicted, counted.matched] == [
+            n + added for n in (without.gold, without.predicted, without.matched)
+        ]
+        if label in ("", "TOP") or any(has_a_bracket_twice(tree) for tree in bare):
+            continue  # PYEVALB reads no bracket without a label, and deletes nothing
+        texts = [str(Tree(label, tree.children)) for tree in bare]
+        theirs = scorer.score_trees(*map(reference_parser.create_from_bracket_string, texts))
+        assert (counted.matched, counted.gold, counted.predicted, counted.crossing) == (
+            theirs.matched_brackets, theirs.gold_brackets, theirs.test_brackets, theirs.cross_brackets,
+        )  # fmt: skip
+        compared += 1
+    assert compared > 15 or label in ("", "TOP")
+
+
+def test_several_trees_in_a_line_have_a_root_each(tmp_path):
+    (tmp_path / "gold").write_text("(ROOT (S (A (P this)) (B (Q is))))\n")
+    (tmp_path / "parsed").write_text("(ROOT (A (P this))) (ROOT (Q is))\n")
+    read = read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")
+    for count, expected in ((False, (1, 3, 1)), (True, (1, 4, 3))):
+        counts = evalb(read, Params(count_root=count)).all
+        assert (counts.matched, counts.gold, counts.predicted) == expected
+
+
+@pytest.mark.parametrize("root", ["TOP", "ROOT", "S1"])
+def test_agrees_with_evalb_itself(tmp_path, data_folder, root):
     program = shutil.which("evalb")
     if program is None:
         pytest.skip("no evalb on the path")
@@ -273,14 +319,15 @@ def test_agrees_with_evalb_itself(tmp_path, data_folder):
     lines = [str(damaged(tree, rng)) for tree in gold]
     for i in rng.sample(range(len(lines)), 40):
         lines[i] = rng.choice(["", "(TOP (S (NN x)))"])
-    (tmp_path / "gold").write_text("".join(f"{tree}\n" for tree in gold))
-    (tmp_path / "parsed").write_text("".join(f"{line}\n" for line in lines))
+    for name, trees in (("gold", gold), ("parsed", lines)):
+        (tmp_path / name).write_text("".join(f"{tree}\n".replace("(TOP", f"({root}", 1) for tree in trees))
     collins = "CUTOFF_LEN 40\nLABELED 1\nDELETE_LABEL_FOR_LENGTH -NONE-\nEQ_LABEL ADVP PRT\n"
     collins += "".join(f"DELETE_LABEL {label}\n" for label in Params().deleted)
     (tmp_path / "collins.prm").write_text(collins)
     command = [program, "-p", "collins.prm", "-e", "100000", "gold", "parsed"]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"), read_params(tmp_path / "collins.prm"))
+    params = replace(read_params(tmp_path / "collins.prm"), count_root=True)
+    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"), params)
     for ours, summary in zip((found.all, found.short), shown.split("Number of sentence")[1:], strict=True):
         theirs = [float(value) for value in re.findall(r"= +([\d.]+)", summary)]
         numbers = ours.numbers()
@@ -302,6 +349,15 @@ def test_command_line(tmp_path, heed):
     assert done.stderr == "parsed, line 3: column 1, this bracket is never closed.\n"
     shown = heed("evalb", "gold", "-", "--verbose", stdin=(tmp_path / "parsed").read_text(), cwd=tmp_path).stdout
     assert "skipped" in shown and "EVALB, COLLINS.prm" in shown and "count as missed: 50.00" in shown
+    assert "Not counted" not in shown and found["roots_left_out"] == {}
+    (tmp_path / "gold").write_text(GOLD.replace("TOP", "ROOT") + "\n")
+    (tmp_path / "parsed").write_text(GOLD.replace("TOP", "ROOT").replace("PP", "NP") + "\n")
+    for options, n, told in (([], 6, {"ROOT": 2}), (["--count-root"], 7, {})):
+        scores = json.loads(heed("evalb", "gold", "parsed", "--json", *options, cwd=tmp_path).stdout)
+        assert scores["all"]["f1"] == pytest.approx(100 * (n - 1) / n) and scores["roots_left_out"] == told
+        assert scores["signature"] == "EVALB, COLLINS.prm" + ", root counted" * bool(options)
+        shown = heed("evalb", "gold", "parsed", *options, cwd=tmp_path).stdout
+        assert ("Not counted: 2 roots (ROOT) of gold and predicted trees" in shown) == (not options)
     for gold, parsed, part in (
         ("(TOP (S\n", "", "gold, line 1, column 1: this bracket is never closed"),
         (f"{GOLD}\n", f"{GOLD}\n{GOLD}\n", "has 1 trees, parsed 2 lines"),

@@ -1,12 +1,26 @@
-"""The model of a run is the mean of its last good checkpoints, and its card says what they cost."""
+"""The model of a run is the mean of its last good checkpoints, or the best of several on dev; its card says so."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 
+import heed
 from heed.errors import HeedError
-from heed.model_folder import ModelCard, load_model, read_config
-from heed.run.average import average_run
+from heed.evaluation.bleu import Score
+from heed.model_folder import ModelCard, load_model, read_config, read_weights, write_weights
+from heed.recipe import read_recipe
+from heed.run.average import average_best, average_run
+from heed.runtime.files import seal
+from heed.tasks.evaluation import Evaluation
+from heed.tasks.task import task_of
+from heed.tasks.translation import TranslationTask
+from heed.training.logbook import read_entries
 from tests.run.checkpoints import write_checkpoints
+from tests.run.test_start_from import RECIPE, write_recipe
 
 
 @pytest.fixture
@@ -66,3 +80,97 @@ def test_without_a_good_checkpoint_nothing_is_written(run, tmp_path):
     assert not (folder / "model").exists()
     with pytest.raises(HeedError, match="no checkpoints; expected a run folder"):
         average_run(tmp_path / "nothing", last=2, report=str)
+
+
+def weights_in(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_run_keeps_what_scores_best_on_dev_and_tells_all_scores(tmp_path):
+    # Steps that are far too large: the first checkpoint has the lowest dev loss, the last ones are the worst.
+    text = RECIPE.replace('start_from = "given"\n', "").replace("max_steps = 2", "max_steps = 6")
+    text = text.replace("keep_checkpoints = 2", "keep_checkpoints = 6").replace("last = 1\n", 'last = "best"\n')
+    text = text.replace("factor = 1e-12", "factor = 1e5") + "[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\n"
+    recipe = write_recipe(tmp_path, 'preset = "tiny"\n' + text + "[tokenizer]\nvocab_size = 600\n")
+    said: list[str] = []
+    run = heed.train(recipe, tmp_path / "run", report=said.append)
+    entries = [entry for entry in read_entries(tmp_path / "run" / "metrics.jsonl") if entry["kind"] == "average"]
+    steps = {entry["name"]: entry["steps"] for entry in entries}
+    lowest = steps.pop("checkpoint of lowest dev loss")
+    assert lowest in "12345" and steps == {
+        "last checkpoint": "6",
+        "average of the last 2": "5, 6",
+        "average of the last 5": "2, 3, 4, 5, 6",
+        "average of the last 6": "1, 2, 3, 4, 5, 6",
+    }
+    (kept,) = (entry for entry in entries if entry["kept"] == "yes")
+    assert kept == max(entries, key=lambda entry: (entry["bleu"], -entry["perplexity"]))
+    assert run.evaluations[0].numbers().items() <= (kept | {"name": "dev (average)"}).items()
+    for n, name in ((1, "last checkpoint"), (2, "average of the last 2"), (5, "average of the last 5")):
+        average_run(tmp_path / "run", last=n, out=tmp_path / "other", report=str)
+        task = task_of(read_recipe(recipe))
+        files = {"dev": (tmp_path / "train.en", tmp_path / "train.de")}
+        (alone,) = task.evaluate(tmp_path / "other", files, title="other", report=str)
+        (entry,) = (entry for entry in entries if entry["name"] == name)
+        assert (entry["bleu"], entry["perplexity"]) == (alone.scores["bleu"].value, alone.perplexity)
+        assert (weights_in(tmp_path / "other") == weights_in(run.model)) == (entry == kept)
+    card = read_config(run.model).card
+    assert card.trained_on["average of steps"] == kept["steps"]
+    told = card.trained_on["BLEU on dev of the averages to choose from"]
+    assert told == "; ".join(f"{entry['name']}: {entry['bleu']:.2f}" for entry in entries)
+    for entry in entries:
+        (line,) = (line for line in said if line.startswith(f"{entry['name']}  "))
+        assert line.split()[-1] == f"{entry['perplexity']:.3f}"
+    assert f"The best is the {kept['name']}." in said
+    before = weights_in(run.model)
+    heed.train(recipe, tmp_path / "run")  # a finished run: it is scored and chosen again
+    assert weights_in(run.model) == before
+    assert not list((tmp_path / "run").glob(".*.part"))
+
+
+@dataclass
+class Told(TranslationTask):
+    """Scores a model by what is told of its weights, instead of by translating with it."""
+
+    told: dict[bytes, tuple[float, float]]
+
+    def evaluate(self, model_folder, sets, *, title, report):
+        bleu, perplexity = self.told.get(weights_in(model_folder), (0.0, 9.0))
+        yield Evaluation(title, 1, {"bleu": Score("BLEU", bleu, "told")}, perplexity)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([(30.0, 2.0), (31.0, 5.0), (30.0, 1.0)], 2),  # BLEU counts first
+        ([(30.0, 2.0), (30.0, 1.9), (30.0, 2.0)], 2),  # then perplexity
+        ([(30.0, 2.0), (30.0, 2.0), (30.0, 2.0)], 3),  # then the number of checkpoints
+        ([(32.0, 2.0), (31.0, 2.0), (30.0, 2.0)], 1),
+    ],
+)
+def test_the_best_is_told_by_its_score_its_perplexity_its_size(run, tmp_path, scores, expected):
+    folder, _ = run
+    outs = [average_run(folder, last=n, report=str, out=tmp_path / f"of{n}") for n in (1, 2, 3)]
+    task = Told({weights_in(out): told for out, told in zip(outs, scores, strict=True)})
+    out = average_best(folder, task, (folder, folder), report=str, out=tmp_path / "best")
+    assert weights_in(out) == weights_in(outs[expected - 1])
+    assert read_config(out).card.trained_on["steps"] == 20  # which the choice has cost
+
+
+def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(parser_run / "runs" / "small", run)
+    worse = run / "checkpoints" / "400"
+    shutil.copytree(run / "checkpoints" / "300", worse)
+    weights = read_weights(worse / "model.safetensors")
+    write_weights(worse / "model.safetensors", {name: -3 * tensor for name, tensor in weights.items()})
+    seal(worse)
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"kind": "validation", "step": 200, "loss": float("nan")}) + "\n")
+    task = task_of(read_recipe(parser_run / "small.toml"))
+    files = task.text_files(run, directory=parser_run, mirror=None, report=pytest.fail)
+    said: list[str] = []
+    out = average_best(run, task, files.dev, report=said.append, out=tmp_path / "best")
+    assert weights_in(out) == weights_in(run / "checkpoints" / "300")
+    assert "The best is the checkpoint of lowest dev loss." in said
+    assert [line.split()[-2:] for line in said if line.endswith("all gold")] == [["all", "gold"]]

@@ -44,3 +44,13 @@ def test_two_passes_share_the_tokens_of_one():
 def test_an_average_needs_as_many_checkpoints_as_it_takes():
     with pytest.raises(HeedError, match="average_last=5 needs keep_checkpoints=5"):
         validated(TrainingSettings, {"average_last": 5, "keep_checkpoints": 2}, where="recipe.toml: training")
+    for kept in (2, 5, 20):  # which decides what averages there are to choose from
+        assert TrainingSettings(average_last="best", keep_checkpoints=kept).average_last == "best"
+    with pytest.raises(HeedError, match=r'average_last="best" has nothing to choose from with keep_checkpoints=1'):
+        validated(TrainingSettings, {"average_last": "best", "keep_checkpoints": 1}, where="recipe.toml: training")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**40, 1.5, True, "Best", "5", None, []])
+def test_what_to_average_is_a_number_or_best(value):
+    with pytest.raises(HeedError, match=r'average_last: expected a number from 1 to 1,000,000,000 or "best", found'):
+        validated(TrainingSettings, {"average_last": value, "keep_checkpoints": 9}, where="recipe.toml: training")

@@ -97,17 +97,26 @@ def evalb(
         Path, Argument(help="Trees of a parser, one per line, blank if there is none. -: standard input.")
     ],
     params: Annotated[Path | None, Option(help="A settings file in EVALB's .prm format. Default: COLLINS.prm.")] = None,
+    count_root: Annotated[
+        bool,
+        Option(
+            "--count-root",
+            help="Count a root that no DELETE_LABEL names, such as ROOT, as a constituent, as EVALB does.",
+        ),
+    ] = False,
     verbose: Annotated[bool, Option("--verbose", help="Show every sentence.")] = False,
     as_json: JSON = False,
 ) -> None:
     """Compute labelled recall, precision and F1 by EVALB's rules, for all sentences and for those of up to 40 words."""
+    from dataclasses import replace
+
     from heed.parsing.evalb import Params, read_pairs_of_trees, read_params
     from heed.parsing.evalb import evalb as scored
 
     if str(predicted) == "-" and sys.stdin is None:
         raise HeedError("standard input is closed; give it trees, such as < FILE.")
     pairs = read_pairs_of_trees(gold, Path("/dev/stdin") if str(predicted) == "-" else predicted)
-    result = scored(pairs, read_params(params) if params else Params())
+    result = scored(pairs, replace(read_params(params) if params else Params(), count_root=count_root))
     errors = [(number, why) for number, (_, _, why) in enumerate(result.each, start=1) if why]
     for number, why in errors if verbose else errors[:SHOWN_ERRORS]:
         say(f"{predicted}, line {number}: {why}.")
@@ -125,6 +134,7 @@ def _print_scores_as_json(result: "ParseScore", verbose: bool) -> None:
     # len40 whatever the cutoff, so that scripts find it.
     scores = {"all": result.all.numbers(), "len40": result.short.numbers(), "cutoff": result.params.cutoff}
     scores |= {"signature": result.params.signature(), "f1_of_all_gold": result.strict_f1}
+    scores["roots_left_out"] = dict(result.roots_left_out)
     if verbose:
         scores["each"] = [{"length": n_words, "error": why, **counts.numbers()} for n_words, counts, why in result.each]
     print_json(scores)
@@ -157,3 +167,9 @@ def _print_scores(result: "ParseScore") -> None:
     if result.all.errors + result.all.skipped:
         print(f"F1 if the gold brackets of errors and skipped sentences count as missed: {result.strict_f1:.2f}")
     show(result.params.signature())
+    if result.roots_left_out:
+        labels = " and ".join(label or "without a label" for label in sorted(result.roots_left_out))
+        print(
+            f"Not counted: {result.roots_left_out.total():,} roots ({labels}) of gold and predicted trees, which no "
+            "DELETE_LABEL names. EVALB counts them; so does --count-root."
+        )

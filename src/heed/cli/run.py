@@ -1,5 +1,6 @@
 """heed demo, train, average, info: runs and their models."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,9 @@ import typer
 
 from heed.cli.data import show_download
 from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
-from heed.runtime.process import import_torch_for_training
+from heed.config import cut
+from heed.errors import HeedError
+from heed.runtime.process import import_torch, import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.recipe import Recipe
@@ -77,12 +80,11 @@ def train(
 
 def _show_scores(results: Sequence["Evaluation"]) -> None:
     """A table of all scores, then their signatures."""
-    scores, with_perplexity = results[0].scores.values(), results[0].perplexity is not None
-    header = "".join(f"{score.name:>9}" for score in scores) + (f"{'ppl':>9}" if with_perplexity else "")
-    print(f"\n{'':34}{header}")
-    for result in results:
-        columns = "".join(f"{score.value:9.2f}" for score in result.scores.values())
-        show(f"{result.name:34}{columns}" + (f"{result.perplexity:9.3f}" if with_perplexity else ""))
+    from heed.tasks.evaluation import score_table
+
+    print()
+    for line in score_table(results):
+        show(line)
     for signature in dict.fromkeys(f"{s.name} {s.signature}" for result in results for s in result.scores.values()):
         show(signature)
 
@@ -115,13 +117,33 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
 
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    last: Annotated[int, typer.Option(min=1, help="Number of recent checkpoints to average.")] = 5,
+    last: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Number of recent checkpoints to average; best: the average that scores best on the recipe's dev set, "
+            "as training.average_last chooses it.",
+        ),
+    ] = "5",
     out: Annotated[Path | None, typer.Option(help="Model folder to write. Default: RUN/model.")] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
 ) -> None:
     """Average the last checkpoints of a run into a model folder."""
-    from heed.run.average import average_run
+    if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
+        raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
+    from heed.run.average import average_best, average_run
 
-    show(average_run(run, last=last, out=out, report=say))
+    if last != "best":
+        show(average_run(run, last=int(last), out=out, report=say))
+        return
+    import_torch()
+    from heed.recipe import read_recipe
+    from heed.tasks.task import task_of
+
+    task = task_of(read_recipe(run))
+    files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
+    show(average_best(run, task, files.dev, out=out, report=say))
 
 
 def info(

@@ -30,6 +30,7 @@ from heed.runtime.process import import_torch
 if TYPE_CHECKING:
     from heed.decoding.settings import LengthPenalty, SamplingSettings
     from heed.decoding.translator import Translation
+    from heed.evaluation.utility import Utility
     from heed.runtime.device import DecodingPrecisionChoice
     from heed.tasks.evaluation import Evaluation
 
@@ -77,6 +78,20 @@ def translate(
         float, typer.Option(metavar="P", help="Sample from the fewest tokens whose probabilities reach P.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of --sample.")] = 1,
+    mbr: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=100,
+            help="Minimum Bayes risk: of N candidates, samples with --sample, else the best of a beam of N, give the "
+            "one of the highest expected utility.",
+        ),
+    ] = None,
+    utility: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What --mbr compares candidates by: chrf or bleu. Default: chrf."),
+    ] = None,
     scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     document_format: Annotated[
@@ -100,6 +115,7 @@ def translate(
     if document_format is not None:
         lines_only = {
             "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--sample": sample,
+            "--mbr": mbr,
         }  # fmt: skip
         for option, is_set in lines_only.items():
             if is_set:
@@ -111,14 +127,19 @@ def translate(
     from heed.decoding.translator import Translator
 
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
+    compared_by = _utility(mbr, utility)
+    if mbr is not None and beam is not None:
+        raise HeedError(f"--mbr {mbr} is the size of the beam too; leave out --beam.")
     if sampling is not None and beam is not None:
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
+    if mbr is not None and n_best > mbr:
+        raise HeedError(f"--n-best {n_best} needs as many candidates; set --mbr {n_best} or more.")
     translator = Translator.load(
         *models,
         device=device,
         precision=decoding_precision(precision),
         report=say,
-        beam_size=beam if sampling is None else n_best,
+        beam_size=mbr or (beam if sampling is None else n_best),
         length_penalty=length_penalty,
         length_penalty_form=_form(length_penalty_form),
         min_tokens=min_tokens,
@@ -133,17 +154,18 @@ def translate(
         return
     lines = UntilError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
-    for translation in translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling):
+    stream = translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling, utility=compared_by)
+    for translation in stream:
         if as_json:
-            _print_as_json(translation)
+            _print_as_json(translation, with_utility=compared_by is not None)
         else:
             _print_n_best(translation, n_best, with_scores=scores)
         sys.stdout.flush()
     lines.raise_error()
 
 
-def _print_as_json(translation: "Translation") -> None:
-    fields = ("text", "score", "log_prob", "ended")
+def _print_as_json(translation: "Translation", *, with_utility: bool) -> None:
+    fields = ("text", "score", "log_prob", "ended", *["utility"] * with_utility)
     hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
     print_json({"source": translation.source, "translations": hypotheses}, indent=None)
 
@@ -153,6 +175,17 @@ def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool)
     hypotheses = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
     for value, text in hypotheses + [(-math.inf, "")] * (n_best - len(hypotheses)):
         print_text(f"{value:.4f}\t{text}" if with_scores else text)
+
+
+def _utility(mbr: int | None, name: str | None) -> "Utility | None":
+    """What --mbr compares candidates by, None without it. HeedError for an unknown name, or one that does nothing."""
+    if mbr is None:
+        if name is not None:
+            raise HeedError("--utility needs --mbr N.")
+        return None
+    from heed.evaluation.utility import checked_utility
+
+    return checked_utility("chrf" if name is None else name)
 
 
 def _sampling_settings(

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
 from heed.errors import HeedError
+from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
@@ -27,13 +28,15 @@ from heed.text.loading import AnyTokenizer
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 # A longer source is translated in pieces: attention's memory grows with the square of the length.
 PIECE_TOKENS = 512
+MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
 @dataclass(frozen=True)
 class Translation:
     """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised.
 
-    n_pieces: into how many pieces the source was cut because it has too many tokens to be searched together.
+    n_pieces: into how many pieces the source was cut because it has too many tokens to be searched together. utility:
+    what it is expected to score, from 0 to 100, where that decided; None for a source of no piece or several.
     """
 
     source: str
@@ -43,6 +46,7 @@ class Translation:
     ended: bool
     alternatives: tuple["Translation", ...] = ()
     n_pieces: int = 1
+    utility: float | None = None
 
 
 class Translator(PickledByValue):
@@ -132,14 +136,25 @@ class Translator(PickledByValue):
         )
 
     def translate(
-        self, texts: Iterable[str], *, n_best: int = 1, prefix: str = "", sampling: SamplingSettings | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        sampling: SamplingSettings | None = None,
+        utility: Utility | None = None,
     ) -> list[Translation]:
         """One translation of each text, in order. An empty or blank text stays empty.
 
         n_best: how many alternatives each has. prefix: what every translation begins with. sampling: draws beam_size
         translations and gives the n_best of them, instead of searching.
+
+        utility: minimum Bayes risk decoding. Of beam_size translations, drawn or else found, gives the n_best of the
+        highest expected score ("chrf" or "bleu"), all of them being references: those drawn with equal weight (Eikema &
+        Aziz 2020), those found by their probability (Kumar & Byrne 2004). Equal texts count as one. A text in pieces is
+        chosen piece by piece. HeedError for a beam_size above 100.
         """
-        return list(self.stream(texts, n_best=n_best, prefix=prefix, sampling=sampling))
+        return list(self.stream(texts, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility))
 
     def stream(
         self,
@@ -148,12 +163,18 @@ class Translator(PickledByValue):
         n_best: int = 1,
         prefix: str = "",
         sampling: SamplingSettings | None = None,
+        utility: Utility | None = None,
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
+        n_candidates = self.settings.beam_size
+        if utility is not None and checked_utility(utility) and n_candidates > MAX_CANDIDATES:
+            raise HeedError(
+                f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
+            )
         prefix_ids = self.prefix_ids(prefix)
         line_numbers, source_numbers = itertools.count(1), itertools.count()
 
@@ -173,11 +194,39 @@ class Translator(PickledByValue):
             searching = search if self.precision == "bf16" else parallel_search
             return searching(
                 self.models, sources, self.tokenizer.special, self.settings,
-                n_best=n_best, sampling=sampling, wait=wait_for_more(texts),
+                n_best=n_best if utility is None else n_candidates, sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip
 
         for text, results in search_in_order(texts, sources_of, find, size=len):
-            yield self.joined(text, results)
+            if utility is None:
+                yield self.joined(text, results)
+            else:
+                ranked = [self._ranked(found, utility, drawn=sampling is not None)[:n_best] for found in results]
+                yield self._joined_by_utility(text, ranked)
+
+    def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
+        """(expected utility, hypothesis) of each different text, best first; of equal ones the more probable first."""
+        weights: dict[str, float] = {}
+        first: list[Hypothesis] = []
+        most = max(hypothesis.log_prob for hypothesis in hypotheses)
+        for hypothesis in hypotheses:
+            text = self._text("", [hypothesis]).text
+            if text not in weights:
+                weights[text] = 0.0
+                first.append(hypothesis)
+            weights[text] += 1.0 if drawn else math.exp(hypothesis.log_prob - most)
+        utilities = expected_utilities(list(weights), list(weights.values()), utility)
+        return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
+
+    def _joined_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
+        """As `joined`, of hypotheses that have utilities."""
+        translation = self.joined(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
+        if len(pieces) != 1:
+            return translation
+        alternatives = tuple(
+            replace(one, utility=value) for one, (value, _) in zip(translation.alternatives, pieces[0], strict=True)
+        )
+        return replace(translation, alternatives=alternatives, utility=alternatives[0].utility)
 
     def prefix_ids(self, prefix: str) -> list[int]:
         """The ids that every translation begins with. HeedError for text that the vocabulary lacks."""

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from heed.config import cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.parsing.trees import ROOT, BadTree, Tree, cleaned, parse_tree, parsed_with_lines
+from heed.parsing.trees import ROOT, ROOT_LABELS, BadTree, Tree, parsed_with_lines, without_empty
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
+AS_WRITTEN = "("  # no written label: stands above the trees of a line, which have their own roots, or none
 
 
 @dataclass(frozen=True)
 class Params:
-    """EVALB's parameters; the defaults are those of its COLLINS.prm."""
+    """EVALB's parameters; the defaults are those of its COLLINS.prm.
+
+    count_root: whether a root called ROOT, S1, TOP or nothing is a constituent if no `deleted` label names it. So it is
+    to EVALB, which gives each such tree a bracket that is always right.
+    """
 
     deleted: frozenset[str] = frozenset(["TOP", "-NONE-", ",", ":", "``", "''", "."])
     deleted_for_length: frozenset[str] = frozenset(["-NONE-"])
@@ -31,6 +36,7 @@ class Params:
     quotes: frozenset[str] = frozenset()
     labelled: bool = True
     cutoff: int = 40
+    count_root: bool = False
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
@@ -47,8 +53,9 @@ class Params:
 
     def signature(self) -> str:
         """Which settings made a score."""
-        if self == Params():
-            return "EVALB, COLLINS.prm"
+        root = ["root counted"] * self.count_root
+        if replace(self, count_root=False) == Params():
+            return ", ".join(["EVALB, COLLINS.prm", *root])
         shown = [
             "labelled" if self.labelled else "unlabelled",
             f"deleted: {' '.join(sorted(self.deleted))}",
@@ -57,7 +64,7 @@ class Params:
             f"quotes: {' '.join(sorted(self.quotes))}",
             f"cutoff {self.cutoff}",
         ]
-        return ", ".join(["EVALB", *(part for part in shown if not part.endswith(": "))])
+        return ", ".join(["EVALB", *(part for part in shown if not part.endswith(": ")), *root])
 
 
 @dataclass
@@ -113,6 +120,7 @@ class ParseScore:
     short: Counts = field(default_factory=Counts)
     each: list[tuple[int, Counts, str]] = field(default_factory=list)  # length, counts, why it is an error
     missed_gold: int = 0  # brackets of erroneous and skipped sentences
+    roots_left_out: Counter[str] = field(default_factory=Counter)  # by label: those of both sides that EVALB counts
 
     @property
     def f1(self) -> float:
@@ -127,7 +135,7 @@ class ParseScore:
 
 
 def evalb(pairs: Iterable[tuple[Tree | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
-    """Scores predicted trees against gold ones, both cleaned (`trees.cleaned`), pair by pair.
+    """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.cleaned`), or from `read_pairs_of_trees`.
 
     A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
     why there is none, and is an error. A gold tree of None has no words. Deleted tags take their words along, in each
@@ -141,6 +149,9 @@ def evalb(pairs: Iterable[tuple[Tree | None, Tree | str | None]], params: Params
         counts, why = _compared(gold, predicted, params)
         if why or counts.skipped:
             score.missed_gold += len(_brackets(gold, params)[1])
+        else:
+            for tree in (gold, predicted):
+                score.roots_left_out.update(_roots_left_out(tree, params) if isinstance(tree, Tree) else ())
         score.all.add(counts)
         if length <= params.cutoff:
             score.short.add(counts)
@@ -181,7 +192,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
 
 
 def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[list[Tree], list[Bracket]]:
-    """(leaves that count, brackets that count, in the order in which they open). The root never does.
+    """(leaves that count, brackets that count, in the order in which they open). A cleaned tree's root never does.
 
     `kept`: places of leaves that count in any case.
     """
@@ -203,8 +214,19 @@ def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[li
         brackets[number] = (_trimmed(node.label), start, len(leaves))
 
     for child in tree.children:
-        visit(child)
+        for node in child.children if _is_root(child, tree) and not params.count_root else (child,):
+            visit(node)
     return leaves, [b for b in brackets if b[1] < b[2] and b[0] not in params.uncounted]
+
+
+def _is_root(node: Tree, above: Tree) -> bool:
+    return above.label == AS_WRITTEN and node.word is None and node.label in ROOT_LABELS
+
+
+def _roots_left_out(tree: Tree, params: Params) -> list[str]:
+    """Labels of the roots that EVALB would count with these parameters, and we do not."""
+    roots = [] if params.count_root else [node.label for node in tree.children if _is_root(node, tree)]
+    return [label for label in roots if label not in params.uncounted]
 
 
 def _quotes(gold: Tree, predicted: Tree, params: Params) -> set[int]:
@@ -317,15 +339,16 @@ def read_params(path: Path) -> Params:
 def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree | None, Tree | str | None]]:
     """Gold trees, each with its prediction: of the same line where both files have as many, else of the same place.
 
-    PREDICTED has a tree a line, or a blank one for none. HeedError if a gold tree is malformed or the numbers differ; a
-    malformed prediction is a text that says so.
+    Each is what is written without traces, below a node AS_WRITTEN, so that `evalb` can tell which tree has a root of
+    its own. PREDICTED has a tree a line, or a blank one for none. HeedError if a gold tree is malformed or the numbers
+    differ; a malformed prediction is a text that says so.
     """
     predictions = [_prediction(line) for line in read_lines(predicted)]
     lines = list(read_lines(gold))
     golds = _a_tree_each(lines) if len(lines) == len(predictions) else None
     if golds is None:
         try:
-            golds = [cleaned(tree) for tree, _ in parsed_with_lines(lines)]
+            golds = [_as_written([tree]) for tree, _ in parsed_with_lines(lines)]
         except BadTree as error:
             raise HeedError(f"{gold}, line {error.line}, column {error.column}: {error}.") from None
         while predictions and predictions[-1] is None and len(predictions) > len(golds):
@@ -342,17 +365,26 @@ def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree | None, 
 
 def _a_tree_each(lines: list[str]) -> list[Tree | None] | None:
     """The tree of each line, None for a blank one or traces only; None if that is not how the lines are written."""
+    golds = []
     try:
-        return [parse_tree(line) for line in lines]
+        for line in lines:
+            trees = [tree for tree, _ in parsed_with_lines([line])]
+            if len(trees) > 1:
+                return None
+            golds.append(_as_written(trees))
     except BadTree:
         return None
+    return golds
+
+
+def _as_written(trees: Iterable[Tree]) -> Tree | None:
+    return without_empty(Tree(AS_WRITTEN, tuple(trees)))
 
 
 def _prediction(line: str) -> Tree | str | None:
     if line.strip() in ("()", "(())"):  # how some parsers say that they found none
         return None
     try:  # several trees in a line are one to EVALB
-        kept = [tree for found, _ in parsed_with_lines([line]) if (tree := cleaned(found))]
+        return _as_written(tree for tree, _ in parsed_with_lines([line]))
     except BadTree as error:
         return f"column {error.column}, {error}"
-    return Tree(ROOT, tuple(child for tree in kept for child in tree.children)) if kept else None

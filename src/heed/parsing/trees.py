@@ -168,14 +168,15 @@ def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
     """
     if tree.word is not None or tree.label not in ROOT_LABELS:
         tree = Tree(ROOT, (tree,))
-    kept = _without_empty(tree, functions)
+    kept = without_empty(tree, functions=functions)
     return None if kept is None else Tree(ROOT, kept.children)
 
 
-def _without_empty(tree: Tree, functions: bool) -> Tree | None:
+def without_empty(tree: Tree, *, functions: bool = True) -> Tree | None:
+    """Without traces and what they leave empty, its root as it is; None if nothing is left. functions: as `cleaned`."""
     if tree.word is not None:
         return None if tree.label == EMPTY else tree
-    children = tuple(kept for child in tree.children if (kept := _without_empty(child, functions)))
+    children = tuple(kept for child in tree.children if (kept := without_empty(child, functions=functions)))
     return Tree(tree.label if functions else category(tree.label), children) if children else None
 
 

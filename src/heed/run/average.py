@@ -1,21 +1,28 @@
 """The last checkpoints of a run → one model folder, with what its training cost."""
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from heed.data.lines import FilePair
 from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.run.folder import check_output_folder
-from heed.runtime.files import check
+from heed.runtime.files import UNFINISHED, check
+from heed.tasks.evaluation import Evaluation, score_table
+from heed.tasks.task import Task
 from heed.text.loading import load_tokenizer
 from heed.training.checkpoint import averaged_weights, checkpoint_steps, read_progress
-from heed.training.logbook import duration
+from heed.training.logbook import Logbook, duration, read_entries
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
+SIZES = (1, 2, 5, 10, 20)  # of the averages that `average_best` compares
 
 
 def average_run(
@@ -29,26 +36,119 @@ def average_run(
     out = out or run / "model"
     check_output_folder(out, run)
     folders = _good_checkpoints(run, last, report)
-    steps = [int(folder.name) for folder in folders]
-    newest = read_config(folders[-1])
-    card = card or newest.card
-    model = Transformer(newest.arch, newest.vocab_size, newest.src_vocab_size)
-    load_weights(model, averaged_weights(folders), where=folders[-1])
-    average = {"average of steps": ", ".join(map(str, steps))}
-    card = replace(card, trained_on={**card.trained_on, **_costs(folders[-1], card), **average})
-    save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)
-    report(f"Averaged {len(steps)} checkpoints (steps {steps[0]:,} to {steps[-1]:,}) into {out}.")
+    _save_average(folders, out, _with_costs(card or read_config(folders[-1]).card, folders[-1]))
+    _report_average(folders, out, report)
     return out
 
 
-def _good_checkpoints(run: Path, last: int, report: Report) -> list[Path]:
-    """Those of the last checkpoints whose files are what their manifests say, oldest first."""
+@dataclass(frozen=True)
+class _Candidate:
+    """Checkpoints whose average may be the run's model, oldest first."""
+
+    title: str
+    folders: Sequence[Path]
+
+    @property
+    def steps(self) -> str:
+        return ", ".join(folder.name for folder in self.folders)
+
+
+def average_best(
+    run: Path,
+    task: Task,
+    dev: FilePair,
+    *,
+    report: Report,
+    out: Path | None = None,
+    card: ModelCard | None = None,
+    logbook: Logbook | None = None,
+) -> Path:
+    """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
+
+    The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
+    one checkpoint of the lowest dev loss as metrics.jsonl has it. Equal scores are told apart by perplexity; of equal
+    averages the largest is taken. All scores are reported, entered into the logbook and put on the card.
+    """
+    out = out or run / "model"
+    check_output_folder(out, run)
+    folders = _good_checkpoints(run, None, report)
+    newest = int(folders[-1].name)
+    card = _with_costs(card or read_config(folders[-1]).card, folders[-1])
+    candidates = _candidates(run, folders)
+    evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
+    ranks = [
+        (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
+        for candidate, evaluation in zip(candidates, evaluations, strict=True)
+    ]
+    best = candidates[ranks.index(max(ranks))]
+    report("Scores on dev of the averages to choose from:")
+    for line in score_table(evaluations):
+        report(line)
+    if logbook is not None:
+        for candidate, evaluation in zip(candidates, evaluations, strict=True):
+            kept = "yes" if candidate is best else "no"
+            logbook.record("average", newest, **evaluation.numbers(), steps=candidate.steps, kept=kept)
+    values = "; ".join(f"{found.name}: {found.scores[task.ranked_by].value:.2f}" for found in evaluations)
+    card.trained_on[f"{evaluations[0].scores[task.ranked_by].name} on dev of the averages to choose from"] = values
+    _save_average(best.folders, out, card)
+    report(f"The best is the {best.title}.")
+    _report_average(best.folders, out, report)
+    return out
+
+
+def _candidates(run: Path, folders: Sequence[Path]) -> list[_Candidate]:
+    """What `average_best` compares, of these checkpoints."""
+    candidates = [
+        _Candidate("last checkpoint" if n == 1 else f"average of the last {n}", folders[-n:])
+        for n in sorted({min(n, len(folders)) for n in SIZES})
+    ]
+    losses = {
+        entry["step"]: entry["loss"]
+        for entry in read_entries(run / "metrics.jsonl")
+        if entry.get("kind") == "validation" and isinstance(entry.get("loss"), float) and math.isfinite(entry["loss"])
+    }
+    known = [folder for folder in folders if int(folder.name) in losses]
+    lowest = min(known, key=lambda folder: losses[int(folder.name)], default=folders[-1])
+    if lowest != folders[-1]:
+        candidates.append(_Candidate("checkpoint of lowest dev loss", [lowest]))
+    return candidates
+
+
+def _evaluated(
+    candidate: _Candidate, task: Task, dev: FilePair, out: Path, card: ModelCard, report: Report
+) -> Evaluation:
+    """Scores of a candidate on dev. Its folder lies beside `out` as long as it is scored; a next run removes it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=".average.", suffix=UNFINISHED) as temporary:
+        folder = Path(temporary) / "model"
+        _save_average(candidate.folders, folder, card)
+        (evaluation,) = task.evaluate(folder, {"dev": dev}, title=candidate.title, report=report)
+    return replace(evaluation, name=candidate.title)
+
+
+def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
+    """Writes the checkpoints' average into a model folder."""
+    newest = read_config(folders[-1])
+    model = Transformer(newest.arch, newest.vocab_size, newest.src_vocab_size)
+    load_weights(model, averaged_weights(folders), where=folders[-1])
+    card = replace(card, trained_on=card.trained_on | {"average of steps": ", ".join(f.name for f in folders)})
+    save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)
+
+
+def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
+    first, last = (int(folder.name) for folder in (folders[0], folders[-1]))
+    report(f"Averaged {len(folders)} checkpoints (steps {first:,} to {last:,}) into {out}.")
+
+
+def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]:
+    """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
     steps = checkpoint_steps(run / "checkpoints")
     if not steps:
         raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
-    steps = steps[-last:]
-    if len(steps) < last:
-        report(f"Only {len(steps)} of {last} checkpoints exist; averaging those.")
+    if last is not None:
+        steps = steps[-last:]
+        if len(steps) < last:
+            report(f"Only {len(steps)} of {last} checkpoints exist; averaging those.")
     folders = []
     for folder in (run / "checkpoints" / str(step) for step in steps):
         try:
@@ -61,8 +161,8 @@ def _good_checkpoints(run: Path, last: int, report: Report) -> list[Path]:
     return folders
 
 
-def _costs(checkpoint: Path, card: ModelCard) -> dict[str, Any]:
-    """What training took up to a checkpoint, for the card: steps, time, FLOPs by formula and as the paper counts."""
+def _with_costs(card: ModelCard, checkpoint: Path) -> ModelCard:
+    """The card with what training took up to a checkpoint: steps, time, FLOPs by formula and as the paper counts."""
     progress = read_progress(checkpoint)
     config = read_config(checkpoint)
     flops = training_flops(
@@ -72,7 +172,7 @@ def _costs(checkpoint: Path, card: ModelCard) -> dict[str, Any]:
         n_steps=progress.step,
         src_vocab_size=config.src_vocab_size,
     )
-    costs = {"steps": progress.step, "time": duration(progress.seconds), "FLOPs": f"{flops:.2e}"}
+    costs: dict[str, Any] = {"steps": progress.step, "time": duration(progress.seconds), "FLOPs": f"{flops:.2e}"}
     if sustained := card.trained_on.get(SUSTAINED):
         costs["FLOPs as the paper counts"] = f"{progress.seconds * float(sustained):.2e} (time × what is sustained)"
-    return costs
+    return replace(card, trained_on=card.trained_on | costs)

@@ -1,7 +1,7 @@
 """Recipe → trained and scored model: prepare the text, train, average the last checkpoints, evaluate."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
 from heed.recipe import DROPOUTS, Recipe
-from heed.run.average import SUSTAINED, average_run
+from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import open_run_folder
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
@@ -29,6 +29,7 @@ from heed.text.loading import AnyTokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, checkpoint_steps
 from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
+from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
@@ -147,7 +148,11 @@ def train_files(
         return []
     card.trained_on["epochs"] = _epochs(state, batches)
     with workers.all_threads():
-        average_run(run, last=settings.average_last, report=report, card=card)
+        if settings.average_last == "best":
+            with closing(Logbook(run, resumed_step=state.step, report=report)) as logbook:
+                average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
+        else:
+            average_run(run, last=settings.average_last, report=report, card=card)
         return evaluate_run(task, files, run, report=report)
 
 

@@ -1,6 +1,6 @@
 """What a model scores on one set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,3 +31,16 @@ class Evaluation:
         if self.perplexity is not None:
             parts.append(f"perplexity {self.perplexity:.3f} a token")
         return "; ".join(parts)
+
+
+def score_table(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A line of column titles and one for each evaluation, all with the same kinds of scores."""
+    with_perplexity = evaluations[0].perplexity is not None
+    titles = [score.name for score in evaluations[0].scores.values()] + ["ppl"] * with_perplexity
+    width = max(34, *(len(evaluation.name) for evaluation in evaluations))
+    lines = [" " * width + "".join(f"{title:>9}" for title in titles)]
+    for evaluation in evaluations:
+        columns = "".join(f" {score.value:8.2f}" for score in evaluation.scores.values())
+        columns += f" {evaluation.perplexity:8.3f}" if with_perplexity else ""
+        lines.append(f"{evaluation.name:{width}}{columns}")
+    return lines

@@ -24,7 +24,12 @@ class Validator(Protocol):
 
 
 class Task(Protocol):
-    """What a run of a recipe reads, validates by, is scored by, and says of itself on the model's card."""
+    """What a run of a recipe reads, validates by, is scored by, and says of itself on the model's card.
+
+    ranked_by: key of the score, among those of an evaluation, by which one model is better than another.
+    """
+
+    ranked_by: str
 
     def text_files(
         self,

@@ -20,6 +20,8 @@ from heed.text.loading import AnyTokenizer
 class TranslationTask:
     """Learns from a named corpus or from one's own files; validates by BLEU."""
 
+    ranked_by = "bleu"
+
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
 

@@ -54,7 +54,7 @@ class Logbook:
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
-        """Adds one entry; `kind` is train, validation, fault or test."""
+        """Adds one entry; `kind` is train, validation, fault, average or test."""
         if not self._writing:
             return
         entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}

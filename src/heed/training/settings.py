@@ -1,14 +1,15 @@
 """How to train: the settings of a recipe's table `training`."""
 
-from typing import Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from heed.config import Settings
+from heed.config import Settings, shown
 from heed.runtime.device import Precision
 
 MAX_COUNT = 10**9  # larger steps, tokens and epochs are mistakes
 IntervalUnit = Literal["steps", "epochs", "minutes"]
+AverageLast = int | Literal["best"]
 
 
 class TrainingSettings(Settings):
@@ -62,8 +63,11 @@ class TrainingSettings(Settings):
         default="10 minutes", max_length=40, description="a number of steps, epochs or minutes"
     )
     keep_checkpoints: int = Field(default=5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
-    average_last: int = Field(
-        default=5, ge=1, le=MAX_COUNT, description="checkpoints in the final average (section 6.1)"
+    average_last: AverageLast = Field(
+        default=5,
+        description="number of checkpoints in the final average (section 6.1), at most keep_checkpoints; best: what "
+        "scores best on dev of the averages of the last 1, 2, 5, 10 and 20 that are kept, and of the checkpoint of "
+        "lowest dev loss",
     )
     patience: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
@@ -85,9 +89,22 @@ class TrainingSettings(Settings):
             raise ValueError(f'checkpoint_every = "{text}": write a number and {", ".join(units)}, as "10 minutes"')
         return f"{number} {unit}"
 
+    @field_validator("average_last", mode="before")
+    @classmethod
+    def _number_or_best(cls, value: Any) -> Any:
+        # Not by a Field's bounds, whose error would speak of both types.
+        if value == "best" or (type(value) is int and 1 <= value <= MAX_COUNT):
+            return value
+        raise ValueError(f'average_last: expected a number from 1 to {MAX_COUNT:,} or "best", found {shown(value)}')
+
     @model_validator(mode="after")
     def _average_what_is_kept(self) -> Self:
-        if self.average_last > self.keep_checkpoints:
+        if self.average_last == "best":
+            if self.keep_checkpoints == 1:
+                raise ValueError(
+                    'average_last="best" has nothing to choose from with keep_checkpoints=1; keep 20 for all averages'
+                )
+        elif self.average_last > self.keep_checkpoints:
             raise ValueError(
                 f"average_last={self.average_last} needs keep_checkpoints={self.average_last} or more, "
                 f"found {self.keep_checkpoints}"
