@@ -1,7 +1,8 @@
 """heed compare: which of several translations of the same text is better, and where."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,8 +37,9 @@ def compare(
     device: Device = None,
 ) -> None:
     """Compare translations with the first by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
-    from heed.data.lines import read_lines, read_sides
+    from heed.data.lines import read_lines
     from heed.evaluation.bleu import checked_tokenization
+    from heed.evaluation.comparison import check_number
     from heed.evaluation.comparison import compare as compared
     from heed.runtime.files import check_target
 
@@ -49,14 +51,29 @@ def compare(
         check_target(html)
         if any(html.exists() and path.exists() and html.samefile(path) for path in inputs):
             raise HeedError(f"--html {html}: is one of the files to read; choose another name.")
-    references = read_sides((systems[0], ref))[1] if not systems[0].is_dir() else list(read_lines(ref))
-    sources = None if src is None else read_sides((src, ref))[0]
-    finished = {path: read_sides((path, ref))[0] for path in systems if not path.is_dir()}
-    for path in systems:
-        if path.is_dir() and sources is None:
-            raise HeedError(f"{path} is a folder: a model translates --src, which is missing.")
+    references = list(read_lines(ref))
+    if not references:
+        raise HeedError(f"{ref} is empty: a comparison needs at least one line.")
+    check_number(len(references))
+    counted = None if training_text is None else _begun(training_text)
+
+    def lines_of(path: Path) -> list[str]:
+        """Read once: the shell's <(...) gives its lines only then."""
+        lines = list(read_lines(path))
+        if len(lines) != len(references):
+            raise HeedError(
+                f"{path} has {len(lines):,} lines, {ref} {len(references):,}: both must have the same number."
+            )
+        return lines
+
+    sources = None if src is None else lines_of(src)
+    if sources is None:
+        for path in filter(Path.is_dir, systems):
+            raise HeedError(f"{path} is a folder: to translate with a model, give its text by --src.")
+    _check_models([path for path in systems if path.is_dir()])
+    finished = {path: lines_of(path) for path in systems if not path.is_dir()}
     translations = [
-        (str(path), finished[path] if path in finished else _translate(path, sources or [], precision, device))
+        (str(path), _translate(path, sources or [], precision, device) if path.is_dir() else finished[path])
         for path in systems
     ]
     comparison = compared(
@@ -64,7 +81,7 @@ def compare(
         references,
         tokenize=tokenization,
         sources=sources,
-        training_text=None if training_text is None else read_lines(training_text),
+        training_text=counted,
     )
     if html is not None:
         from heed.visualization.comparison import write_comparison
@@ -77,8 +94,27 @@ def compare(
         _show(comparison)
 
 
+def _begun(path: Path) -> Iterator[str]:
+    """Its lines, of which the first is read at once. HeedError if there is none."""
+    from heed.data.lines import read_lines
+
+    lines = read_lines(path)
+    for first in lines:
+        return chain([first], lines)
+    raise HeedError(f"{path} is empty: there is no word to count.")
+
+
+def _check_models(folders: Sequence[Path]) -> None:
+    """HeedError for a wrong one, before another's translations are made."""
+    if folders:
+        import_torch()
+        from heed.model_folder import read_config
+
+        for folder in folders:
+            read_config(folder)
+
+
 def _translate(model: Path, sources: Sequence[str], precision: str, device: str | None) -> list[str]:
-    import_torch()
     from heed.decoding.translator import Translator
 
     translator = Translator.load(model, device=device, precision=decoding_precision(precision), report=say)
