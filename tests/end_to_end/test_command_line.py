@@ -360,6 +360,23 @@ def test_evaluate_equals_sacrebleu_on_the_same_files(trained, heed, tmp_path):
     assert json.loads(shown.stdout)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-4)
 
 
+def test_compare_translates_with_model_folders(trained, heed, tmp_path):
+    model = trained / "runs" / "small" / "model"
+    src, ref, own = trained / "dev.en", trained / "dev.de", tmp_path / "translations"
+    own.write_text(heed("translate", model, stdin=src.read_text(encoding="utf-8")).stdout, encoding="utf-8")
+    done = heed("compare", own, model, ref, "--ref", ref, "--src", src, "--train", trained / "train.de", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    first, same, perfect = facts["systems"]
+    for metric, score in same["scores"].items():
+        assert score["score"] == first["scores"][metric]["score"] and score["verdict"] == "not significant"
+    expected = json.loads(heed("evaluate", model, "--src", src, "--ref", ref, "--json").stdout)
+    assert (same["scores"]["BLEU"]["score"], same["scores"]["chrF2"]["score"]) == (expected["bleu"], expected["chrf"])
+    assert perfect["scores"]["TER"]["score"] == 0 and facts["counted"] == "training text"
+    assert all(recall == 1 for group in facts["frequencies"] for recall in group["recall"][2:])
+    assert facts["sentences"][1][0]["source"] in src.read_text(encoding="utf-8").splitlines()
+
+
 def test_average_and_info(trained, heed, tmp_path):
     run = trained / "runs" / "small"
     assert heed("average", run, "--last", 2, "--out", tmp_path / "two").returncode == 0

@@ -6,6 +6,7 @@ Only a verb that runs imports torch, so that --help answers at once.
 import typer
 
 from heed.cli.benchmark import bench_app
+from heed.cli.comparison import compare
 from heed.cli.data import data_app
 from heed.cli.documents import translate_file
 from heed.cli.exchange import export, import_
@@ -37,6 +38,7 @@ for verb, example in (
     (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),
     (score, "heed score runs/demo/model --src numbers.en --tgt numbers.de"),
     (evaluate, "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none"),
+    (compare, "heed compare --ref test.de --src test.en first.de second.de --html comparison.html"),
     (serve, "heed serve runs/multi30k-en-de/model --port 5000"),
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
     (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),

@@ -1,0 +1,347 @@
+"""Translations by several systems, held against one reference: which differences are significant, and where they lie.
+
+The tests are sacrebleu's, on the same sentences for both systems: paired bootstrap resampling (Koehn 2004) and
+approximate randomisation (Riezler and Maxwell 2005). Each system is compared with the first.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+
+from heed.errors import HeedError
+from heed.evaluation.bleu import Tokenization
+
+SIGNIFICANT = 0.05
+MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
+N_SHOWN = 10  # sentences a system that gain most, and as many that lose most
+N_LENGTH_GROUPS = 5
+# From this many occurrences on, as compare-mt groups words but in fewer classes.
+FREQUENCIES = (0, 1, 2, 5, 10, 100, 1000)
+LOWER_IS_BETTER = ("TER",)
+
+Verdict = Literal["better", "worse", "not significant", "the tests disagree"]
+
+
+@dataclass(frozen=True)
+class ComparedScore:
+    """One system's score by one metric, and how it differs from the first system's.
+
+    mean, half_width: of the 95 % confidence interval by bootstrap resampling. difference, the p values and the verdict
+    are None for the first system.
+    """
+
+    score: float
+    mean: float
+    half_width: float
+    difference: float | None = None
+    p_bootstrap: float | None = None
+    p_randomisation: float | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class ComparedSystem:
+    """scores: by metric. n_better, n_worse: sentences with a higher or lower chrF2 than the first system's."""
+
+    name: str
+    scores: dict[str, ComparedScore]
+    n_better: int
+    n_worse: int
+
+
+@dataclass(frozen=True)
+class LengthGroup:
+    """Sentences whose references have `shortest` to `longest` words; bleu: of each system on them."""
+
+    shortest: int
+    longest: int
+    n_sentences: int
+    bleu: list[float]
+
+
+@dataclass(frozen=True)
+class FrequencyGroup:
+    """Reference words that occur `fewest` to `most` times (None: no limit) in the text that was counted.
+
+    recall: share of them, 0 to 1, that each system's translation of the same sentence has. f1: with its precision.
+    """
+
+    fewest: int
+    most: int | None
+    n_words: int
+    recall: list[float]
+    f1: list[float]
+
+    @property
+    def span(self) -> str:
+        if self.most is None:
+            return f"{self.fewest:,}+"
+        return str(self.fewest) if self.fewest == self.most else f"{self.fewest:,}–{self.most:,}"
+
+
+@dataclass(frozen=True)
+class SentenceDifference:
+    """A sentence that a system translated much better or worse than the first. line: counted from 1; chrf: of both."""
+
+    line: int
+    difference: float
+    chrf: tuple[float, float]
+    source: str | None
+    reference: str
+    translations: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that `heed compare` shows. sentences: for each system but the first, its largest gains, then its losses."""
+
+    n_sentences: int
+    seed: str
+    n_resamples: int
+    n_trials: int
+    signatures: dict[str, str]
+    systems: list[ComparedSystem]
+    lengths: list[LengthGroup]
+    counted: Literal["training text", "reference"]
+    frequencies: list[FrequencyGroup]
+    sentences: list[list[SentenceDifference]]
+
+
+def compare(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    references: Sequence[str],
+    *,
+    tokenize: Tokenization = "13a",
+    sources: Sequence[str] | None = None,
+    training_text: Iterable[str] | None = None,
+) -> Comparison:
+    """Each system's name and translations, compared with the first's.
+
+    training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
+    Words are BLEU's tokens. HeedError for fewer than two systems, too many sentences, or numbers of lines that differ.
+    """
+    _check(systems, references, sources)
+    seed = _seed()
+    bleu, chrf = BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()
+    words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
+    frequencies = _frequencies(
+        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
+    )
+    scores, signatures, (n_resamples, n_trials) = _tested(systems, references, (bleu, chrf, TER()))
+    by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
+    differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]
+    compared = [
+        ComparedSystem(name, scores[i], sum(d > 0 for d in differences[i]), sum(d < 0 for d in differences[i]))
+        for i, (name, _) in enumerate(systems)
+    ]
+
+    def shown(i: int) -> list[SentenceDifference]:
+        return [
+            SentenceDifference(
+                line=line + 1,
+                difference=differences[i][line],
+                chrf=(by_sentence[0][line], by_sentence[i][line]),
+                source=None if sources is None else sources[line],
+                reference=references[line],
+                translations=(systems[0][1][line], systems[i][1][line]),
+            )
+            for line in _largest(differences[i])
+        ]
+
+    return Comparison(
+        n_sentences=len(references),
+        seed=seed,
+        n_resamples=n_resamples,
+        n_trials=n_trials,
+        signatures=signatures,
+        systems=compared,
+        lengths=_by_length(bleu, systems, references, [len(line) for line in words[0]]),
+        counted="reference" if training_text is None else "training text",
+        frequencies=frequencies,
+        sentences=[shown(i) for i in range(1, len(systems))],
+    )
+
+
+def statements(comparison: Comparison) -> list[str]:
+    """What the tests say, a sentence per system and verdict."""
+    first, *others = comparison.systems
+    lines = []
+    for system in others:
+        verdicts: dict[Verdict, list[str]] = {}
+        for metric, score in system.scores.items():
+            assert score.verdict is not None
+            verdicts.setdefault(score.verdict, []).append(metric)
+        for verdict, metrics in verdicts.items():
+            names = " and ".join(filter(None, [", ".join(metrics[:-1]), metrics[-1]]))
+            lines.append(
+                {
+                    "better": f"{system.name} is significantly better than {first.name} by {names}: p < {SIGNIFICANT}.",
+                    "worse": f"{system.name} is significantly worse than {first.name} by {names}: p < {SIGNIFICANT}.",
+                    "not significant": f"{system.name} does not differ significantly from {first.name} by {names}.",
+                    "the tests disagree": f"{system.name} may differ from {first.name} by {names}: only one of both "
+                    f"tests has p < {SIGNIFICANT}.",
+                }[verdict]
+            )
+    return lines
+
+
+def _check(
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], sources: Sequence[str] | None
+) -> None:
+    if len(systems) < 2:
+        raise HeedError(f"{len(systems)} system: a comparison needs at least two.")
+    if not references:
+        raise HeedError("there is no line to score.")
+    for name, lines in (*systems, ("the source", references if sources is None else sources)):
+        if len(lines) != len(references):
+            raise HeedError(
+                f"{name}: {len(lines):,} lines, {len(references):,} references: both must have the same number."
+            )
+    check_number(len(references))
+
+
+def check_number(n_sentences: int) -> None:
+    """HeedError for more sentences than the tests have memory for."""
+    if n_sentences > MAX_SENTENCES:
+        raise HeedError(
+            f"{n_sentences:,} sentences: the tests would need too much memory; compare at most {MAX_SENTENCES:,}."
+        )
+
+
+def _seed() -> str:
+    """sacrebleu's seed, which the environment may set. HeedError for one that sacrebleu cannot use as it is.
+
+    It would take 0 for no seed.
+    """
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    if seed != "none" and not (seed.isascii() and seed.isdecimal() and len(seed) < 20 and int(seed) > 0):
+        raise HeedError(f"SACREBLEU_SEED={seed}: expected an integer of 1 or more, or none.")
+    return seed
+
+
+def _tested(
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], metrics: Sequence[Metric]
+) -> tuple[list[dict[str, ComparedScore]], dict[str, str], tuple[int, int]]:
+    """Each system's scores by metric, the metrics' signatures, and the sizes of both tests."""
+    named = {type(metric).__name__: metric for metric in metrics}
+    both = [PairedTest(list(systems), named, [list(references)], test_type=kind) for kind in ("bs", "ar")]
+    results: list[Any] = [test() for test in both]
+    (signatures, bootstrap), (_, randomisation) = results
+    n_resamples, n_trials = (test.n_samples for test in both)
+    scores: list[dict[str, ComparedScore]] = [{} for _ in systems]
+    for name, signature in signatures.items():
+        signature.update("ar", n_trials)
+        first = bootstrap[name][0]
+        scores[0][name] = ComparedScore(first.score, float(first.mean), float(first.ci))
+        for i in range(1, len(systems)):
+            result = bootstrap[name][i]
+            n_different = sum(a != b for a, b in zip(systems[0][1], systems[i][1], strict=True))
+            difference = result.score - first.score
+            # sacrebleu counts only what is larger than the observed difference, so that it takes equal scores for
+            # the surest difference of all. A tie counts: with equal scores p is 1, and of the 2^n ways to exchange n
+            # translations at least two (all and none) give the observed difference.
+            p_bootstrap = result.p_value if difference else 1.0
+            p_randomisation = (
+                max(randomisation[name][i].p_value, 2.0 ** (1 - min(n_different, 60))) if difference else 1.0
+            )
+            scores[i][name] = ComparedScore(
+                result.score,
+                float(result.mean),
+                float(result.ci),
+                difference,
+                p_bootstrap,
+                p_randomisation,
+                _verdict(-difference if name in LOWER_IS_BETTER else difference, p_bootstrap, p_randomisation),
+            )
+    return scores, {name: str(signature) for name, signature in signatures.items()}, (n_resamples, n_trials)
+
+
+def _verdict(gain: float, *p_values: float) -> Verdict:
+    significant = [p < SIGNIFICANT for p in p_values]
+    if all(significant):
+        return "better" if gain > 0 else "worse"
+    return "the tests disagree" if any(significant) else "not significant"
+
+
+def _sentence(metric: CHRF, hypothesis: str, reference: str) -> float:
+    return float(metric.sentence_score(hypothesis, [reference]).score)
+
+
+def _largest(differences: Sequence[float]) -> list[int]:
+    """Places of the largest gains, largest first, then of the largest losses."""
+    places = sorted(range(len(differences)), key=lambda place: differences[place])
+    gains = [place for place in reversed(places) if differences[place] > 0]
+    losses = [place for place in places if differences[place] < 0]
+    return gains[:N_SHOWN] + losses[:N_SHOWN]
+
+
+def _words(metric: BLEU, lines: Iterable[str]) -> list[list[str]]:
+    return list(_stream(metric, lines))
+
+
+def _stream(metric: BLEU, lines: Iterable[str]) -> Iterable[list[str]]:
+    """BLEU's tokens of each line."""
+    return (metric.tokenizer(line.rstrip()).split() for line in lines)
+
+
+def _by_length(
+    metric: BLEU, systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], lengths: Sequence[int]
+) -> list[LengthGroup]:
+    """Groups of about as many sentences each, from short references to long ones."""
+    ordered = sorted(lengths)
+    starts = sorted({ordered[len(ordered) * i // N_LENGTH_GROUPS] for i in range(N_LENGTH_GROUPS)})
+    groups = []
+    for shortest, after in zip(starts, [*starts[1:], ordered[-1] + 1], strict=True):
+        places = [place for place, length in enumerate(lengths) if shortest <= length < after]
+        chosen = [references[place] for place in places]
+        bleu = [metric.corpus_score([lines[place] for place in places], [chosen]).score for _, lines in systems]
+        groups.append(LengthGroup(shortest, after - 1, len(places), bleu))
+    return groups
+
+
+def _frequencies(
+    references: Sequence[Sequence[str]],
+    systems: Sequence[Sequence[Sequence[str]]],
+    *,
+    counted: Iterable[Sequence[str]],
+) -> list[FrequencyGroup]:
+    """Word recall and F1 by how often a word occurs in the counted text; groups without a reference word are left out.
+
+    A word is found as often as its sentence's translation and reference both have it.
+    """
+    wanted = {word for lines in (references, *systems) for line in lines for word in line}
+    counts: Counter[str] = Counter()
+    n_lines = 0
+    for line in counted:
+        n_lines += 1
+        counts.update(word for word in line if word in wanted)
+    if not n_lines:
+        raise HeedError("the training text is empty.")
+    group = {word: sum(counts[word] >= least for least in FREQUENCIES) - 1 for word in wanted}
+    in_references = Counter(group[word] for line in references for word in line)
+    in_systems = [Counter(group[word] for line in lines for word in line) for lines in systems]
+    found: list[Counter[int]] = [Counter() for _ in systems]
+    for i, lines in enumerate(systems):
+        for hypothesis, reference in zip(lines, references, strict=True):
+            for word, n in (Counter(hypothesis) & Counter(reference)).items():
+                found[i][group[word]] += n
+    limits: list[int | None] = [*(least - 1 for least in FREQUENCIES[1:]), None]
+    return [
+        FrequencyGroup(
+            least,
+            limits[g],
+            in_references[g],
+            recall=[n[g] / in_references[g] for n in found],
+            f1=[2 * n[g] / (in_references[g] + own[g]) for n, own in zip(found, in_systems, strict=True)],
+        )
+        for g, least in enumerate(FREQUENCIES)
+        if in_references[g]
+    ]
