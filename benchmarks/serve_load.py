@@ -7,8 +7,9 @@ Each client sends one sentence after another over a connection of its own. The s
 idle. The clients' process has its share of the machine, the same with every server. Two yardsticks run in turn with
 them, without a server: all sentences translated as `heed translate` does it (batch), and one at a time (lone).
 
---memory N: one server gets N requests of all kinds from 16 clients, its memory is read after a tenth of them and at the
-end. NAME-1x2 is one worker with two threads, NAME-2x1 two workers with one. Needs ctranslate2.
+--memory N: one server gets N requests of all kinds from 16 clients; its memory is read after a tenth of them and at the
+end, each time after 20 seconds of rest. Needs ctranslate2: NAME-1x2 is one worker with two threads, NAME-2x1 two
+workers with one.
 """
 
 import argparse
@@ -315,6 +316,7 @@ def requests_of_all_kinds(sentences: Sequence[str]) -> Iterator[Sent]:
 
 
 def resident_bytes(pid: int) -> int:
+    time.sleep(20)
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) * 1024  # type: ignore[index]
 
 

@@ -370,7 +370,7 @@ def test_loading_is_refused_if_the_folder_is_replaced_meanwhile(two_folders, fol
 
     def replaced_meanwhile(path):
         tokenizer = load(path)
-        for name in ("model.safetensors", "manifest.json"):
+        for name in ("manifest.json", "model.safetensors"):
             shutil.copyfile(two_folders[1] / name, folder / name)
         return tokenizer
 

@@ -304,6 +304,21 @@ def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
     config = read_config(folder)
     sealed = manifest(folder)
+    try:
+        loaded = _loaded(folder, config)
+    except HeedError:
+        _check_not_replaced(folder, sealed)  # else parts of two models would be called damaged
+        raise
+    _check_not_replaced(folder, sealed)
+    return loaded
+
+
+def _check_not_replaced(folder: Path, sealed: dict[str, dict[str, Any]]) -> None:
+    if manifest(folder) != sealed:
+        raise HeedError(f"{folder}: was replaced while it was read; try again.")
+
+
+def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
     check(folder, MODEL_FILES[:2])
     with ThreadPoolExecutor(1) as pool:  # a large vocabulary takes as long as the weights
         reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
@@ -317,8 +332,6 @@ def load_model(folder: Path) -> ModelFolder:
     for found, expected in sizes:
         if found != expected:
             raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
-    if manifest(folder) != sealed:
-        raise HeedError(f"{folder}: was replaced while it was read; try again.")
     return ModelFolder(_model_of(config, weights).eval(), tokenizer, config.card)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
-LONGER = RECIPE.replace("max_steps = 24", "max_steps = 300").replace('"8 steps"', '"5 steps"')
+LONGER = RECIPE.replace("max_steps = 24", "max_steps = 200").replace('"8 steps"', '"5 steps"')
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_run_that_is_killed_five_times_ends_with_the_same_bytes(straight, begu
     draw = random.Random(1)
     for i in range(5):  # the first falls into the preparation, the others anywhere between two checkpoints
         process = start(begun)
-        wait_for_step(process, begun, 50 * i)
+        wait_for_step(process, begun, 35 * i)
         time.sleep(draw.uniform(2, 3) if i == 0 else draw.uniform(0, 0.2))
         process.kill()
         process.communicate()
@@ -169,21 +169,25 @@ def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, he
     exact = [word for change in exact for word in ("--set", change)]
     alone = begun / "alone"
     shutil.copytree(begun, alone, ignore=shutil.ignore_patterns("alone"))
-    assert heed("train", "small.toml", *exact, cwd=alone).returncode == 0
-    process = start(begun, *torchrun(2), *exact)
+    assert heed("train", "small.toml", *exact, *until(160), cwd=alone).returncode == 0
+    process = start(begun, *torchrun(2), *exact, *until(160))
     wait_for_step(process, begun, 10)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(children[-1]), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    again = start(begun, *torchrun(2), *exact, "--set", "training.max_steps=160")
+    again = start(begun, *torchrun(2), *exact, *until(100))
     _, told = again.communicate(timeout=300)
     assert again.returncode == 0, told
     assert "Resumed from step" in told and "2 workers" in told
-    done = heed("train", "small.toml", *exact, cwd=begun)  # and one goes on where two have ended
-    assert done.returncode == 0 and "Resumed from step 160" in done.stderr, done.stderr
+    done = heed("train", "small.toml", *exact, *until(160), cwd=begun)  # and one goes on where two have ended
+    assert done.returncode == 0 and "Resumed from step 100" in done.stderr, done.stderr
     for (step, one), (same_step, two) in zip(losses(alone), losses(begun), strict=True):
         assert step == same_step and two == pytest.approx(one, rel=1e-3)
+
+
+def until(step: int) -> list[str]:
+    return ["--set", f"training.max_steps={step}"]
 
 
 TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
@@ -209,28 +213,29 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_cpu_of_two_threads_trains_by_two_workers_as_under_torchrun(begun, heed, two_threads, monkeypatch):
-    done = heed(*TWO[1:], cwd=begun)
+    done = heed(*TWO[1:], *until(60), cwd=begun)
     assert done.returncode == 0 and "by 2 workers with 1 thread(s)" in done.stderr, done.stderr
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    process = start(begun, *torchrun(2), *TWO[3:])
+    process = start(begun, *torchrun(2), *TWO[3:], *until(60))
     _, told = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert (model_bytes(begun), losses(begun)) == expected
 
 
 def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads):
-    assert heed(*TWO[1:], cwd=begun).returncode == 0
+    command = [*TWO, *until(100)]
+    assert heed(*command[1:], cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
     for step, hit, number, status in (
         (10, "the other", signal.SIGKILL, 1),
-        (60, "the first", signal.SIGKILL, -signal.SIGKILL),
-        (110, "the first", signal.SIGTERM, 143),
-        (160, "both", signal.SIGINT, 130),  # as from a terminal
+        (30, "the first", signal.SIGKILL, -signal.SIGKILL),
+        (50, "the first", signal.SIGTERM, 143),
+        (70, "both", signal.SIGINT, 130),  # as from a terminal
     ):
-        process = start(begun, *TWO)
+        process = start(begun, *command)
         wait_for_step(process, begun, step)
         (other,) = children_of(process)
         for name, pid in (("the first", process.pid), ("the other", other)):
@@ -246,7 +251,7 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
             time.sleep(0.05)
         else:
             raise AssertionError("a worker stayed behind")
-    done = heed(*TWO[1:], cwd=begun)
+    done = heed(*command[1:], cwd=begun)
     assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
     assert (model_bytes(begun), losses(begun)) == expected
 

@@ -17,10 +17,18 @@ def memory_of(machine: Machine) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def give_back_freed_memory() -> None:
+    """Returns freed memory to the system, where the C library is glibc.
+
+    Blocks of many sizes leave gaps that few others fit into.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def reset_peak_memory() -> int:
     """Bytes of memory that this process has, what it freed given back and its peak forgotten: see `peak_memory`."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # else what is freed would be taken again unseen
+    give_back_freed_memory()  # else it would be taken again unseen
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")

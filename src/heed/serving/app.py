@@ -13,12 +13,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heed.runtime.memory import give_back_freed_memory
 from heed.serving import deepl, libretranslate, page, specification, streaming
 from heed.serving.files import FileStore
 from heed.serving.requests import Fault, as_fault, error_response
 from heed.serving.service import Service
 from heed.serving.specification import TEXT, described, record
 
+MEMORY_SECONDS = 15.0  # after which freed memory is given back, again and again
 LEFT = 499  # the status that is counted for a client that left
 HEADERS = {
     "cache-control": "no-store",
@@ -58,13 +60,22 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     async def lifespan(_: Any) -> AsyncGenerator[None]:
         warming_up = asyncio.create_task(service.start())
         warming_up.add_done_callback(report_failure)
+        tidying = asyncio.create_task(_give_back_memory())
         yield
+        tidying.cancel()
         warming_up.cancel()
         await service.close()
         files.close()
 
     router = Router(endpoints, redirect_slashes=False, lifespan=lifespan)
     return Guard(router, service, log, paths={route.path for route in endpoints})
+
+
+async def _give_back_memory() -> None:
+    """Now and then. Else the process stays as large as its largest requests together have made it."""
+    while True:
+        await asyncio.sleep(MEMORY_SECONDS)
+        await asyncio.to_thread(give_back_freed_memory)
 
 
 def _operation(service: Service) -> list[Route]:

@@ -1,7 +1,6 @@
 """Weights prepacked for the few rows of a search, and their products by the kernels of csrc/products.h."""
 
 import ctypes
-from contextlib import suppress
 from copy import deepcopy
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from heed.backends.cpu.build import addresses, has_bf16, has_int8, kernel
 from heed.errors import HeedError
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision
+from heed.runtime.memory import give_back_freed_memory
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
 
@@ -204,17 +204,8 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
                 if isinstance(child, nn.Linear):
                     by_one_dnn = one_dnn and (id(child) in of_sources or precision not in kinds)
                     setattr(module, name, Bf16SourceLinear(child) if by_one_dnn else kinds[precision](child))
-            _give_back_freed_memory()
+            give_back_freed_memory()
     return model.to(dtype)
-
-
-def _give_back_freed_memory() -> None:
-    """Returns freed memory to the system, where the C library is glibc.
-
-    Packing frees and takes blocks of like sizes, but few fit into the gaps that others leave.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _address(x: Tensor | None) -> int | None:
