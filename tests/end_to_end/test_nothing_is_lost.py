@@ -163,31 +163,31 @@ def torchrun(n: int) -> list[object]:
     ]
 
 
+def until(step: int) -> list[str]:
+    return ["--set", f"training.max_steps={step}"]
+
+
 def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
     # Two micro-batches a step, half of each of which makes one for each worker.
     exact = ["model.dropout=0.0", "training.precision=fp32", "training.micro_batch_tokens=500"]
     exact = [word for change in exact for word in ("--set", change)]
     alone = begun / "alone"
     shutil.copytree(begun, alone, ignore=shutil.ignore_patterns("alone"))
-    assert heed("train", "small.toml", *exact, *until(160), cwd=alone).returncode == 0
-    process = start(begun, *torchrun(2), *exact, *until(160))
+    assert heed("train", "small.toml", *exact, *until(240), cwd=alone).returncode == 0
+    process = start(begun, *torchrun(2), *exact, *until(240))
     wait_for_step(process, begun, 10)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(children[-1]), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    again = start(begun, *torchrun(2), *exact, *until(100))
+    again = start(begun, *torchrun(2), *exact, *until(200))
     _, told = again.communicate(timeout=300)
     assert again.returncode == 0, told
     assert "Resumed from step" in told and "2 workers" in told
-    done = heed("train", "small.toml", *exact, *until(160), cwd=begun)  # and one goes on where two have ended
-    assert done.returncode == 0 and "Resumed from step 100" in done.stderr, done.stderr
+    done = heed("train", "small.toml", *exact, *until(240), cwd=begun)  # and one goes on where two have ended
+    assert done.returncode == 0 and "Resumed from step 200" in done.stderr, done.stderr
     for (step, one), (same_step, two) in zip(losses(alone), losses(begun), strict=True):
         assert step == same_step and two == pytest.approx(one, rel=1e-3)
-
-
-def until(step: int) -> list[str]:
-    return ["--set", f"training.max_steps={step}"]
 
 
 TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
