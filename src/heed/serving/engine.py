@@ -64,10 +64,7 @@ T = TypeVar("T")
 
 
 async def beside_the_loop(n_chars: int, work: Callable[[], T]) -> T:
-    """The result of work on a text of so many characters: in another thread if it takes long.
-
-    A thread costs more than a sentence is worth: with 16 clients a third of a small model's speed.
-    """
+    """The result of work on a text of `n_chars`; in another thread if the text is long, so that the loop stays free."""
     return work() if n_chars <= SHORT else await asyncio.to_thread(work)
 
 
@@ -310,7 +307,7 @@ class Engine:
         """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
 
         A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
-        encoder. A search with nothing to do waits too, since a new one costs a tenth of a lone sentence's time.
+        encoder. A search with nothing to do waits too, instead of being set up again for the next sentence.
         """
         n_given, n_steps, giving = 0, 0, False
         while True:
