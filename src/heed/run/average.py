@@ -66,8 +66,8 @@ def average_best(
     """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
 
     The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
-    one checkpoint of the lowest dev loss as metrics.jsonl has it. A tie goes to the lower
-    perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on the card.
+    one checkpoint of the lowest dev loss as metrics.jsonl has it. A tie goes to the lower perplexity, then to the
+    average of more checkpoints. All scores are reported, entered into the logbook and put on the card.
     """
     out = out or run / "model"
     check_output_folder(out, run)
