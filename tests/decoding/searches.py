@@ -12,10 +12,10 @@ from tests.conftest import SPECIAL
 VOCAB_SIZE = 40
 
 
-def sharp_model(seed: int = 7, **changes) -> Transformer:
+def sharp_model(seed: int = 7, *, vocab_size: int = VOCAB_SIZE, **changes) -> Transformer:
     torch.manual_seed(seed)
     model = Transformer(
-        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), VOCAB_SIZE
+        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), vocab_size
     )
     with torch.no_grad():
         for parameter in model.parameters():

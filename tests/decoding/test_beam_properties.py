@@ -1,14 +1,17 @@
 """What holds for every search: it does not depend on the batch, ends early without loss, obeys what is asked of it."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
-from heed.decoding.beam import beam_search, search
+from heed.decoding.beam import Hypothesis, beam_search, search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -61,6 +64,43 @@ def test_threads_that_share_a_search_find_what_one_finds(precision):
 
 PRECISIONS = ("fp32", "bf16", "int8") if has_int8() else ("fp32", "bf16")
 READY = {precision: prepack(MODEL, precision) for precision in PRECISIONS} if library() else {}
+WIDE = sharp_model(vocab_size=1003, d_model=64)  # panels of the output that need not be looked at
+READY_WIDE = {precision: prepack(WIDE, precision) for precision in PRECISIONS} if library() else {}
+
+
+@needs_kernels
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@given(
+    sources=st.lists(st.tuples(SHORT, SHORT.map(lambda ids: ids[:3])), min_size=1, max_size=9),
+    n_sentences=st.integers(1, 9),
+    options=st.builds(
+        DecodingSettings,
+        beam_size=st.integers(1, 5),
+        max_extra_tokens=st.integers(1, 40),
+        min_tokens=st.integers(0, 4),
+        early_stopping=st.booleans(),
+    ),
+    n_best=st.integers(1, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_steps_taken_many_at_a_time_find_what_single_steps_find(precision, wide, sources, n_sentences, options, n_best):
+    model = (READY_WIDE if wide else READY)[precision]
+    numbered = [Source(number, ids, tuple(prefix)) for number, (ids, prefix) in enumerate(sources)]
+
+    def found() -> dict[int, list[Hypothesis]]:
+        results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences)
+        return dict(result for result in results if result is not None)
+
+    with patch.object(CpuSearchState, "take_steps", lambda *_, **__: None):
+        expected = found()
+    with patch.object(CpuSearchState, "logits", side_effect=AssertionError("a single step")):
+        many = found()
+    assert many.keys() == expected.keys()
+    for number, hypotheses in expected.items():
+        assert [(h.ids, h.ended) for h in many[number]] == [(h.ids, h.ended) for h in hypotheses]
+        for one, other in zip(many[number], hypotheses, strict=True):  # exponentials are added in another order
+            assert one.log_prob == pytest.approx(other.log_prob, rel=1e-5, abs=1e-5)
 
 
 @needs_kernels

@@ -21,7 +21,7 @@ MODELS = {name: prepacked(MODEL, name, copy=True)[0] for name in PRECISIONS}
 
 
 def results_with_cancellations(model, sources, options, when, *, sampling=None, n_sentences=64):
-    """The results of those that remain; sentence n is cancelled at the when[n]-th step that asks."""
+    """The results of those that remain; sentence n is cancelled at the when[n]-th question."""
     asked, live = {}, set()
 
     def cancelled(number: int) -> bool:
@@ -76,15 +76,15 @@ def test_a_cancelled_sentence_leaves_the_plain_network_too(without_kernels):
 
 def test_a_cancelled_sentence_makes_room_at_once():
     """One place: the second sentence starts as soon as the first, which would take 50 steps, has left."""
-    steps = []
+    asked = []
     options = DecodingSettings(beam_size=2, max_tokens=50, min_tokens=49)
     sources = [Source(0, [5, 6, 7]), Source(1, [8, 9])]
 
     def cancelled(number: int) -> bool:
-        steps.append(number)
-        return number == 0 and len(steps) >= 4
+        asked.append(number)
+        return number == 0 and len(asked) >= 4
 
     (model,) = prepacked(MODEL, "fp32", copy=True)
     (result,) = search([model], sources, SPECIAL, options, n_sentences=1, cancelled=cancelled)
     assert result is not None and result[0] == 1
-    assert steps[:4] == [0, 0, 0, 0] and 0 not in steps[4:]
+    assert asked[:4] == [0, 0, 0, 0] and 0 not in asked[4:]

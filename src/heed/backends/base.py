@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Continuations, EndingRules
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -25,13 +25,6 @@ FIRST_CAPACITY = 64
 
 
 NO_INT8 = "int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take bf16 or fp32."
-
-
-class DeferredLogits:
-    """Logits that are only worked out as far as `Backend.best_continuations` needs them."""
-
-
-Logits = Tensor | DeferredLogits
 
 
 @runtime_checkable
@@ -50,11 +43,28 @@ class SearchState(Protocol):
         """Adds sources (with eos) after those that are being searched."""
 
     def logits(
-        self, tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None = None, *, deferred: bool = False
-    ) -> Logits:
-        """(active, vocab) logits after `tokens`, which become part of every row; perhaps not worked out if `deferred`.
+        self, tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None = None
+    ) -> Float[Tensor, "active vocab"]:
+        """Logits after `tokens`, which become part of every row.
 
         active: the rows that matter; None: all of them.
+        """
+
+    def take_steps(
+        self,
+        account: BeamAccount,
+        rules: EndingRules,
+        wanted: ContinuationRules,
+        prefixes: NDArray[np.int64],
+        *,
+        most_steps: int,
+        most_done: int,
+    ) -> NDArray[np.bool_] | None:
+        """Extends all hypotheses by their best continuations, up to `most_steps` times, without `logits` and `select`.
+
+        It stops earlier when the searches of `most_done` sentences are over, and returns which these are. It returns
+        None, and has done nothing, if this state only takes steps one by one. prefixes, (sentence, place): the ids that
+        targets begin with, then -1. HeedError if the logits are not finite.
         """
 
     def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
@@ -129,7 +139,7 @@ class Backend(Protocol):
 
     def best_continuations(
         self,
-        logits: Logits,
+        logits: Float[Tensor, "active vocab"],
         active: Int[Tensor, " active"] | None,
         log_probs: Float[Tensor, "sentence beam"],
         required: Int[Tensor, "sentence beam"],

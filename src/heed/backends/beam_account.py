@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 from numpy.typing import NDArray
+from torch import Tensor
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,6 +41,18 @@ class EndingRules:
     early_stopping: bool
     rows_compete: bool
     penalties: Floats
+
+
+@dataclass(frozen=True)
+class ContinuationRules:
+    """Which continuations a search of the most probable ones takes: as `Backend.best_continuations`.
+
+    min_tokens: ids that a target has before eos may follow.
+    """
+
+    never: Bool[Tensor, " vocab"]
+    min_tokens: int
+    k: int
 
 
 @dataclass

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import NO_INT8, Logits
-from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
+from heed.backends.base import NO_INT8
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, extend
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -97,7 +97,7 @@ class ReferenceBackend:
 
     def best_continuations(
         self,
-        logits: Logits,
+        logits: Tensor,
         active: Tensor | None,
         log_probs: Tensor,
         required: Tensor,
@@ -107,7 +107,6 @@ class ReferenceBackend:
         eos: int,
         k: int,
     ) -> tuple[Tensor, Tensor]:
-        assert isinstance(logits, Tensor)
         n_sentences, beam_size = log_probs.shape
         device, vocab_size = logits.device, logits.shape[1]
         next_log_probs = without_forbidden(torch.log_softmax(logits.float(), dim=-1), required, never, may_end, eos=eos)
@@ -172,11 +171,21 @@ class ReferenceSearchState:
         src, src_mask = src.to(self._device), src_mask.to(self._device)
         self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
 
-    def logits(
-        self, tokens: Int[Tensor, " row"], active: Tensor | None = None, *, deferred: bool = False
-    ) -> Float[Tensor, "row vocab"]:
+    def logits(self, tokens: Int[Tensor, " row"], active: Tensor | None = None) -> Float[Tensor, "row vocab"]:
         assert self._state is not None
         return self._model.decode(tokens.to(self._device)[:, None], self._state)[:, 0]
+
+    def take_steps(
+        self,
+        account: BeamAccount,
+        rules: EndingRules,
+        wanted: ContinuationRules,
+        prefixes: NDArray[np.int64],
+        *,
+        most_steps: int,
+        most_done: int,
+    ) -> None:
+        return None
 
     def select(self, rows: Tensor, sentences: Tensor) -> None:
         assert self._state is not None

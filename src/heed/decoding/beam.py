@@ -6,14 +6,13 @@ of them. Axes of arrays: sentence, beam, rank (of the n_best), tgt (positions be
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Backend, Logits, SearchState, backend_for, not_finite
+from heed.backends.base import Backend, SearchState, backend_for, not_finite
 from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, widened
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
@@ -24,6 +23,8 @@ from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 FIRST_WIDTH = 64  # ids of a target that there is room for at first
+# Steps that are taken at a time: few where a source may arrive, which waits for them.
+MANY_STEPS, FEW_STEPS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def search(
     hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
     stay the model's own but for those of given ids; prefixes, min_tokens and sampling cannot be combined with it.
 
-    `cancelled` is asked at every step about each number that is being searched. Where it says yes, the sentence leaves
-    the search and is never yielded; the results of the others stay the same.
+    `cancelled` is asked every few steps about each number that is being searched. Where it says yes, the sentence
+    leaves the search and is never yielded; the results of the others stay the same.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
     own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, or if a source needs more
@@ -110,6 +111,8 @@ def search(
     beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
     queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
+        if cancelled is not None and (gone := np.array([cancelled(n) for n in beams.numbers.tolist()], np.bool_)).any():
+            _select(states, *beams.drop(gone))
         n_free = min(state.n_free for state in states)
         # Some at a time: a larger encoder batch costs less a sentence than many small ones.
         if len(beams) == 0 or n_free >= max(1, n_sentences // 4):
@@ -126,13 +129,20 @@ def search(
             yield None
             wait()
             continue
-        active = beams.active() if all(state.takes_active_rows for state in states) else None
-        logits = _next_logits(states, beams.tokens(), active, deferred=choice.takes_deferred_logits)
-        dropped = None if cancelled is None else np.array([cancelled(n) for n in beams.numbers.tolist()])
-        rows, kept = beams.step(logits, active, dropped)
+        if queue.starved:
+            moved = beams.take_steps(states, most_steps=FEW_STEPS, most_done=1)
+        else:  # no source enters until this many sentences are done
+            moved = beams.take_steps(states, most_steps=MANY_STEPS, most_done=max(1, len(beams) // 4))
+        if moved is None:
+            active = beams.active() if all(state.takes_active_rows for state in states) else None
+            moved = beams.step(_next_logits(states, beams.tokens(), active), active)
         yield from beams.pop_finished()
-        for state in states:
-            state.select(rows, kept)
+        _select(states, *moved)
+
+
+def _select(states: Sequence[SearchState], rows: Ints, kept: Ints) -> None:
+    for state in states:
+        state.select(torch.from_numpy(rows), torch.from_numpy(kept))
 
 
 def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transformer) -> None:
@@ -147,12 +157,12 @@ def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transforme
 
 
 def _next_logits(
-    states: Sequence[SearchState], tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None, *, deferred: bool
-) -> Logits:
+    states: Sequence[SearchState], tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None
+) -> Float[Tensor, "active vocab"]:
     """The logits of one model, or what is equal to logits of the mean of several models' probabilities."""
     if len(states) == 1:
-        return states[0].logits(tokens, active, deferred=deferred)
-    parts = [torch.log_softmax(cast(Tensor, state.logits(tokens, active)).float(), dim=-1) for state in states]
+        return states[0].logits(tokens, active)
+    parts = [torch.log_softmax(state.logits(tokens, active).float(), dim=-1) for state in states]
     return torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
 
 
@@ -239,35 +249,61 @@ class BeamBatch:
         ids = np.where(self.lengths < width, self._prefixes[np.arange(len(self)), at], -1)
         return torch.from_numpy(np.repeat(ids[:, None], self._beam_size, axis=1))
 
-    def step(
-        self, logits: Logits, active: Int[Tensor, " active"] | None, dropped: Bools | None = None
-    ) -> tuple[Int[Tensor, " new_row"], Int[Tensor, " kept"]]:
-        """One more id for every row: (the old row of every new one, the old place of every sentence that continues).
+    def take_steps(self, states: Sequence[SearchState], *, most_steps: int, most_done: int) -> tuple[Ints, Ints] | None:
+        """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
+        if len(states) > 1 or self._choice.wanted is None:
+            return None
+        self._make_room()
+        most_steps = min(most_steps, self._account.width - self._longest, int(self.limits.max()) - self._longest)
+        done = states[0].take_steps(
+            *(self._account, self._rules, self._choice.wanted, self._prefixes),
+            most_steps=most_steps,
+            most_done=most_done,
+        )
+        if done is None:
+            return None
+        self._longest = int(self.lengths.max())
+        return self._ended(self._own_rows(), done)
 
-        dropped: True for the sentences that end without a result.
-        """
+    def step(self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None) -> tuple[Ints, Ints]:
+        """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
         if not (best > -np.inf).all():  # nor is NaN
             raise not_finite()
+        self._make_room()
         self._longest += 1
-        if self._longest > self._account.width:
-            self._account.resize(2 * self._account.width)
         parents, done = self._backend.extend_beams(self._account, continuations, self._rules)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
-        finished = np.flatnonzero(done if dropped is None else done & ~dropped)
-        if dropped is not None:
-            done = done | dropped
         self._choice.advance(rows, self._account.last, ~done)
-        if not done.any():
-            return torch.from_numpy(rows.ravel()), torch.arange(len(self))
-        self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in finished.tolist()]
-        kept = np.flatnonzero(~done)
+        return self._ended(rows, done)
+
+    def drop(self, gone: Bools) -> tuple[Ints, Ints]:
+        """Ends the search of some sentences without a result; returns what `step` returns."""
+        self._choice.advance(self._own_rows(), self._account.last, ~gone)
+        return self._kept(self._own_rows(), np.flatnonzero(~gone))
+
+    def _own_rows(self) -> Ints:
+        return np.arange(self._account.last.size).reshape(self._account.last.shape)
+
+    def _make_room(self) -> None:
+        """For one more id."""
+        if self._longest == self._account.width:
+            self._account.resize(2 * self._account.width)
+
+    def _ended(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
+        """Puts the sentences that are done among the finished ones."""
+        self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in np.flatnonzero(done).tolist()]
+        return self._kept(rows, np.flatnonzero(~done))
+
+    def _kept(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
+        if len(kept) == len(self):
+            return rows.ravel(), kept
         self.numbers, self._prefixes, self._account = self.numbers[kept], self._prefixes[kept], self._account.kept(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need
             self._longest = int(self.lengths.max())
             self._account.resize(min(self._account.width, max(FIRST_WIDTH, 2 * self._longest)))
-        return torch.from_numpy(rows[kept].ravel()), torch.from_numpy(kept)
+        return rows[kept].ravel(), kept
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:
         """The best ones of the sentence at this place, best first."""

@@ -4,7 +4,7 @@ Axes: row = sentence × beam; of a sentence, choice = continuations.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Backend, Logits
-from heed.backends.beam_account import Bools, Continuations, Floats, Ints
+from heed.backends.base import Backend
+from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
 from heed.backends.reference import without_forbidden
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.text.tokenizer import SpecialIds
@@ -48,13 +48,17 @@ class Choice(Protocol):
     # Whether the rows of a sentence compete: its continuations come from any row, best first, twice the beam of them,
     # since even if half of them end, `beam_size` unfinished ones remain. Else every row has one, its own.
     rows_compete: bool
-    # Whether logits need not be computed before they are chosen from (DeferredLogits).
-    takes_deferred_logits: bool
+
+    @property
+    def wanted(self) -> ContinuationRules | None:
+        """Which of the most probable continuations are wanted; None where others are chosen."""
 
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on, behind the others."""
 
-    def choose(self, logits: Logits, active: Int[Tensor, " active"] | None, beams: Beams) -> Continuations:
+    def choose(
+        self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None, beams: Beams
+    ) -> Continuations:
         """The continuations of every sentence. active: the rows that have logits, None for all."""
 
     def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
@@ -106,27 +110,27 @@ def make_choice(
 class BestChoice:
     """The most probable continuations of each sentence."""
 
-    rows_compete, takes_deferred_logits = True, True
+    rows_compete = True
 
     def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: Backend, *, vocab_size: int):
-        self._beam_size, self._min_tokens, self._backend = settings.beam_size, settings.min_tokens, backend
-        self._vocab_size, self._eos = vocab_size, special.eos
-        self._never = _never_chosen(special, vocab_size, torch.device("cpu"))
+        self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
+        k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
+        never = _never_chosen(special, vocab_size, torch.device("cpu"))
+        self.wanted = ContinuationRules(never, settings.min_tokens, k)
 
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
-        k = min(2 * self._beam_size, self._beam_size * self._vocab_size)
+    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
         values, index = self._backend.best_continuations(
             logits,
             active,
             torch.from_numpy(np.ascontiguousarray(beams.log_probs)),
             beams.required_ids(),
-            self._never,
-            torch.from_numpy(beams.lengths >= self._min_tokens),
+            self.wanted.never,
+            torch.from_numpy(beams.lengths >= self.wanted.min_tokens),
             eos=self._eos,
-            k=k,
+            k=self.wanted.k,
         )
         places = index.numpy()
         parents = places // self._vocab_size
@@ -139,7 +143,7 @@ class BestChoice:
 class ConstrainedChoice:
     """The most probable continuations among those that a constraint allows."""
 
-    rows_compete, takes_deferred_logits = True, False
+    rows_compete, wanted = True, None
 
     def __init__(self, settings: DecodingSettings, constraint: Constraint, *, device: torch.device):
         self._beam_size, self._constraint, self._device = settings.beam_size, constraint, device
@@ -148,12 +152,12 @@ class ConstrainedChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         self._constraint.admit(numbers)
 
-    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
+    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
         n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
         rows = np.arange(n_rows) if active is None else active.numpy()
         allowed = self._constraint.choices(rows, (beams.limits - beams.lengths)[rows // self._beam_size])
         n_allowed = allowed.shape[1]
-        log_probs = torch.log_softmax(cast(Tensor, logits).float(), dim=-1)
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
         if len(self._given):
             log_probs[:, self._given] = torch.logsumexp(log_probs[:, self._given], dim=-1, keepdim=True)
         of_allowed = log_probs.gather(1, torch.from_numpy(allowed.clip(0)).to(self._device)).double().cpu().numpy()
@@ -178,7 +182,7 @@ class SampledChoice:
     what is searched at the same time.
     """
 
-    rows_compete, takes_deferred_logits = False, False
+    rows_compete, wanted = False, None
 
     def __init__(
         self,
@@ -196,10 +200,10 @@ class SampledChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Logits, active: Tensor | None, beams: Beams) -> Continuations:
+    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
         may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
         log_probs = without_forbidden(
-            torch.log_softmax(cast(Tensor, logits).detach().float(), dim=-1),
+            torch.log_softmax(logits.detach().float(), dim=-1),
             *(beams.required_ids(), self._never, may_end),
             eos=self._eos,
         )

@@ -123,6 +123,7 @@ class SourceQueue:
         self._stream, self._settings, self._memory, self._cancelled = iter(sources), settings, memory, cancelled
         self._next: Source | None = None
         self.exhausted = False
+        self.starved = False  # whether the next source had not arrived when it was last wanted
 
     def take(self, n: int, n_tokens: int, *, idle: bool) -> list[Source]:
         """Up to n sources that are at hand, whose targets have at most n_tokens together.
@@ -137,6 +138,7 @@ class SourceQueue:
                     self._next = next(self._stream)
                 except StopIteration:
                     self.exhausted = True
+                self.starved = self._next is None and not self.exhausted
                 if self._next is None:
                     break
             if self._cancelled is not None and self._cancelled(self._next.number):

@@ -148,8 +148,8 @@ static const std::map<std::string, bool (*)(Case&)> kernels = {
     KERNELS(int8_product),
     KERNELS(bf16_product),
     KERNELS(decoder_step),
+    KERNELS(search_steps),
     KERNEL(panel_product_float),
-    KERNEL(product_continuations_float),
     KERNEL(tile_product),
     KERNEL(first_outside),
 };
@@ -157,7 +157,9 @@ static const std::map<std::string, bool (*)(Case&)> kernels = {
 // Whether this build has the kernel.
 static bool available(const std::string& name) {
     if (name == "tile_product") return has_tiles() != 0;
-    return has_int8() != 0 || (name.rfind("int8_", 0) != 0 && name != "decoder_step_bf16");
+    if (name.rfind("bf16_product", 0) == 0) return has_bf16() != 0;
+    return has_int8() != 0 ||
+           (name.rfind("int8_", 0) != 0 && name != "decoder_step_bf16" && name != "search_steps_bf16");
 }
 
 template <class T>

@@ -85,35 +85,6 @@ def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu
     torch.testing.assert_close(weights.bf16_product(x.bfloat16(), packed, relu=relu), y.bfloat16())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(
-    n_sentences=st.integers(1, 9),
-    beam=st.integers(1, 5),
-    vocab_size=st.integers(8, 2000),
-    d_model=st.sampled_from([20, 64]),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=30, deadline=None)
-def test_logits_that_never_exist_together_lead_to_the_same_continuations(
-    kind, n_sentences, beam, vocab_size, d_model, seed
-):
-    torch.manual_seed(seed)
-    x = torch.randn(n_sentences * beam, d_model)
-    weight = getattr(weights, kind)(torch.randn(vocab_size, d_model), None)
-    log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
-    required = torch.where(torch.rand(n_sentences, beam) < 0.1, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
-    never = torch.zeros(vocab_size, dtype=torch.bool)
-    never[[0, 1]] = True
-    active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
-    x = x[active]
-    arguments = (active, log_probs, required, never, torch.rand(n_sentences) < 0.5)
-    lazy = decoding_ops.best_continuations(decoding_ops.ProductLogits(x, weight), *arguments, eos=2, k=2 * beam)
-    logits = PRODUCTS[kind](x, weight)
-    whole = decoding_ops.best_continuations(logits, *arguments, eos=2, k=2 * beam)
-    assert torch.equal(lazy[1], whole[1])
-    torch.testing.assert_close(lazy[0], whole[0], atol=1e-5, rtol=1e-5)  # sums of exponentials in another order
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(
     n_sentences=st.integers(1, 4),

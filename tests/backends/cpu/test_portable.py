@@ -291,6 +291,29 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
             epsilon=1e-5,
         )  # fmt: skip
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
+        account = account_of(draw, lengths[::beam] // 2, beam=beam, width=capacity)
+        rules = structure(structures.EndingRules, penalties=torch.ones(2 * capacity).double(), eos=2, early_stopping=0)
+        never, prefixes = torch.arange(vocab) < 2, torch.full((n_sentences, capacity), -1)
+        prefixes[1, 1 + lengths[beam] // 2] = 30
+        searched = structure(
+            structures.Search, account=account, rules=rules, output=packed_weight(draw, d, vocab, products),
+            prefixes=prefixes, never=never, prefix_width=capacity, min_tokens=3, k=2 * beam,
+        )  # fmt: skip
+        done, n_steps = torch.zeros(n_sentences, dtype=torch.bool), torch.tensor([-2])
+        yield Case(f"search_steps_{kind}", (step, searched, done, n_steps, 4, n_sentences))
+
+
+def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table:
+    """Of sentences in the middle of their searches, of which the first has two steps left."""
+    n, n_best, most = len(lengths), 2, torch.tensor([2] + [width] * (len(lengths) - 1))
+    ids = draw.integers(n, beam, width, low=3, high=70).int()
+    return structure(
+        structures.BeamAccount, lengths=lengths, limits=lengths + most, n_ended=torch.zeros_like(lengths),
+        log_probs=draw.numbers(torch.float64, n, beam) - 5, last=draw.integers(n, beam, low=3, high=70), history=ids,
+        best_scores=torch.full((n, n_best), -torch.inf).double(), best_log_probs=torch.zeros(n, n_best).double(),
+        best_lengths=torch.zeros(n, n_best).long(), best_ids=torch.zeros(n, n_best, width, dtype=torch.int32),
+        n_sentences=n, beam=beam, n_best=n_best, width=width,
+    )  # fmt: skip
 
 
 def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[Case]:
@@ -315,9 +338,6 @@ def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[
         yield Case(f"{name}_product_{kind}", (x, weight, y, 14, 1))
     if dtype == torch.float32:
         x = draw.numbers(dtype, len(rows), d)
-        for products in (torch.float32, torch.bfloat16, torch.int8):
-            weight = packed_weight(draw, d, vocab, products)
-            yield Case("product_continuations_float", (x, weight, *account, *results, *sizes, eos, k))
         y = torch.zeros(len(rows), 75)
         yield Case("panel_product_float", (x, packed_weight(draw, d, 75, torch.float32), y, len(rows), 0))
 

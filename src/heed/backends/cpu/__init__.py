@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Logits, SearchState
+from heed.backends.base import SearchState
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, library
-from heed.backends.cpu.decoding_ops import ProductLogits
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
@@ -98,7 +97,7 @@ class CpuBackend:
 
     def best_continuations(
         self,
-        logits: Logits,
+        logits: Tensor,
         active: Tensor | None,
         log_probs: Tensor,
         required: Tensor,
@@ -108,7 +107,6 @@ class CpuBackend:
         eos: int,
         k: int,
     ) -> tuple[Tensor, Tensor]:
-        assert isinstance(logits, (Tensor, ProductLogits))
         if active is None:
             active = torch.arange(log_probs.numel())
         return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)

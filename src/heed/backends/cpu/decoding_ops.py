@@ -1,4 +1,7 @@
-"""The kernels of csrc/decoding.cpp: a search's step, without gradients. Rows are hypotheses, `beam` per sentence."""
+"""The kernels of a search, without gradients: csrc/search.cpp, decoding.cpp and continuations.cpp.
+
+Rows are hypotheses, `beam` per sentence.
+"""
 
 import ctypes
 import math
@@ -13,8 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import DeferredLogits
-from heed.backends.beam_account import BeamAccount, Continuations, EndingRules
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
@@ -132,7 +134,64 @@ class DecoderLayers:
 
         caches and memories are not changed but replaced: the same object has the same addresses.
         """
-        (vocab_size, d_model), dtype, n_rows = embedding.shape, embedding.dtype, len(beams.slots)
+        (at,) = addresses("decoder_step", tokens=(tokens, (len(beams.slots),), torch.int64))
+        check_range("decoder_step", "tokens", tokens, 0, len(embedding))
+        x = torch.empty(len(beams.active), embedding.shape[1])
+        step = self._structure(embedding, positions, caches, memories, beams, tokens=at)
+        kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
+        return x
+
+    def search(
+        self,
+        embedding: Float[Tensor, "vocab d_model"],
+        positions: Float[Tensor, "place d_model"],
+        caches: Sequence[Float[Tensor, "slot position kv"]],
+        memories: Int[Tensor, "layer sentence"],
+        beams: Beams,
+        output: PackedWeight,
+        account: BeamAccount,
+        rules: EndingRules,
+        wanted: ContinuationRules,
+        prefixes: Ints,
+        *,
+        most_steps: int,
+        most_done: int,
+    ) -> Bools | None:
+        """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
+        (n_sentences, beam), prefix_width = account.last.shape, prefixes.shape[1]
+        account_structure, rules_structure = _account_structures(account, rules)
+        (prefixes_at,) = _array_addresses("search_steps", prefixes=(prefixes, (n_sentences, prefix_width), np.int64))
+        (never_at,) = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
+        if output.d_out != len(embedding) or len(beams.slots) != n_sentences * beam or wanted.k < beam:
+            raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
+        longest = int(account.lengths.max()) + most_steps
+        if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
+            raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
+        if not _within(account.last, len(embedding)) or not _within(prefixes.clip(min=0), len(embedding)):
+            raise IndexError("kernel search_steps: an id is out of range.")
+        search = structures.Search(
+            *(account_structure, rules_structure, output.structure, prefixes_at, never_at),
+            *(prefix_width, wanted.min_tokens, wanted.k),
+        )
+        done, n_steps = np.zeros(n_sentences, np.bool_), ctypes.c_int64()
+        step = self._structure(embedding, positions, caches, memories, beams, tokens=None)
+        kernel("search_steps", embedding)(
+            *(ctypes.addressof(step), ctypes.addressof(search), done.ctypes.data, ctypes.addressof(n_steps)),
+            *(most_steps, most_done),
+        )
+        return None if n_steps.value < 0 else done
+
+    def _structure(
+        self,
+        embedding: Tensor,
+        positions: Tensor,
+        caches: Sequence[Tensor],
+        memories: Tensor,
+        beams: Beams,
+        *,
+        tokens: int | None,
+    ) -> ctypes.Structure:
+        (vocab_size, d_model), dtype = embedding.shape, embedding.dtype
         if caches is not self._caches or memories is not self._memories:
             for layer, cache, sources in zip(self._array, caches, memories, strict=True):
                 layer.cache, layer.memories = addresses(
@@ -141,33 +200,20 @@ class DecoderLayers:
             self._caches, self._memories = caches, memories
         at = addresses(
             "decoder_step",
-            tokens=(tokens, (n_rows,), torch.int64),
             embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
             positions=(positions, (len(positions), d_model), dtype),
         )
-        check_range("decoder_step", "tokens", tokens, 0, vocab_size)
         check_range("decoder_step", "lengths", beams.lengths, 0, len(positions))
-        x = torch.empty(len(beams.active), d_model)
-        step = structures.Step(
+        return structures.Step(
             ctypes.addressof(self._array),
-            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams.structure),
+            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams.structure, tokens),
             *at,
             *(math.sqrt(d_model), self._epsilon),
         )
-        kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
-        return x
-
-
-@dataclass(frozen=True)
-class ProductLogits(DeferredLogits):
-    """Logits x · Wᵀ that are not worked out: `best_continuations` never holds all of them."""
-
-    x: Float[Tensor, "active d_model"]
-    weight: PackedWeight
 
 
 def best_continuations(
-    logits: Float[Tensor, "active vocab"] | ProductLogits,
+    logits: Float[Tensor, "active vocab"],
     active: Int[Tensor, " active"],
     log_probs: Float[Tensor, "sentence beam"],
     required: Int[Tensor, "sentence beam"],
@@ -181,24 +227,18 @@ def best_continuations(
     n_sentences, beam = log_probs.shape
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
-    x, width = (logits.x, logits.weight.d_in) if isinstance(logits, ProductLogits) else (logits, len(never))
-    at, *others = addresses(
+    at = addresses(
         "best_continuations",
-        logits=(x, (len(active), width), x.dtype),
+        logits=(logits, (len(active), len(never)), logits.dtype),
         active=(active, (len(active),), torch.int64),
         log_probs=(log_probs, (n_sentences, beam), torch.float64),
         required=(required, (n_sentences, beam), torch.int64),
-        never=(never, (logits.weight.d_out if isinstance(logits, ProductLogits) else width,), torch.bool),
+        never=(never, (len(never),), torch.bool),
         may_end=(may_end, (n_sentences,), torch.bool),
     )
-    others += [values.data_ptr(), indices.data_ptr()]
     check_range("best_continuations", "active", active, 0, n_sentences * beam)
-    sizes = (len(active), n_sentences, beam)
-    if isinstance(logits, ProductLogits):
-        structure = ctypes.addressof(logits.weight.structure)
-        kernel("product_continuations", x)(at, structure, *others, *sizes, eos, k)
-    else:
-        kernel("best_continuations", x)(at, *others, *sizes, width, eos, k)
+    sizes = (len(active), n_sentences, beam, len(never))
+    kernel("best_continuations", logits)(*at, values.data_ptr(), indices.data_ptr(), *sizes, eos, k)
     return values, indices
 
 
@@ -206,40 +246,52 @@ def extend_beams(
     account: BeamAccount, continuations: Continuations, rules: EndingRules
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """As `beam_account.extend` of rows that compete."""
-    (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
-    k = continuations.ids.shape[1]
-    i64, f64, i32 = np.int64, np.float64, np.int32
+    (n, beam), k = account.last.shape, continuations.ids.shape[1]
+    account_structure, rules_structure = _account_structures(account, rules)
     at = _array_addresses(
-        (account.lengths, (n,), i64),
-        (account.limits, (n,), i64),
-        (account.n_ended, (n,), i64),
-        (account.log_probs, (n, beam), f64),
-        (account.last, (n, beam), i64),
-        (account.history, (n, beam, width), i32),
-        (account.best_scores, (n, n_best), f64),
-        (account.best_log_probs, (n, n_best), f64),
-        (account.best_lengths, (n, n_best), i64),
-        (account.best_ids, (n, n_best, width), i32),
-        (rules.penalties, rules.penalties.shape, f64),
-        (continuations.log_probs, (n, k), f64),
-        (continuations.parents, (n, k), i64),
-        (continuations.ids, (n, k), i64),
+        "extend_beams",
+        log_probs=(continuations.log_probs, (n, k), np.float64),
+        parents=(continuations.parents, (n, k), np.int64),
+        ids=(continuations.ids, (n, k), np.int64),
     )
-    rows, done = np.empty((n, beam), i64), np.empty(n, np.bool_)
-    if not (
-        k >= beam
-        and width > account.lengths.max() >= 0
-        and len(rules.penalties) > account.limits.max() >= account.lengths.max() + 1
-        and 0 <= continuations.parents.min() <= continuations.parents.max() < beam
-    ):
-        raise IndexError("kernel extend_beams: a length, limit or parent out of range.")
-    account_structure = structures.BeamAccount(*at[:10], n, beam, n_best, width)
-    rules_structure = structures.EndingRules(at[10], rules.eos, rules.early_stopping)
+    if not (k >= beam and account.width > account.lengths.max() and _within(continuations.parents, beam)):
+        raise IndexError("kernel extend_beams: a length or parent out of range.")
+    rows, done = np.empty((n, beam), np.int64), np.empty(n, np.bool_)
     library().extend_beams(  # type: ignore[union-attr]
-        *(ctypes.addressof(account_structure), ctypes.addressof(rules_structure), *at[11:]),
+        *(ctypes.addressof(account_structure), ctypes.addressof(rules_structure), *at),
         *(k, rows.ctypes.data, done.ctypes.data),
     )
     return rows, done
+
+
+def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[ctypes.Structure, ctypes.Structure]:
+    """The account and the rules as the kernels take them."""
+    (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
+    i64, f64, i32 = np.int64, np.float64, np.int32
+    *at, penalties = _array_addresses(
+        "extend_beams",
+        lengths=(account.lengths, (n,), i64),
+        limits=(account.limits, (n,), i64),
+        n_ended=(account.n_ended, (n,), i64),
+        log_probs=(account.log_probs, (n, beam), f64),
+        last=(account.last, (n, beam), i64),
+        history=(account.history, (n, beam, width), i32),
+        best_scores=(account.best_scores, (n, n_best), f64),
+        best_log_probs=(account.best_log_probs, (n, n_best), f64),
+        best_lengths=(account.best_lengths, (n, n_best), i64),
+        best_ids=(account.best_ids, (n, n_best, width), i32),
+        penalties=(rules.penalties, rules.penalties.shape, f64),
+    )
+    if not (
+        _within(account.limits, len(rules.penalties))
+        and (account.lengths >= 0).all()
+        and (account.lengths < account.limits).all()
+    ):
+        raise IndexError("kernel extend_beams: a length or limit out of range.")
+    return (
+        structures.BeamAccount(*at, n, beam, n_best, width),
+        structures.EndingRules(penalties, rules.eos, rules.early_stopping),
+    )
 
 
 def reorder_ancestors(
@@ -265,9 +317,14 @@ def reorder_ancestors(
     library().reorder_ancestors(*at, n_rows, beam, capacity, n_positions)  # type: ignore[union-attr]
 
 
-def _array_addresses(*arguments: tuple[NDArray[Any], tuple[int, ...], type[np.generic]]) -> list[int]:
+def _array_addresses(kernel: str, **arguments: tuple[NDArray[Any], tuple[int, ...], type[np.generic]]) -> list[int]:
     """As `addresses`, of numpy's arrays."""
-    for x, shape, dtype in arguments:
+    for name, (x, shape, dtype) in arguments.items():
         if x.shape != shape or x.dtype != dtype or not x.flags.c_contiguous:
-            raise ValueError(f"kernel extend_beams: an array is {x.shape} of {x.dtype}; expected {shape} of {dtype}.")
-    return [x.ctypes.data for x, _, _ in arguments]
+            raise ValueError(f"kernel {kernel}: {name} is {x.shape} of {x.dtype}; expected {shape} of {dtype}.")
+    return [x.ctypes.data for x, _, _ in arguments.values()]
+
+
+def _within(numbers: Ints, end: int) -> bool:
+    """Whether all are at least 0 and below `end`."""
+    return not numbers.size or bool(0 <= numbers.min() <= numbers.max() < end)

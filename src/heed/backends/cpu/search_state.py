@@ -6,9 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from heed.backends.base import FIRST_CAPACITY
+from heed.backends.base import FIRST_CAPACITY, not_finite
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints
 from heed.backends.cpu import decoding_ops, forward
-from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, ProductLogits
+from heed.backends.cpu.decoding_ops import Beams, DecoderLayers
 from heed.backends.cpu.forward import StackNorms, Stream
 from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear, PackedWeight
 from heed.model.transformer import DecoderLayer, Transformer
@@ -84,28 +85,72 @@ class CpuSearchState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def logits(self, tokens: Tensor, active: Tensor | None = None, *, deferred: bool = False) -> Tensor | ProductLogits:
+    def logits(self, tokens: Tensor, active: Tensor | None = None) -> Tensor:
         if active is None:
             active = torch.arange(len(tokens))
-        if self._longest == self._ancestors.shape[1]:
+        if self._longest == self._capacity:
             self._grow()
         x = self._step(tokens, active)
         self._lengths += 1
         self._longest += 1
-        output = self._model.output
-        if deferred and isinstance(output, (Fp32Linear, Bf16Linear, Int8Linear)):
-            return ProductLogits(x, output.packed)
-        return forward.linear(output, x)
+        return forward.linear(self._model.output, x)
 
-    def _step(self, tokens: Tensor, active: Tensor) -> Tensor:
-        beams = Beams(
+    def take_steps(
+        self,
+        account: BeamAccount,
+        rules: EndingRules,
+        wanted: ContinuationRules,
+        prefixes: Ints,
+        *,
+        most_steps: int,
+        most_done: int,
+    ) -> Bools | None:
+        output = self._model.output
+        if self._fused_layers is None or not isinstance(output, (Fp32Linear, Bf16Linear, Int8Linear)):
+            return None
+        if self._longest == self._capacity:
+            self._grow()
+        most_steps = min(most_steps, self._capacity - self._longest)
+        embedding, positions = self._tables(most_steps)
+        done = self._fused_layers.search(
+            embedding,
+            positions,
+            self._caches,
+            self._memories,
+            self._beams(active=torch.empty(0, dtype=torch.int64)),
+            output.packed,
+            account,
+            rules,
+            wanted,
+            prefixes,
+            most_steps=most_steps,
+            most_done=most_done,
+        )
+        if done is None:
+            raise not_finite()
+        self._lengths = torch.from_numpy(account.lengths).repeat_interleave(self._beam)
+        self._longest = int(account.lengths.max())
+        return done
+
+    @property
+    def _capacity(self) -> int:
+        """Positions that there is room for."""
+        return self._ancestors.shape[1]
+
+    def _beams(self, active: Tensor) -> Beams:
+        return Beams(
             *(self._ancestors, active, self._slots, self._lengths, self._src_lengths),
             *(self._beam, self._arch.n_heads, self._widths),
         )
+
+    def _tables(self, n_steps: int) -> tuple[Tensor, Tensor]:
+        """The embedding, and the positions of the next steps."""
+        return self._model.tgt_embedding.weight, self._model.position_table("tgt", self._longest + n_steps)
+
+    def _step(self, tokens: Tensor, active: Tensor) -> Tensor:
+        beams = self._beams(active)
         if self._fused_layers is not None:
-            positions = self._model.position_table("tgt", self._longest + 1)
-            embedding = self._model.tgt_embedding.weight
-            return self._fused_layers.step(tokens, embedding, positions, self._caches, self._memories, beams)
+            return self._fused_layers.step(tokens, *self._tables(1), self._caches, self._memories, beams)
         x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
         stream = Stream(x, self._norms, dropout=0)
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
@@ -150,7 +195,7 @@ class CpuSearchState:
         Nothing else is copied: a copy would take the memory of slots that were never written.
         """
         n_live, n, old_slots = len(self._sentences), self._longest, self._slots
-        capacity = 2 * self._ancestors.shape[1]
+        capacity = 2 * self._capacity
         self._n_places = max(n_live, self._places(capacity))
         self._kept = {place: self._kept[old] for place, old in enumerate(self._sentences.tolist())}
         self._sentences = torch.arange(n_live)

@@ -63,3 +63,11 @@ BeamAccount = _structure(
     ),
 )
 EndingRules = _structure("EndingRules", (("penalties", P), ("eos", N), ("early_stopping", ctypes.c_int32)))
+Search = _structure(
+    "Search",
+    (
+        *(("account", BeamAccount), ("rules", EndingRules), ("output", Weight)),
+        *((name, P) for name in ("prefixes", "never")),
+        *((name, N) for name in ("prefix_width", "min_tokens", "k")),
+    ),
+)

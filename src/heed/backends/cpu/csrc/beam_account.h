@@ -85,27 +85,13 @@ private:
     }
 };
 
-// Slot slots[r] gets the first n ancestors that slot parents[r] had; `beam` rows in a row are a sentence's, whose slots
-// are no other's.
-static void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
-                              int64_t beam, int64_t capacity, int64_t n) {
-    std::vector<int32_t> old(size_t(beam * n));
-    for (int64_t first = 0; first < n_rows; first += beam) {
-        for (int64_t b = 0; b < beam; b++)
-            std::copy_n(ancestors + parents[first + b] * capacity, n, old.data() + b * n);
-        for (int64_t b = 0; b < beam; b++)
-            std::copy_n(old.data() + b * n, n, ancestors + slots[first + b] * capacity);
-    }
-}
-
-static void extend_all(const BeamAccount& account, const EndingRules& rules, const double* values,
-                       const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
-    std::vector<int32_t> old;
-    for (int64_t s = 0; s < account.n_sentences; s++) {
-        SentenceAccount sentence{account, rules, s};
-        done[s] =
-            sentence.extend(values + s * k, parents + s * k, ids + s * k, k, rows + s * account.beam, old);
-    }
+// Slot slots[b] gets the first n ancestors that slot parents[b] had: the `beam` slots of one sentence, and no other's.
+// old: room for them.
+static inline void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t beam,
+                                     int64_t capacity, int64_t n, std::vector<int32_t>& old) {
+    old.resize(size_t(beam * n));
+    for (int64_t b = 0; b < beam; b++) std::copy_n(ancestors + parents[b] * capacity, n, old.data() + b * n);
+    for (int64_t b = 0; b < beam; b++) std::copy_n(old.data() + b * n, n, ancestors + slots[b] * capacity);
 }
 
 }  // namespace heed

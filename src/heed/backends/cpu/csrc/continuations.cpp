@@ -3,7 +3,22 @@
 #include "continuations.h"
 
 using heed::Continuations;
-using heed::Weight;
+
+namespace heed {
+
+void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
+                           int64_t* indices) {
+    Continuations wanted(request);
+    if (weight.number_bytes == 4) {
+        fp32_best_continuations(x, weight, wanted, values, indices);
+    } else if (weight.number_bytes == 2) {
+        narrow_best_continuations<Bf16Memory>(x, weight, wanted, values, indices);
+    } else if constexpr (HAS_INT8_DOT) {
+        narrow_best_continuations<QuantizedMemory>(x, weight, wanted, values, indices);
+    }
+}
+
+}  // namespace heed
 
 extern "C" {
 #define HEED_DEFINE(T, NAME) \
@@ -18,17 +33,4 @@ HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
-void product_continuations_float(const float* x, const Weight* weight, const int64_t* rows, const double* log_probs,
-                                 const int64_t* required, const uint8_t* never, const uint8_t* may_end, double* values,
-                                 int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t eos,
-                                 int64_t k) {
-    Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, weight->d_out, eos, k});
-    if (weight->number_bytes == 4) {
-        heed::fp32_best_continuations(x, *weight, wanted, values, indices);
-    } else if (weight->number_bytes == 2) {
-        heed::narrow_best_continuations<heed::Bf16Memory>(x, *weight, wanted, values, indices);
-    } else if constexpr (heed::HAS_INT8_DOT) {
-        heed::narrow_best_continuations<heed::QuantizedMemory>(x, *weight, wanted, values, indices);
-    }
-}
 }

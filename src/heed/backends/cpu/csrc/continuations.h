@@ -38,17 +38,6 @@ static inline void each_above(const float* x, int64_t from, int64_t to, const fl
         if (x[j] > bar) run(j);
 }
 
-// rows: those that have logits, of all n_sentences · beam. By row of all: log_probs, its log-probability so far, and
-// `required`, the only id that it may take, or -1. By id: `never`, whether it is excluded. By sentence: whether it
-// may_end, by eos.
-struct ContinuationRequest {
-    const int64_t* rows;
-    const double* log_probs;
-    const int64_t* required;
-    const uint8_t *never, *may_end;
-    int64_t n_rows, n_sentences, beam, vocab, eos, k;
-};
-
 class Continuations : public ContinuationRequest {
 public:
     explicit Continuations(const ContinuationRequest& request) : ContinuationRequest(request) {}

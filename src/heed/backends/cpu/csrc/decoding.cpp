@@ -4,7 +4,6 @@
 // A row's result never depends on the other rows, to the last bit: its sums are taken in one order, whatever is
 // computed next to it and however many threads share the work.
 
-#include "beam_account.h"
 #include "cached_attention.h"
 #include "bf16_products.h"
 #include "int8_products.h"
@@ -218,14 +217,6 @@ void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
     else if constexpr (heed::HAS_INT8_DOT)
         heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
 }
-void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
-                  const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
-    heed::extend_all(*account, *rules, values, parents, ids, k, rows, done);
-}
-void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows, int64_t beam,
-                       int64_t capacity, int64_t n) {
-    heed::reorder_ancestors(ancestors, slots, parents, n_rows, beam, capacity, n);
-}
 void use_threads(int32_t n) { omp_set_num_threads(n); }
 int32_t has_int8() { return heed::HAS_INT8_DOT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }
@@ -236,5 +227,6 @@ void decoding_structure_sizes(int64_t* sizes) {
     sizes[3] = sizeof(heed::Step<float>);
     sizes[4] = sizeof(heed::BeamAccount);
     sizes[5] = sizeof(heed::EndingRules);
+    sizes[6] = sizeof(heed::Search);
 }
 }

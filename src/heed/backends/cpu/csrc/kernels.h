@@ -92,6 +92,32 @@ struct EndingRules {
     int32_t early_stopping;
 };
 
+// What a search needs besides a Step. prefixes: the ids that each target begins with, (sentence, prefix_width), then
+// -1; never, by id: whether no target may have it; min_tokens: before eos; k: continuations of a sentence.
+struct Search {
+    BeamAccount account;
+    EndingRules rules;
+    Weight output;  // the map to logits
+    const int64_t* prefixes;
+    const uint8_t* never;
+    int64_t prefix_width, min_tokens, k;
+};
+
+// Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs, its
+// log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is excluded.
+// By sentence: whether it may_end, by eos.
+struct ContinuationRequest {
+    const int64_t* rows;
+    const double* log_probs;
+    const int64_t* required;
+    const uint8_t *never, *may_end;
+    int64_t n_rows, n_sentences, beam, vocab, eos, k;
+};
+
+// Of each sentence the k best continuations by the logits x · Wᵀ, which are never all kept: see continuations.h.
+void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
+                           int64_t* indices);
+
 }  // namespace heed
 
 #define HEED_EXPORT __attribute__((visibility("default")))
@@ -135,7 +161,15 @@ extern "C" {
                                             int64_t beam, int64_t vocab, int64_t eos, int64_t k);                   \
  /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16(). */ \
  HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);       \
- HEED_EXPORT void bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
+ HEED_EXPORT void bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);       \
+ /* x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and       \
+    norms are, products are in what the weights are in, bf16 or 8-bit integers. */                                  \
+ HEED_EXPORT void decoder_step_##NAME(const heed::Step<T>* step, float* x);                                         \
+ /* At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out    \
+    rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was  \
+    not finite. */                                                                                                  \
+ HEED_EXPORT void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,          \
+                                      int64_t* n_steps, int64_t most_steps, int64_t most_done);
 
 HEED_DECLARE(float, float)
 HEED_DECLARE(heed::bf16, bf16)
@@ -143,15 +177,6 @@ HEED_DECLARE(heed::bf16, bf16)
 
 // The same product in float.
 HEED_EXPORT void panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
-// best_continuations of the logits x · Wᵀ, which are never all kept.
-HEED_EXPORT void product_continuations_float(const float* x, const heed::Weight* weight, const int64_t* rows,
-                                             const double* log_probs, const int64_t* required, const uint8_t* never,
-                                             const uint8_t* may_end, double* values, int64_t* indices, int64_t n_rows,
-                                             int64_t n_sentences, int64_t beam, int64_t eos, int64_t k);
-// x (n_rows, d_model): what the last layer makes of each row. bf16: keys, values and norms are, products are in what
-// the weights are in, bf16 or 8-bit integers.
-HEED_EXPORT void decoder_step_float(const heed::Step<float>* step, float* x);
-HEED_EXPORT void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x);
 // c (m, n) = a (m, depth) · b (depth, n) + bias in bf16, or with `add` c += a · b, c in float. a is stored as (depth,
 // m) if a_transposed, b as (depth, n) if b_transposed, else as (n, depth). Only if has_tiles().
 HEED_EXPORT void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
@@ -176,8 +201,8 @@ HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
-// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step,
-// BeamAccount, EndingRules.
+// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step, BeamAccount, EndingRules,
+// Search.
 HEED_EXPORT void training_structure_sizes(int64_t* sizes);
 HEED_EXPORT void decoding_structure_sizes(int64_t* sizes);
 }

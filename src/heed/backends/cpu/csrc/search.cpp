@@ -1,0 +1,123 @@
+// Steps of a beam search, many in one call: each takes all hypotheses through the decoder, chooses continuations and
+// extends the account by them, as decoding/beam.py does step by step.
+
+#include "beam_account.h"
+#include "kernels.h"
+
+namespace heed {
+
+// Of a search's rows and sentences, what a step needs besides the account.
+struct StepMemory {
+    std::vector<int64_t> rows, lengths, required, indices, parents, ids, old_rows;
+    std::vector<uint8_t> may_end;
+    std::vector<double> values;
+    std::vector<float> x;
+    std::vector<int32_t> old;
+
+    StepMemory(int64_t n, int64_t beam, int64_t k, int64_t d_model)
+        : rows(size_t(n * beam)),
+          lengths(rows.size()),
+          required(rows.size()),
+          indices(size_t(n * k)),
+          parents(size_t(k)),
+          ids(size_t(k)),
+          old_rows(size_t(beam)),
+          may_end(size_t(n)),
+          values(indices.size()),
+          x(size_t(n * beam * d_model)) {}
+};
+
+// Writes down which rows can still enter the n_best, and what may follow them. Returns how many they are.
+static int64_t plan_step(const Search& search, const uint8_t* done, StepMemory& memory) {
+    const BeamAccount& account = search.account;
+    int64_t n_active = 0;
+    for (int64_t s = 0; s < account.n_sentences; s++) {
+        if (done[s]) continue;
+        const int64_t length = account.lengths[s];
+        const double mildest = search.rules.penalties[account.limits[s]];
+        const double threshold = account.best_scores[(s + 1) * account.n_best - 1];
+        const int64_t only = length < search.prefix_width ? search.prefixes[s * search.prefix_width + length] : -1;
+        memory.may_end[size_t(s)] = length >= search.min_tokens;
+        for (int64_t row = s * account.beam; row < (s + 1) * account.beam; row++) {
+            memory.lengths[size_t(row)] = length;
+            memory.required[size_t(row)] = only;
+            if (account.log_probs[row] / mildest > threshold) memory.rows[size_t(n_active++)] = row;
+        }
+    }
+    return n_active;
+}
+
+// Extends sentence s by its continuations, and gives its rows' slots the ancestors that they have from now on.
+static bool extend_sentence(const Search& search, const Beams& beams, int64_t s, StepMemory& memory) {
+    const BeamAccount& account = search.account;
+    const int64_t beam = account.beam, k = search.k;
+    for (int64_t c = 0; c < k; c++) {
+        const int64_t index = memory.indices[size_t(s * k + c)];
+        memory.parents[size_t(c)] = index / search.output.d_out;
+        memory.ids[size_t(c)] = index % search.output.d_out;
+    }
+    SentenceAccount sentence{account, search.rules, s};
+    const bool over = sentence.extend(memory.values.data() + s * k, memory.parents.data(), memory.ids.data(), k,
+                                      memory.old_rows.data(), memory.old);
+    const int64_t* const slots = beams.slots + s * beam;
+    for (int64_t b = 0; b < beam; b++) memory.parents[size_t(b)] = slots[memory.old_rows[size_t(b)]];
+    reorder_ancestors(beams.ancestors, slots, memory.parents.data(), beam, beams.capacity, sentence.length, memory.old);
+    return over;
+}
+
+template <class T>
+static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint8_t* done, int64_t most_steps,
+                            int64_t most_done, void (*decoder_step)(const Step<T>*, float*)) {
+    const BeamAccount& account = search.account;
+    const int64_t n = account.n_sentences, beam = account.beam, k = search.k;
+    StepMemory memory(n, beam, k, of_caller.d_model);
+    Step<T> step = of_caller;
+    step.tokens = account.last;
+    step.beams.rows = memory.rows.data();
+    step.beams.lengths = memory.lengths.data();
+    std::fill_n(done, n, uint8_t(0));
+    int64_t n_steps = 0;
+    for (int64_t n_done = 0; n_steps < most_steps && n_done < most_done; n_steps++) {
+        const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
+        decoder_step(&step, memory.x.data());
+        product_continuations(memory.x.data(), search.output,
+                              {memory.rows.data(), account.log_probs, memory.required.data(), search.never,
+                               memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
+                              memory.values.data(), memory.indices.data());
+        for (int64_t s = 0; s < n; s++) {
+            if (done[s]) continue;
+            if (!(memory.values[size_t(s * k)] > -INFINITY)) return -1;  // nor is NaN
+            done[s] = extend_sentence(search, step.beams, s, memory);
+            n_done += done[s];
+        }
+    }
+    return n_steps;
+}
+
+}  // namespace heed
+
+extern "C" {
+#define HEED_DEFINE(T, NAME)                                                                                         \
+    void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps, \
+                             int64_t most_steps, int64_t most_done) {                                                \
+        *n_steps = heed::search_steps(*step, *search, done, most_steps, most_done, decoder_step_##NAME);             \
+    }
+HEED_DEFINE(float, float)
+HEED_DEFINE(heed::bf16, bf16)
+#undef HEED_DEFINE
+
+void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
+                  const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
+    std::vector<int32_t> old;
+    for (int64_t s = 0; s < account->n_sentences; s++) {
+        heed::SentenceAccount sentence{*account, *rules, s};
+        done[s] = sentence.extend(values + s * k, parents + s * k, ids + s * k, k, rows + s * account->beam, old);
+    }
+}
+void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows, int64_t beam,
+                       int64_t capacity, int64_t n) {
+    std::vector<int32_t> old;
+    for (int64_t first = 0; first < n_rows; first += beam)
+        heed::reorder_ancestors(ancestors, slots + first, parents + first, beam, capacity, n, old);
+}
+}
