@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -118,6 +119,7 @@ def serve_ctranslate2(model: Path, precision: str, workers: str) -> None:
         Starlette(routes=[Route("/translate", translate, methods=["POST"])]), port=0, log_level="critical"
     )
     listener = config.bind_socket()
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else an answer's second part waits for 40 ms
     print(f"at http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -7,9 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import SPECIAL
+from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
 from heed.backends.cpu import decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, library
+from heed.backends.cpu.search_state import CpuSearchState
+from heed.data.batching import padded_sources
+from heed.decoding.loading import prepacked
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 needs_bf16 = pytest.mark.skipif(not has_bf16(), reason="no AVX-512 BF16")
@@ -119,6 +124,44 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     torch.testing.assert_close(total.gather(1, index)[found], values[found], atol=1e-5, rtol=1e-5)
     for row, there in zip(index, found, strict=True):
         assert len(set(row[there].tolist())) == int(there.sum())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre", "activation": "gelu", "positions": "learned"},
+        {"n_heads": 3, "d_k": 5, "d_v": 7, "activation": "swish", "attention_bias": True},
+        {"d_model": 256, "d_k": 64, "d_v": 64, "d_ff": 100, "n_decoder_layers": 1},
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
+def test_sources_encoded_in_one_call_are_those_encoded_operation_by_operation(precision, changes):
+    """Each source has the same bits in every batch, whatever threads share it."""
+    (model,) = prepacked(sharp_model(**changes), precision, copy=True)
+    state = CpuSearchState(model, n_sentences=40, beam_size=2)
+    draw = torch.Generator().manual_seed(5)
+    sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in (1, 60, 7, 2, 33, 40, 8, 9)]
+    src, src_mask = padded_sources(sources, SPECIAL)
+    at_once, begins = state._encoded(src, src_mask)
+    torch.set_num_threads(3)
+    try:
+        by_three, _ = state._encoded(src, src_mask)
+    finally:
+        torch.set_num_threads(1)
+    for source, begin in zip(sources, begins.tolist(), strict=True):
+        alone, _ = state._encoded(*padded_sources([source], SPECIAL))
+        for layer, of_all, of_three in zip(alone, at_once, by_three, strict=True):
+            assert torch.equal(layer, of_all[begin : begin + len(layer)])
+            assert torch.equal(layer, of_three[begin : begin + len(layer)])
+    assert state._fused_encoder is not None
+    state._fused_encoder = None
+    by_operations, same_begins = state._encoded(src, src_mask)
+    assert torch.equal(begins, same_begins)
+    exact, _ = CpuSearchState(sharp_model(**changes), n_sentences=40, beam_size=2)._encoded(src, src_mask)
+    for one, other, right in zip(at_once, by_operations, exact, strict=True):
+        off = [(x[: len(one)].float() - right[: len(one)]).abs().mean() / right.abs().mean() for x in (one, other)]
+        assert off[0] < (1e-5 if precision == "fp32" else 0.1) and off[0] < 1.1 * off[1] + 1e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -284,12 +284,10 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
     ]
     kinds = (torch.float32,) if dtype == torch.float32 else (torch.bfloat16, torch.int8)
     for products, changes in itertools.product(kinds, options):
-        step = structure(
-            structures.Step, layers=several([layer(products) for _ in range(n_layers)]), n_layers=n_layers, d_model=d,
-            d_ff=d_ff, **changes, beams=beams, tokens=draw.integers(n, low=0, high=vocab),
-            embedding=draw.numbers(dtype, vocab, d), positions=draw.numbers(dtype, capacity, d), scale=d**0.5,
-            epsilon=1e-5,
-        )  # fmt: skip
+        layers = several([layer(products) for _ in range(n_layers)])
+        tables = {"embedding": draw.numbers(dtype, vocab, d), "positions": draw.numbers(dtype, capacity, d)}
+        stack = dict(layers=layers, n_layers=n_layers, d_model=d, d_ff=d_ff, **tables, scale=d**0.5, epsilon=1e-5)
+        step = structure(structures.Step, **stack, **changes, beams=beams, tokens=draw.integers(n, low=0, high=vocab))
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
         account = account_of(draw, lengths[::beam] // 2, beam=beam, width=capacity)
         rules = structure(structures.EndingRules, penalties=torch.ones(2 * capacity).double(), eos=2, early_stopping=0)
@@ -301,6 +299,21 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         )  # fmt: skip
         done, n_steps = torch.zeros(n_sentences, dtype=torch.bool), torch.tensor([-2])
         yield Case(f"search_steps_{kind}", (step, searched, done, n_steps, 4, n_sentences))
+        if products == torch.bfloat16:
+            continue
+        src = torch.tensor([0, 7, 8, n])  # where the sources begin and end
+        of_source = torch.arange(3).repeat_interleave(src.diff())
+        tokens = structure(
+            structures.Beams, ancestors=None, rows=torch.arange(n), slots=None, src_lengths=None,
+            lengths=torch.arange(n) - src[of_source], n_rows=n, beam=1, capacity=0, n_heads=n_heads, d_k=d_k, d_v=d_v,
+        )  # fmt: skip
+        step = structure(structures.Step, **stack, **changes, beams=tokens, tokens=draw.integers(n, low=0, high=vocab))
+        kv = several([packed_weight(draw, d, keys + values, products) for _ in range(n_layers)])
+        sources = structure(
+            structures.Sources, offsets=src, sentences=of_source, n_sentences=3, n_memories=n_layers, kv=kv,
+            memories=torch.zeros(n_layers, n, keys + values, dtype=dtype),
+        )  # fmt: skip
+        yield Case(f"encode_sources_{kind}", (step, sources))
 
 
 def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table:

@@ -30,7 +30,7 @@ from heed.runtime.files import locked, whole_file
 
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "csrc"
-SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "continuations", "search", "training", "tiles")]
+SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -66,6 +66,7 @@ SIGNATURES = {
     "int8_product": [P, P, P, N, ctypes.c_int32],
     "bf16_product": [P, P, P, N, ctypes.c_int32],
     "decoder_step": [P, P],
+    "encode_sources": [P, P],
     "search_steps": [P, P, P, P, N, N],
 }
 FP32_SIGNATURES = {  # for float alone
@@ -82,7 +83,7 @@ STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],
     "decoding_structure_sizes": [
         *(structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step),
-        *(structures.BeamAccount, structures.EndingRules, structures.Search),
+        *(structures.Sources, structures.BeamAccount, structures.EndingRules, structures.Search),
     ],
 }
 TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, P, N, N, N, N, FLAG]  # for bf16 alone, with AMX

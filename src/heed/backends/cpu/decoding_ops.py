@@ -92,8 +92,16 @@ def attend_to_source(
     return out
 
 
-class DecoderLayers:
-    """A decoder's layers for `step`: of each layer six packed weights, gains and biases of the norms behind its sums.
+@dataclass(frozen=True)
+class Layer:
+    """A layer's packed weights, and gain and bias of the norms behind its sums, by their names in DecoderLayer."""
+
+    weights: dict[str, PackedWeight]
+    norms: dict[str, tuple[Float[Tensor, " d_model"], Float[Tensor, " d_model"]]]
+
+
+class _Layers:
+    """A stack's layers as the kernels take them.
 
     Weights in float with everything in float, or in 8 bits with norms, keys and values in bf16. first_norm: with
     pre-norm, gain and bias of the one before the first sub-layer. first_word: the first position that has the embedding
@@ -102,7 +110,7 @@ class DecoderLayers:
 
     def __init__(
         self,
-        layers: Sequence[tuple[Sequence[PackedWeight], Sequence[Tensor]]],
+        layers: Sequence[Layer],
         *,
         first_norm: Sequence[Tensor],
         activation: Activation,
@@ -112,14 +120,87 @@ class DecoderLayers:
         self._kept, self._epsilon = (layers, first_norm), epsilon
         norm_pointers = [part.data_ptr() for part in first_norm] if first_norm else [None, None]
         self._options = (get_args(Activation).index(activation), first_word, *norm_pointers)
+        self._array = (structures.DecoderLayer * len(layers))()
+        for to, layer in zip(self._array, layers, strict=True):
+            for name, weight in layer.weights.items():
+                setattr(to, name, weight.structure)
+            for name, (gain, bias) in layer.norms.items():
+                setattr(to, f"{name}_gain", gain.data_ptr())
+                setattr(to, f"{name}_bias", bias.data_ptr())
+
+    def _step(
+        self, kernel: str, embedding: Tensor, positions: Tensor, beams: ctypes.Structure, *, tokens: int | None
+    ) -> ctypes.Structure:
+        (vocab_size, d_model), dtype = embedding.shape, embedding.dtype
+        at = addresses(
+            kernel,
+            embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
+            positions=(positions, (len(positions), d_model), dtype),
+        )
+        return structures.Step(
+            ctypes.addressof(self._array),
+            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams, tokens),
+            *at,
+            *(math.sqrt(d_model), self._epsilon),
+        )
+
+
+class EncoderLayers(_Layers):
+    """An encoder's layers for `encode`, and the weights that make the memories of a decoder's layers."""
+
+    def __init__(self, layers: Sequence[Layer], memories: Sequence[PackedWeight], **options: Any):
+        super().__init__(layers, **options)
+        self._kept_memories, self._kv = memories, (structures.Weight * len(memories))()
+        for i, weight in enumerate(memories):
+            self._kv[i] = weight.structure
+
+    def encode(
+        self,
+        src: Int[Tensor, "sentence src"],
+        src_mask: Bool[Tensor, "sentence src"],
+        embedding: Float[Tensor, "vocab d_model"],
+        positions: Float[Tensor, "place d_model"],
+        *,
+        n_heads: int,
+        widths: tuple[int, int],
+    ) -> tuple[Float[Tensor, "layer src_token kv"], Int[Tensor, " sentence"]]:
+        """Every decoder layer's memory, all heads' keys and values, of packed sources; where each source begins.
+
+        Real positions come first in each row of src_mask. widths: of one head's key and value.
+        """
+        n_sentences, width = src.shape
+        tokens, lengths = src[src_mask], src_mask.sum(1)
+        places = torch.arange(width).expand_as(src)[src_mask]
+        offsets = torch.zeros(n_sentences + 1, dtype=torch.int64)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        sentences = torch.arange(n_sentences).repeat_interleave(lengths)
+        check_range("encode_sources", "tokens", tokens, 0, len(embedding))
+        check_range("encode_sources", "src", torch.tensor([width]), 0, len(positions) + 1)
+        n, kv_width = len(tokens), n_heads * sum(widths)
+        if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
+            raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
+        memories = embedding.new_empty(len(self._kv), n, kv_width)
+        rows = torch.arange(n)
+        beams = structures.Beams(
+            *(None, rows.data_ptr(), None, places.data_ptr(), None),
+            *(n, 1, 0, n_heads, *widths),
+        )
+        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens.data_ptr())
+        sources = structures.Sources(
+            *(offsets.data_ptr(), sentences.data_ptr(), n_sentences, len(self._kv)),
+            *(ctypes.addressof(self._kv), memories.data_ptr()),
+        )
+        kernel("encode_sources", embedding)(ctypes.addressof(step), ctypes.addressof(sources))
+        return memories, offsets[:-1]
+
+
+class DecoderLayers(_Layers):
+    """A decoder's layers for `step` and `search`."""
+
+    def __init__(self, layers: Sequence[Layer], **options: Any):
+        super().__init__(layers, **options)
         self._caches: Sequence[Tensor] | None = None  # those whose addresses the layers have
         self._memories: Tensor | None = None
-        self._array = (structures.DecoderLayer * len(layers))()
-        for layer, (weights, norms) in zip(self._array, layers, strict=True):
-            pointers = (norm.data_ptr() for norm in norms)
-            values = (*(weight.structure for weight in weights), *pointers)
-            for (name, _), value in zip(structures.DecoderLayer._fields_, values, strict=False):  # type: ignore[misc]
-                setattr(layer, name, value)
 
     def step(
         self,
@@ -191,25 +272,14 @@ class DecoderLayers:
         *,
         tokens: int | None,
     ) -> ctypes.Structure:
-        (vocab_size, d_model), dtype = embedding.shape, embedding.dtype
         if caches is not self._caches or memories is not self._memories:
             for layer, cache, sources in zip(self._array, caches, memories, strict=True):
                 layer.cache, layer.memories = addresses(
-                    "decoder_step", cache=beams.cache(cache, dtype), memories=beams.memories(sources)
+                    "decoder_step", cache=beams.cache(cache, embedding.dtype), memories=beams.memories(sources)
                 )
             self._caches, self._memories = caches, memories
-        at = addresses(
-            "decoder_step",
-            embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
-            positions=(positions, (len(positions), d_model), dtype),
-        )
         check_range("decoder_step", "lengths", beams.lengths, 0, len(positions))
-        return structures.Step(
-            ctypes.addressof(self._array),
-            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams.structure, tokens),
-            *at,
-            *(math.sqrt(d_model), self._epsilon),
-        )
+        return self._step("decoder_step", embedding, positions, beams.structure, tokens=tokens)
 
 
 def best_continuations(

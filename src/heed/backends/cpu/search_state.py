@@ -1,18 +1,19 @@
 """What a search keeps of a model between steps, for the kernels."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.backends.base import FIRST_CAPACITY, not_finite
 from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints
 from heed.backends.cpu import decoding_ops, forward
-from heed.backends.cpu.decoding_ops import Beams, DecoderLayers
+from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
 from heed.backends.cpu.forward import StackNorms, Stream
-from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear, PackedWeight
-from heed.model.transformer import DecoderLayer, Transformer
+from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear
+from heed.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 # The most bytes of all caches together: of addresses, since memory that is never written is never taken.
 MAX_CACHES = 2**33
@@ -46,7 +47,7 @@ class CpuSearchState:
         self._src_lengths = torch.empty(0, dtype=torch.int64)
         self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
         self._norms = forward.stack_norms(model, "tgt")
-        self._fused_layers = _fused_layers(model, self._norms)
+        self._fused_encoder, self._fused_layers = _fused_encoder(model), _fused_decoder(model, self._norms)
 
     def _begin(self) -> None:
         """Plans room for as many sentences as there may be, of few positions; the first admission takes it."""
@@ -72,9 +73,8 @@ class CpuSearchState:
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
         if not self._caches:
             self._caches = [self._empty_cache(FIRST_CAPACITY) for _ in self._model.decoder]
-        memory, packed = forward.encode(self._model, src, src_mask)
-        kept = [forward.linear(layer.cross_attention.kv, memory) for layer in self._layers()]
-        offsets = packed.offsets[: len(src)] * self._kv_width * memory.element_size()
+        kept, begins = self._encoded(src, src_mask)
+        offsets = begins * self._kv_width * kept[0].element_size()
         addresses = torch.stack([kv.data_ptr() + offsets for kv in kept])
         places = [self._free.pop() for _ in src]
         for place in places:
@@ -84,6 +84,19 @@ class CpuSearchState:
         self._src_lengths = torch.cat([self._src_lengths, src_mask.sum(1)])
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
+
+    def _encoded(self, src: Tensor, src_mask: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The keys and values that each layer of the decoder attends to, packed; where each source's begin."""
+        if self._fused_encoder is None:
+            memory, packed = forward.encode(self._model, src, src_mask)
+            kept = [forward.linear(layer.cross_attention.kv, memory) for layer in self._layers()]
+            return kept, packed.offsets[: len(src)]
+        memories, begins = self._fused_encoder.encode(
+            *(src, src_mask, self._model.src_embedding.weight, self._model.position_table("src", src.shape[1])),
+            n_heads=self._arch.n_heads,
+            widths=self._widths,
+        )
+        return list(memories), begins
 
     def logits(self, tokens: Tensor, active: Tensor | None = None) -> Tensor:
         if active is None:
@@ -213,22 +226,64 @@ class CpuSearchState:
             self._caches.append(larger)
 
 
-def _fused_layers(model: Transformer, norms: StackNorms) -> DecoderLayers | None:
-    """The decoder's layers for one kernel call per step, if the kernels can compute all their products."""
-    layers: list[tuple[list[PackedWeight], list[Tensor]]] = []
-    for i, layer in enumerate(cast(list[DecoderLayer], list(model.decoder))):
-        own, source, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        weights: list[PackedWeight] = []
-        for product in (own.qkv, own.out, source.q, source.out, feed_forward.inner, feed_forward.outer):
-            if not isinstance(product, (Fp32Linear, Bf16Linear, Int8Linear)):
-                return None
-            weights.append(product.packed)
-        behind = norms.behind_sums[3 * i : 3 * i + 3]
-        layers.append((weights, [part for norm in behind for part in (norm.weight, norm.bias)]))
-    return DecoderLayers(
-        layers,
-        first_norm=[] if norms.first is None else [norms.first.weight, norms.first.bias],
-        activation=model.arch.activation,
-        first_word=1 if model.arch.decoder_start == "zero" else 0,
-        epsilon=norms.behind_sums[0].eps,
+def _fused_encoder(model: Transformer) -> EncoderLayers | None:
+    """The encoder's layers for one kernel call per admission, if the kernels can compute all their products."""
+    norms, layers = forward.stack_norms(model, "src"), cast(list[EncoderLayer], list(model.encoder))
+    of_layers = [
+        {
+            "qkv": layer.self_attention.qkv,
+            "self_out": layer.self_attention.out,
+            "inner": layer.feed_forward.inner,
+            "outer": layer.feed_forward.outer,
+        }
+        for layer in layers
+    ]
+    memories = [layer.cross_attention.kv for layer in cast(list[DecoderLayer], list(model.decoder))]
+    products = [*memories, *(product for of in of_layers for product in of.values())]
+    if model.arch.radius is not None or not all(isinstance(product, (Fp32Linear, Int8Linear)) for product in products):
+        return None
+    return EncoderLayers(
+        [_fused_layer(of, norms, i, ("self", "feed_forward")) for i, of in enumerate(of_layers)],
+        [cast(Fp32Linear, memory).packed for memory in memories],
+        **_options(model, norms, first_word=0),
     )
+
+
+def _fused_decoder(model: Transformer, norms: StackNorms) -> DecoderLayers | None:
+    """The decoder's layers for one kernel call per step, if the kernels can compute all their products."""
+    of_layers = [
+        {
+            "qkv": layer.self_attention.qkv,
+            "self_out": layer.self_attention.out,
+            "query": layer.cross_attention.q,
+            "cross_out": layer.cross_attention.out,
+            "inner": layer.feed_forward.inner,
+            "outer": layer.feed_forward.outer,
+        }
+        for layer in cast(list[DecoderLayer], list(model.decoder))
+    ]
+    kinds = (Fp32Linear, Bf16Linear, Int8Linear)
+    if not all(isinstance(product, kinds) for of in of_layers for product in of.values()):
+        return None
+    return DecoderLayers(
+        [_fused_layer(of, norms, i, ("self", "cross", "feed_forward")) for i, of in enumerate(of_layers)],
+        **_options(model, norms, first_word=1 if model.arch.decoder_start == "zero" else 0),
+    )
+
+
+def _fused_layer(products: Mapping[str, nn.Module], norms: StackNorms, i: int, names: Sequence[str]) -> Layer:
+    """The i-th layer; names: of the norms behind its sums."""
+    behind = norms.behind_sums[len(names) * i : len(names) * (i + 1)]
+    return Layer(
+        {name: cast(Fp32Linear, product).packed for name, product in products.items()},
+        {name: (norm.weight, norm.bias) for name, norm in zip(names, behind, strict=True)},
+    )
+
+
+def _options(model: Transformer, norms: StackNorms, *, first_word: int) -> dict[str, Any]:
+    return {
+        "first_norm": [] if norms.first is None else [norms.first.weight, norms.first.bias],
+        "activation": model.arch.activation,
+        "first_word": first_word,
+        "epsilon": norms.behind_sums[0].eps,
+    }

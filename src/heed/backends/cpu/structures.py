@@ -54,6 +54,14 @@ Step = _structure(
         *((name, F32) for name in ("scale", "epsilon")),
     ),
 )
+Sources = _structure(
+    "Sources",
+    (
+        *((name, P) for name in ("offsets", "sentences")),
+        *((name, N) for name in ("n_sentences", "n_memories")),
+        *((name, P) for name in ("kv", "memories")),
+    ),
+)
 BeamAccount = _structure(
     "BeamAccount",
     (

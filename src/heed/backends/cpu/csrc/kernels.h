@@ -72,6 +72,16 @@ struct Step {
     float scale, epsilon;  // of the embedding; of layer normalization
 };
 
+// Sources that enter a search. A Step's rows are their tokens, its lengths the places in their sources; its layers have
+// no cross-attention.
+template <class T>
+struct Sources {
+    const int64_t *offsets, *sentences;  // sentence s has the rows offsets[s] to offsets[s + 1] - 1; of each row
+    int64_t n_sentences, n_memories;
+    const Weight* kv;  // of every decoder layer's cross-attention
+    T* memories;       // (decoder layer, row, all heads' keys | values)
+};
+
 // The hypotheses of a beam search: see backends/beam_account.py. width: the ids that there is room for.
 struct BeamAccount {
     int64_t* lengths;
@@ -165,6 +175,8 @@ extern "C" {
  /* x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and       \
     norms are, products are in what the weights are in, bf16 or 8-bit integers. */                                  \
  HEED_EXPORT void decoder_step_##NAME(const heed::Step<T>* step, float* x);                                         \
+ /* The memories of sources. Weights are in float, or in 8-bit integers with the rest in bf16. */                      \
+ HEED_EXPORT void encode_sources_##NAME(const heed::Step<T>* step, const heed::Sources<T>* sources);                \
  /* At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out    \
     rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was  \
     not finite. */                                                                                                  \
@@ -201,8 +213,8 @@ HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
-// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step, BeamAccount, EndingRules,
-// Search.
+// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step, Sources, BeamAccount,
+// EndingRules, Search.
 HEED_EXPORT void training_structure_sizes(int64_t* sizes);
 HEED_EXPORT void decoding_structure_sizes(int64_t* sizes);
 }

@@ -1,0 +1,81 @@
+// Sources through all encoder layers in one call, and what the decoder's layers will attend to. A row is a token.
+
+#include "layers.h"
+
+namespace heed {
+
+// The rows from `first` on, which are those of the sentences that begin_sentence and end_sentence enclose.
+template <int D, class Products>
+static void encode_rows(const Step<typename Products::Stored>& step, const Sources<typename Products::Stored>& sources,
+                        const Workspace<Products>& space, typename Products::Stored* kv, int64_t begin_sentence,
+                        int64_t end_sentence, Team& team) {
+    using T = typename Products::Stored;
+    const Heads& heads = step.beams.heads;
+    const int64_t first = sources.offsets[begin_sentence], n = sources.offsets[end_sentence] - first;
+    const int64_t kv_width = heads.kv(), qkv_width = heads.keys() + kv_width;
+    Scratch scratch;
+    Sublayers<Products> run(step, space, n, team);
+    run.embed(step.beams.rows + first);
+    for (int64_t l = 0; l < step.n_layers; l++) {
+        const DecoderLayer<T>& layer = step.layers[l];
+        const float* const qkv = run.product(layer.qkv);
+        team.split(n, [&](int64_t i) {
+            for (int64_t j = 0; j < kv_width; j++)
+                put(qkv[i * qkv_width + heads.keys() + j], kv[(first + i) * kv_width + j]);
+        });
+        run.attend(layer.self_out, layer.self_gain, layer.self_bias, [&](int64_t i, float* out) {
+            const int64_t sentence = sources.sentences[first + i], begin = sources.offsets[sentence];
+            const auto at = [&](int64_t t) { return kv + (begin + t) * kv_width; };
+            attend_row<D, float, T>(qkv + i * qkv_width, at, out, sources.offsets[sentence + 1] - begin, heads,
+                                    scratch);
+        });
+        run.feed_forward(layer);
+    }
+    for (int64_t l = 0; l < sources.n_memories; l++) {
+        const float* const memory = run.product(sources.kv[l]);
+        T* const to = sources.memories + (l * step.beams.n_rows + first) * kv_width;
+        team.split(n, [&](int64_t i) {
+            for (int64_t j = i * kv_width; j < (i + 1) * kv_width; j++) put(memory[j], to[j]);
+        });
+    }
+}
+
+template <class Products>
+static void encode_sources(const Step<typename Products::Stored>& step,
+                           const Sources<typename Products::Stored>& sources) {
+    using T = typename Products::Stored;
+    const int64_t n = step.beams.n_rows, n_sentences = sources.n_sentences;
+    const std::unique_ptr<float[]> x(new float[size_t(n * step.d_model)]);
+    const std::unique_ptr<T[]> kv(new T[size_t(n * step.beams.heads.kv())]);
+    const RowMemory<Products> memory(step, x.get());
+    // The sentence that a thread's part begins with: whole ones, of as many rows as the other parts.
+    const auto part = [&](int64_t index, int64_t size) {
+        return std::lower_bound(sources.offsets, sources.offsets + n_sentences, n * index / size) - sources.offsets;
+    };
+    with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
+        constexpr int D = decltype(width)::value;
+        parallel([&](Team& team) {
+            const SearchTiles tiles;
+            if (n >= MIN_ROWS_PER_THREAD * team.size && n_sentences >= 2 * team.size) {
+                const int64_t begin = part(team.index, team.size), end = part(team.index + 1, team.size);
+                Team alone;
+                encode_rows<D, Products>(step, sources, memory.from(sources.offsets[begin]), kv.get(), begin, end,
+                                         alone);
+            } else {
+                encode_rows<D, Products>(step, sources, memory.from(0), kv.get(), 0, n_sentences, team);
+            }
+        });
+    });
+}
+
+}  // namespace heed
+
+extern "C" {
+void encode_sources_float(const heed::Step<float>* step, const heed::Sources<float>* sources) {
+    heed::encode_sources<heed::Fp32Products>(*step, *sources);
+}
+void encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
+    if constexpr (heed::HAS_INT8_DOT)
+        heed::encode_sources<heed::NarrowProducts<heed::QuantizedMemory>>(*step, *sources);
+}
+}

@@ -1,0 +1,171 @@
+// What the encoder's and the decoder's layers do to rows in a search, without gradients.
+//
+// A row's result never depends on the other rows, to the last bit: its sums are taken in one order, whatever is
+// computed next to it and however many threads share the work.
+
+#pragma once
+
+#include "bf16_products.h"
+#include "cached_attention.h"
+#include "int8_products.h"
+#include "row_math.h"
+
+namespace heed {
+
+// Products are in float with weights, keys and values in float, or in bf16 or 8-bit integers with keys and values in
+// bf16; everything between them is float. Memory holds the rows as the products read them; take(i, …) puts row i there.
+
+struct Fp32Products {
+    using Stored = float;
+    struct Rows {};
+    struct Memory {
+        Memory(int64_t, int64_t) {}
+        Rows rows(int64_t) const { return {}; }
+    };
+    explicit Fp32Products(Rows) {}
+    void take(int64_t, const float*, int64_t) const {}
+    void product(const float* x, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+        panel_product(x, weight, y, n, relu, team);
+    }
+};
+
+template <class NarrowMemory>
+struct NarrowProducts {
+    using Stored = bf16;
+    using Memory = NarrowMemory;
+    using Rows = decltype(std::declval<Memory>().rows());
+    const Rows x;
+    explicit NarrowProducts(Rows rows) : x(rows) {}
+    void take(int64_t i, const float* row, int64_t d_in) const { x.take(i, row, d_in); }
+    void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+        rows_product(x, weight, y, n, relu, team);
+    }
+};
+
+// What the layers write to. Each row has its own part of each, whatever the width of the products that are stored
+// there.
+template <class Products>
+struct Workspace {
+    float *x, *wide, *attended, *branch;
+    float* sum;  // of all sub-layers so far: x itself, unless with pre-norm
+    typename Products::Rows rows;
+};
+
+// Memory for the rows of a step, of which each thread takes some or all threads take all.
+template <class Products>
+class RowMemory {
+public:
+    RowMemory(const Step<typename Products::Stored>& step, float* x)
+        : d_(step.d_model),
+          n_(step.beams.n_rows),
+          heads_(step.beams.heads),
+          widest_(std::max({step.d_ff, heads_.keys() + heads_.kv(), d_})),
+          has_sum_(step.first_gain != nullptr),
+          x_(x),
+          floats_(new float[size_t(n_ * (widest_ + heads_.values() + d_ + (has_sum_ ? d_ : 0)))]),
+          rows_(n_, widest_) {}
+
+    // Of the rows from `first` on.
+    Workspace<Products> from(int64_t first) const {
+        float* const wide = floats_.get();
+        float *const attended = wide + n_ * widest_, *const branch = attended + n_ * heads_.values();
+        float* const sum = has_sum_ ? branch + n_ * d_ : x_;
+        return {x_ + first * d_,     wide + first * widest_, attended + first * heads_.values(),
+                branch + first * d_, sum + first * d_,       rows_.rows(first)};
+    }
+
+private:
+    const int64_t d_, n_;
+    const Heads heads_;
+    const int64_t widest_;
+    const bool has_sum_;
+    float* const x_;
+    const std::unique_ptr<float[]> floats_;
+    const typename Products::Memory rows_;
+};
+
+// Sub-layers of n rows, with a team of threads or by one alone.
+template <class Products>
+class Sublayers {
+    using T = typename Products::Stored;
+
+public:
+    Sublayers(const Step<T>& step, const Workspace<Products>& space, int64_t n, Team& team)
+        : step_(step),
+          heads_(step.beams.heads),
+          space_(space),
+          products_(space.rows),
+          n_(n),
+          d_(step.d_model),
+          team_(team) {}
+
+    // The sum of every row's embedding and position; rows: their numbers.
+    void embed(const int64_t* rows) {
+        team_.split(n_, [&](int64_t i) {
+            const int64_t row = rows[i], place = step_.beams.lengths[row];
+            const T *word = step_.embedding + step_.tokens[row] * d_, *position = step_.positions + place * d_;
+            const float scale = place < step_.first_word ? 0 : step_.scale;
+            float* const sum = space_.sum + i * d_;
+            for (int32_t j = 0; j < d_; j++) sum[j] = to_float(word[j]) * scale + to_float(position[j]);
+            if (step_.first_gain) norm(i, step_.first_gain, step_.first_bias);
+            products_.take(i, space_.x + i * d_, d_);
+        });
+    }
+
+    // The product of what was taken last.
+    const float* product(const Weight& weight) {
+        products_.product(space_.x, weight, space_.wide, n_, false, team_);
+        return space_.wide;
+    }
+
+    // run(i, out) attends with row i's query; then come the product, the sum and its norm.
+    template <class Run>
+    void attend(const Weight& out, const T* gain, const T* bias, Run run) {
+        team_.split(n_, [&](int64_t i) {
+            float* const attended = space_.attended + i * heads_.values();
+            run(i, attended);
+            products_.take(i, attended, heads_.values());
+        });
+        products_.product(space_.attended, out, space_.branch, n_, false, team_);
+        add_norm(gain, bias);
+    }
+
+    void feed_forward(const DecoderLayer<T>& layer) {
+        products_.product(space_.x, layer.inner, space_.wide, n_, step_.activation == RELU, team_);
+        team_.split(n_, [&](int64_t i) {
+            float* const row = space_.wide + i * step_.d_ff;
+            if (step_.activation == GELU) apply(gelu, row, step_.d_ff);
+            if (step_.activation == SWISH) apply(swish, row, step_.d_ff);
+            products_.take(i, row, step_.d_ff);
+        });
+        products_.product(space_.wide, layer.outer, space_.branch, n_, false, team_);
+        add_norm(layer.feed_forward_gain, layer.feed_forward_bias);
+    }
+
+private:
+    void add_norm(const T* gain, const T* bias) {
+        team_.split(n_, [&](int64_t i) {
+            for (int64_t j = i * d_; j < (i + 1) * d_; j++) space_.sum[j] += space_.branch[j];
+            norm(i, gain, bias);
+            products_.take(i, space_.x + i * d_, d_);
+        });
+    }
+
+    void norm(int64_t i, const T* gain, const T* bias) {  // of row i's sum
+        float* const row = space_.x + i * d_;
+        if (space_.sum != space_.x) std::copy_n(space_.sum + i * d_, d_, row);
+        const Moments of = moments(row, d_, step_.epsilon);
+        for (int32_t j = 0; j < d_; j++) row[j] = (row[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]);
+    }
+
+    const Step<T>& step_;
+    const Heads& heads_;
+    const Workspace<Products>& space_;
+    const Products products_;
+    const int64_t n_, d_;
+    Team& team_;
+};
+
+constexpr int64_t MIN_ROWS_PER_THREAD = 16;
+
+}  // namespace heed
