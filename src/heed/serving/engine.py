@@ -1,7 +1,8 @@
-"""One search that all requests to a model share, in a thread of its own.
+"""Searches that all requests to a model share, each in a thread of its own.
 
 Sentences of different requests are searched together, and each gets the bytes that it would get alone. Requests take
-turns, a sentence each, so that a book never holds up a sentence.
+turns, a sentence each, so that a book never holds up a sentence. Searches take equal parts of the sentences. One search
+alone computes by all threads; several at a time divide them, since threads that share a search wait for each other.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from heed.backends.base import backend_for
 from heed.decoding.beam import Hypothesis, search
+from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import MAX_SENTENCES, Source
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError, is_out_of_memory
@@ -23,7 +26,9 @@ from heed.serving.metrics import Counter, Gauge, Histogram, Metric
 QUEUE_TOKENS = 64  # that a sentence of the queue may have on average
 # Sentences of a kind that are searched before another kind, which waits, has its turn.
 TURN = MAX_SENTENCES
-PATIENCE = 3  # steps that a sentence waits for others if they fill less than a quarter of the search together
+PATIENCE = (
+    3  # calls of a few steps for which a sentence waits for others if they fill less than a quarter of the search
+)
 SHORT = 2000  # characters that are split and encoded in a millisecond
 
 
@@ -132,27 +137,27 @@ class Engine:
         self._max_waiting = max_waiting
         self._changed = threading.Condition(threading.RLock())  # guards the queues and whether requests are over
         self._queues: dict[int, deque[_Request]] = {}  # by kind; that of the longest wait first
-        self._searching: dict[int, _Piece] = {}  # by number; written by the engine's thread alone
-        self._suspects: deque[_Piece] = deque()  # were searched when a search failed, and are searched alone
-        self._next_number = 0
         self._closing = False
-        self._busy_seconds, self._busy_since, self._n_done = 0.0, 0.0, 0
-        self._thread = threading.Thread(target=self._run, name="heed-search", daemon=True)
+        self._busy_seconds, self._n_done = 0.0, 0
+        self._n_threads = backend_for(translator.models[0]).search_threads(translator.models[0])
+        self._searches = [_Search(self) for _ in range(min(self._n_threads, MAX_SEARCHES))]
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        """Starts the threads."""
+        for one in self._searches:
+            one.thread.start()
 
     @property
     def n_waiting(self) -> int:
         """Sentences, or pieces of long ones, in the queue."""
         with self._changed:
-            return sum(len(request.waiting) for request in self._all_waiting()) + len(self._suspects)
+            waiting = sum(len(request.waiting) for request in self._all_waiting())
+            return waiting + sum(len(one.suspects) for one in self._searches)
 
     @property
     def n_searching(self) -> int:
-        """Sentences, or pieces of long ones, in the search."""
-        return len(self._searching)
+        """Sentences, or pieces of long ones, in a search."""
+        return sum(len(one.searching) for one in self._searches)
 
     async def translate(
         self, sentences: Sequence[str], *, n_best: int = 1, prefix: str = "", timeout_seconds: float = math.inf
@@ -192,16 +197,21 @@ class Engine:
             self._give_up(request)
 
     def close(self, grace_seconds: float) -> None:
-        """Finishes what was accepted, at most for so long, and ends the thread; what is left fails."""
+        """Finishes what was accepted, at most for so long, and ends the threads; what is left fails."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join(grace_seconds)
+            self._changed.notify_all()
+        self._join(grace_seconds)
         with self._changed:
-            left = {piece.request for piece in [*self._searching.values(), *self._suspects]} | set(self._all_waiting())
+            left = {piece.request for one in self._searches for piece in one.pieces()} | set(self._all_waiting())
         for request in left:
             self._fail(request, Closing("the server ends"))
-        self._thread.join(grace_seconds if left else 0)
+        self._join(grace_seconds if left else 0)
+
+    def _join(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        for one in self._searches:
+            one.thread.join(max(0.0, end - time.monotonic()))
 
     # Called by any thread
 
@@ -220,7 +230,8 @@ class Engine:
             full = waiting + min(n_pieces, most // 2) > most or tokens + min(n_tokens, most_tokens // 2) > most_tokens
             if not requests or not (full or waiting == most):
                 return
-            seconds = self._busy_seconds / max(1, self._n_done) * sum(len(request.waiting) for request in requests)
+            a_sentence = self._busy_seconds / len(self._searches) / max(1, self._n_done)
+            seconds = a_sentence * sum(len(request.waiting) for request in requests)
         retry_after = min(60, max(1, math.ceil(seconds)))
         raise self._rejection(QueueFull(f"the queue is full; try again in {retry_after} s", retry_after=retry_after))
 
@@ -247,7 +258,7 @@ class Engine:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
                 self._queues.setdefault(n_best, deque()).append(request)
-                self._changed.notify()
+                self._changed.notify(len(request.waiting))
         for i, of_sentence in enumerate(pieces):
             if not of_sentence:
                 self._finish(request, i, [])
@@ -267,17 +278,7 @@ class Engine:
             self._give_up(request)
             request.deliver(error)
 
-    # The engine's thread
-
-    def _run(self) -> None:
-        while (kind := self._next_kind()) is not None:
-            self._busy_since = time.monotonic()
-            try:
-                self._search(kind, self._sources(kind))
-            except BaseException as error:  # whatever it is, the others' requests go on
-                self._examine(kind, error)
-            while self._suspects:
-                self._search_alone(self._suspects.popleft())
+    # Called by the threads of the searches
 
     def _next_kind(self) -> int | None:
         """The kind that has waited longest, once there is one; None at the end."""
@@ -292,46 +293,6 @@ class Engine:
                     return None
                 self._changed.wait()
 
-    def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
-        translator = self.translator
-        for result in search(
-            *(translator.models, sources, translator.tokenizer.special, translator.settings),
-            n_best=n_best,
-            wait=self._wait_for_sentences,
-            cancelled=self._is_cancelled,
-        ):
-            if result is not None:
-                self._take_result(*result)
-
-    def _sources(self, kind: int) -> Iterator[Source | None]:
-        """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
-
-        A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
-        encoder. A search with nothing to do waits too, instead of being set up again for the next sentence.
-        """
-        n_given, n_steps, giving = 0, 0, False
-        while True:
-            with self._changed:
-                others_wait = any(queue for other, queue in self._queues.items() if other != kind)
-                turn_is_over = others_wait and n_given >= TURN
-                n_waiting = sum(len(request.waiting) for request in self._queues.get(kind, ()))
-                giving = giving or 4 * n_waiting >= len(self._searching) or n_steps == PATIENCE
-                piece = self._next_piece(kind) if giving and not turn_is_over else None
-            if piece is not None:
-                n_given += 1
-                yield self._source(piece)
-            elif turn_is_over or (not self._searching and (others_wait or self._closing)):
-                return
-            else:
-                n_steps = n_steps + 1 if n_waiting and not giving else 0
-                giving = False
-                yield None
-
-    def _wait_for_sentences(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or any(self._queues.values()))
-        self._busy_since = time.monotonic()
-
     def _next_piece(self, kind: int) -> _Piece | None:
         queue = self._queues.get(kind)
         if not queue:
@@ -343,29 +304,15 @@ class Engine:
             queue.append(request)
         return piece
 
-    def _source(self, piece: _Piece) -> Source:
-        self._next_number += 1
-        self._searching[self._next_number] = piece
-        self.metrics.queue_seconds.observe(time.monotonic() - piece.request.arrived)
-        return Source(self._next_number, piece.ids, piece.request.prefix_ids if piece.place == 0 else ())
-
-    def _is_cancelled(self, number: int) -> bool:
-        if self._searching[number].request.over:
-            del self._searching[number]
-            return True
-        return False
-
-    def _take_result(self, number: int, hypotheses: list[Hypothesis]) -> None:
-        piece = self._searching.pop(number)
-        results = piece.request.results[piece.sentence]
-        results[piece.place] = hypotheses
+    def _take_result(self, piece: _Piece, hypotheses: list[Hypothesis], busy_seconds: float) -> None:
         self.metrics.tokens.add(len(piece.ids), "source")
         self.metrics.tokens.add(len(hypotheses[0].ids), "target")
-        now = time.monotonic()
-        self._busy_seconds += now - self._busy_since
-        self._busy_since = now
-        self._n_done += 1
-        found = [result for result in results if result is not None]
+        with self._changed:
+            self._busy_seconds += busy_seconds
+            self._n_done += 1
+            results = piece.request.results[piece.sentence]
+            results[piece.place] = hypotheses
+            found = [result for result in results if result is not None]
         if len(found) == len(results):
             self._finish(piece.request, piece.sentence, found)
 
@@ -377,23 +324,130 @@ class Engine:
         except BaseException as error:  # of the tokenizer
             self._fail(request, SearchFailed(_reason(error)))
             return
-        request.n_unfinished -= 1
-        request.over = request.n_unfinished == 0
+        with self._changed:
+            request.n_unfinished -= 1
+            request.over = request.n_unfinished == 0
         request.deliver((i, translation))
+
+
+class _Search:
+    """A search of an engine, and its thread."""
+
+    def __init__(self, engine: Engine):
+        self._engine, self._changed = engine, engine._changed
+        self.searching: dict[int, _Piece] = {}  # by number; written by this thread alone
+        self.suspects: deque[_Piece] = deque()  # were searched when the search failed, and are searched alone
+        self._kind: int | None = None
+        self._next_number, self._n_threads, self._busy_since = 0, 0, 0.0
+        self.thread = threading.Thread(target=self._run, name="heed-search", daemon=True)
+
+    def pieces(self) -> list[_Piece]:
+        """What is in this search, or waits to be searched alone."""
+        return [*self.searching.values(), *self.suspects]
+
+    def takes(self, kind: int) -> bool:
+        """Whether a sentence of this kind could enter."""
+        return kind == self._kind or not self.searching
+
+    def _run(self) -> None:
+        while (kind := self._engine._next_kind()) is not None:
+            self._kind, self._busy_since = kind, time.monotonic()
+            try:
+                self._search(kind, self._sources(kind))
+            except BaseException as error:  # whatever it is, the others' requests go on
+                self._examine(kind, error)
+            while self.suspects:
+                self._search_alone(self.suspects.popleft())
+
+    def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
+        translator, n_beside = self._engine.translator, len(self._engine._searches)
+        for result in search(
+            *(translator.models, sources, translator.tokenizer.special, translator.settings),
+            n_best=n_best,
+            n_sentences=-(-MAX_SENTENCES // n_beside),
+            wait=self._wait_for_sentences,
+            cancelled=self._is_cancelled,
+            n_beside=n_beside,
+        ):
+            if result is not None:
+                self._take_result(*result)
+
+    def _sources(self, kind: int) -> Iterator[Source | None]:
+        """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
+
+        A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
+        encoder. A search with nothing to do waits too, instead of being set up again for the next sentence.
+        """
+        engine = self._engine
+        n_given, n_steps, giving = 0, 0, False
+        while True:
+            with self._changed:
+                others_wait = any(queue for other, queue in engine._queues.items() if other != kind)
+                turn_is_over = others_wait and n_given >= TURN
+                n_waiting = sum(len(request.waiting) for request in engine._queues.get(kind, ()))
+                giving = giving or 4 * n_waiting >= len(self.searching) or n_steps == PATIENCE
+                sizes = [len(one.searching) for one in engine._searches if one.takes(kind)]
+                is_mine = len(self.searching) * len(sizes) < sum(sizes) + n_waiting  # less than its part of all
+                piece = engine._next_piece(kind) if giving and is_mine and not turn_is_over else None
+                if piece is not None:
+                    source = self._source(piece)
+                n_busy = sum(len(one.searching) > 0 for one in engine._searches)
+            self._share_threads(n_busy)
+            if piece is not None:
+                n_given += 1
+                yield source
+            elif turn_is_over or (not self.searching and (others_wait or engine._closing)):
+                return
+            else:
+                n_steps = n_steps + 1 if n_waiting and not giving else 0
+                giving = False
+                yield None
+
+    def _share_threads(self, n_busy: int) -> None:
+        """Computes by this search's part of the threads from now on."""
+        engine = self._engine
+        n_threads = max(1, engine._n_threads // max(1, n_busy))
+        if len(engine._searches) > 1 and n_threads != self._n_threads:
+            backend_for(engine.translator.models[0]).use_threads(n_threads)
+            self._n_threads = n_threads
+
+    def _wait_for_sentences(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._engine._closing or any(self._engine._queues.values()))
+        self._busy_since = time.monotonic()
+
+    def _source(self, piece: _Piece) -> Source:
+        self._next_number += 1
+        self.searching[self._next_number] = piece
+        self._engine.metrics.queue_seconds.observe(time.monotonic() - piece.request.arrived)
+        return Source(self._next_number, piece.ids, piece.request.prefix_ids if piece.place == 0 else ())
+
+    def _is_cancelled(self, number: int) -> bool:
+        if self.searching[number].request.over:
+            del self.searching[number]
+            return True
+        return False
+
+    def _take_result(self, number: int, hypotheses: list[Hypothesis]) -> None:
+        piece = self.searching.pop(number)
+        now = time.monotonic()
+        busy_seconds, self._busy_since = now - self._busy_since, now
+        self._engine._take_result(piece, hypotheses, busy_seconds)
 
     def _examine(self, kind: int, error: BaseException) -> None:
         """After a search that failed: what it held is searched again, each alone, which finds the cause."""
-        self.metrics.failures.add()
-        pieces = [piece for piece in self._searching.values() if not piece.request.over]
-        self._searching.clear()
+        engine = self._engine
+        engine.metrics.failures.add()
+        pieces = [piece for piece in self.searching.values() if not piece.request.over]
+        self.searching.clear()
         if pieces:
-            self._suspects.extend(pieces)
+            self.suspects.extend(pieces)
             return
         with self._changed:  # the search could not even begin
-            queue = self._queues.get(kind)
+            queue = engine._queues.get(kind)
             request = queue[0] if queue else None
         if request is not None:
-            self._fail(request, SearchFailed(_reason(error)))
+            engine._fail(request, SearchFailed(_reason(error)))
 
     def _search_alone(self, piece: _Piece) -> None:
         if piece.request.over:
@@ -401,8 +455,8 @@ class Engine:
         try:
             self._search(piece.request.n_best, iter([self._source(piece)]))
         except BaseException as error:
-            self._searching.clear()
-            self._fail(piece.request, SearchFailed(_reason(error)))
+            self.searching.clear()
+            self._engine._fail(piece.request, SearchFailed(_reason(error)))
 
 
 def _reason(error: BaseException) -> str:
