@@ -131,7 +131,7 @@ def to_whole_steps(x: Tensor) -> Tensor:
 class Arithmetic:
     """Which numbers a road rounds: factors of products, other parameters, what operations hand to one another.
 
-    kept: the decoder's keys and values. attention: scaled queries, scores and weights; sums: scaled embeddings, and
+    kept: keys and values. attention: scaled queries, scores and weights; sums: scaled embeddings, and
     sub-layers' sums before they are normalised; kernels keep both in fp32.
     """
 
@@ -145,14 +145,16 @@ class Arithmetic:
 
 
 EXACT = Arithmetic()
-# Of a search: between products its decoder computes in fp32, in bf16 too where the processor multiplies that fast.
+# Of a search: between products it computes in fp32, but for the encoder in bf16, and the decoder in bf16 where the
+# processor does not multiply that fast.
 BETWEEN_BF16 = unrounded if has_bf16() else to_bf16
 KERNELS = {
     "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, encoder=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
-    "int8": Arithmetic(factor=to_whole_steps, parameter=to_bf16, encoder=to_bf16, kept=to_bf16),
+    "int8": Arithmetic(factor=to_whole_steps, parameter=to_bf16, kept=to_bf16),
 }
 OPERATIONS = {  # PyTorch's, on a model in bf16
-    name: replace(arithmetic, decoder=to_bf16, attention=to_bf16, sums=to_bf16) for name, arithmetic in KERNELS.items()
+    name: replace(arithmetic, encoder=to_bf16, decoder=to_bf16, attention=to_bf16, sums=to_bf16)
+    for name, arithmetic in KERNELS.items()
 }
 
 
@@ -251,8 +253,7 @@ class Truth:
         seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
         if self.arch.radius is not None:  # section 4
             seen = seen & (distance.abs() <= self.arch.radius)
-        if causal:
-            k, v = self.arithmetic.kept(k), self.arithmetic.kept(v)
+        k, v = self.arithmetic.kept(k), self.arithmetic.kept(v)
         return keep(self.linear(layer("self_attention.out"), keep(self.attention(q, k, v, seen))))
 
     def attend_to_memory(self, layer: Callable[[str], str], keep: Rounding, memory: Tensor, x: Tensor) -> Tensor:
