@@ -1,1 +1,1 @@
-"""A translation server: one search a model for all requests, under the interfaces that existing clients speak."""
+"""A translation server: searches that all requests to a model share, under the interfaces that existing clients speak."""

@@ -125,7 +125,8 @@ static inline void attend_row(const Q* q, At at, Q* out, int64_t length, const H
 
 // Self-attention of the r-th of the listed rows. qkv: all heads' Q | K | V. The new keys and values enter the cache.
 template <int D, class Q, class T>
-[[gnu::noinline]] static void attend_to_past(const Q* qkv, T* cache, Q* out, int64_t r, const Beams& beams, Scratch& scratch) {
+[[gnu::noinline]] static void attend_to_past(const Q* qkv, T* cache, Q* out, int64_t r, const Beams& beams,
+                                             Scratch& scratch) {
     const Heads& heads = beams.heads;
     const int64_t row = beams.rows[r], length = beams.lengths[row], kv = heads.kv();
     int32_t* const ancestors = beams.ancestors + beams.slots[row] * beams.capacity;
@@ -138,8 +139,8 @@ template <int D, class Q, class T>
 
 // Attention of the r-th of the listed rows to its sentence's source.
 template <int D, class Q, class T>
-[[gnu::noinline]] static void attend_to_source(const Q* q, const T* const* memories, Q* out, int64_t r, const Beams& beams,
-                                    Scratch& scratch) {
+[[gnu::noinline]] static void attend_to_source(const Q* q, const T* const* memories, Q* out, int64_t r,
+                                               const Beams& beams, Scratch& scratch) {
     const int64_t sentence = beams.rows[r] / beams.beam, kv = beams.heads.kv();
     const T* const memory = memories[sentence];
     const auto at = [&](int64_t t) { return memory + t * kv; };

@@ -89,18 +89,18 @@ using heed::Beams;
 using heed::Weight;
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                           \
- void attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                                      \
-  heed::all_attend_to_past(qkv, cache, *beams, out);                                                                   \
- }                                                                                                                     \
- void attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) {                      \
-  heed::all_attend_to_source(q, memories, *beams, out);                                                                \
- }                                                                                                                     \
- void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
-  if constexpr (heed::HAS_INT8_DOT) heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                        \
- }                                                                                                                     \
- void bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {                           \
-  if constexpr (heed::HAS_BF16_DOT) heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                        \
+#define HEED_DEFINE(T, NAME)                                                                             \
+ void attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                        \
+  heed::all_attend_to_past(qkv, cache, *beams, out);                                                     \
+ }                                                                                                       \
+ void attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) {        \
+  heed::all_attend_to_source(q, memories, *beams, out);                                                  \
+ }                                                                                                       \
+ void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {             \
+  if constexpr (heed::HAS_INT8_DOT) heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu); \
+ }                                                                                                       \
+ void bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {             \
+  if constexpr (heed::HAS_BF16_DOT) heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);      \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)

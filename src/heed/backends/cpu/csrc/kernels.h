@@ -113,9 +113,9 @@ struct Search {
     int64_t prefix_width, min_tokens, k;
 };
 
-// Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs, its
-// log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is excluded.
-// By sentence: whether it may_end, by eos.
+// Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs,
+// its log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is
+// excluded. By sentence: whether it may_end, by eos.
 struct ContinuationRequest {
     const int64_t* rows;
     const double* log_probs;
@@ -133,54 +133,55 @@ void product_continuations(const float* x, const Weight& weight, const Continuat
 #define HEED_EXPORT __attribute__((visibility("default")))
 
 extern "C" {
-#define HEED_DECLARE(T, NAME)                                                                                       \
- /* sum = x + dropout(branch), y = LayerNorm(sum): section 5.4 of the paper; x (n, d) */                            \
- HEED_EXPORT void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,          \
-                                  float* mean, float* rstd, int64_t n, int64_t d, float rate, uint64_t seed,        \
-                                  float epsilon);                                                                   \
- /* dsum: the sum's gradient where it is used besides y, or null */                                                 \
- HEED_EXPORT void add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain,                 \
-                                           const float* mean, const float* rstd, T* dx, T* dbranch, float* dgain,   \
-                                           float* dbias, int64_t n, int64_t d, float rate, uint64_t seed);          \
- /* h = max(0, h + bias), in place; h (n, d) */                                                                     \
- HEED_EXPORT void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d);                                      \
- HEED_EXPORT void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d);    \
- /* y = dropout(table[id] · scale + positions[place]); for an id of -1 of the position alone */                    \
- HEED_EXPORT void embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, \
-                               int64_t n, int64_t d, float scale, float rate, uint64_t seed);                       \
- /* Adds the gradient to dtable. */                                                                                 \
- HEED_EXPORT void embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d,       \
-                                        float scale, float rate, uint64_t seed);                                    \
- /* Label-smoothed loss and negative log-likelihood; logits (n, vocab) become the loss's gradient. */               \
- HEED_EXPORT void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,       \
-                                       int64_t vocab, float epsilon);                                               \
- /* The same of two passes, logits (2 n, vocab), with alpha / 4 of the divergences between them. */                 \
- HEED_EXPORT void consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,     \
-                                         int64_t vocab, float epsilon, float alpha);                                \
- /* Attention (equation 1) in every head of packed sequences, and its gradients. */                                 \
- HEED_EXPORT void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);              \
- HEED_EXPORT void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,    \
-                                         const heed::Shape* shape);                                                 \
- /* Attention of a search's rows to their past, whose new keys and values are entered first, and to the source. */  \
- HEED_EXPORT void attend_to_past_##NAME(const T* qkv, T* cache, const heed::Beams* beams, T* out);                  \
- HEED_EXPORT void attend_to_source_##NAME(const T* q, const T* const* memories, const heed::Beams* beams, T* out);  \
- /* Of each sentence the k best continuations: see continuations.h. */                                              \
- HEED_EXPORT void best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,          \
-                                            const int64_t* required, const uint8_t* never, const uint8_t* may_end,  \
-                                            double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences,  \
-                                            int64_t beam, int64_t vocab, int64_t eos, int64_t k);                   \
- /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16(). */ \
- HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);       \
- HEED_EXPORT void bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);       \
- /* x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and       \
-    norms are, products are in what the weights are in, bf16 or 8-bit integers. */                                  \
- HEED_EXPORT void decoder_step_##NAME(const heed::Step<T>* step, float* x);                                         \
- /* The memories of sources. Weights are in float, or in 8-bit integers with the rest in bf16. */                      \
- HEED_EXPORT void encode_sources_##NAME(const heed::Step<T>* step, const heed::Sources<T>* sources);                \
- /* At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out    \
-    rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was  \
-    not finite. */                                                                                                  \
- HEED_EXPORT void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,          \
+#define HEED_DECLARE(T, NAME)                                                                                             \
+ /* sum = x + dropout(branch), y = LayerNorm(sum): section 5.4 of the paper; x (n, d) */                                  \
+ HEED_EXPORT void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,                \
+                                  float* mean, float* rstd, int64_t n, int64_t d, float rate, uint64_t seed,              \
+                                  float epsilon);                                                                         \
+ /* dsum: the sum's gradient where it is used besides y, or null */                                                       \
+ HEED_EXPORT void add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,    \
+                                           const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias,              \
+                                           int64_t n, int64_t d, float rate, uint64_t seed);                              \
+ /* h = max(0, h + bias), in place; h (n, d) */                                                                           \
+ HEED_EXPORT void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d);                                            \
+ HEED_EXPORT void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d);          \
+ /* y = dropout(table[id] · scale + positions[place]); for an id of -1 of the position alone */                          \
+ HEED_EXPORT void embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y,       \
+                               int64_t n, int64_t d, float scale, float rate, uint64_t seed);                             \
+ /* Adds the gradient to dtable. */                                                                                       \
+ HEED_EXPORT void embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d,             \
+                                        float scale, float rate, uint64_t seed);                                          \
+ /* Label-smoothed loss and negative log-likelihood; logits (n, vocab) become the loss's gradient. */                     \
+ HEED_EXPORT void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,             \
+                                       int64_t vocab, float epsilon);                                                     \
+ /* The same of two passes, logits (2 n, vocab), with alpha / 4 of the divergences between them. */                       \
+ HEED_EXPORT void consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,           \
+                                         int64_t vocab, float epsilon, float alpha);                                      \
+ /* Attention (equation 1) in every head of packed sequences, and its gradients. */                                       \
+ HEED_EXPORT void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);                    \
+ HEED_EXPORT void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,          \
+                                         const heed::Shape* shape);                                                       \
+ /* Attention of a search's rows to their past, whose new keys and values are entered first, and to the source. */        \
+ HEED_EXPORT void attend_to_past_##NAME(const T* qkv, T* cache, const heed::Beams* beams, T* out);                        \
+ HEED_EXPORT void attend_to_source_##NAME(const T* q, const T* const* memories, const heed::Beams* beams, T* out);        \
+ /* Of each sentence the k best continuations: see continuations.h. */                                                    \
+ HEED_EXPORT void best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,                \
+                                            const int64_t* required, const uint8_t* never, const uint8_t* may_end,        \
+                                            double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences,        \
+                                            int64_t beam, int64_t vocab, int64_t eos, int64_t k);                         \
+ /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16(). \
+  */                                                                                                                      \
+ HEED_EXPORT void int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);             \
+ HEED_EXPORT void bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);             \
+ /* x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and          \
+    norms are, products are in what the weights are in, bf16 or 8-bit integers. */                                        \
+ HEED_EXPORT void decoder_step_##NAME(const heed::Step<T>* step, float* x);                                               \
+ /* The memories of sources. Weights are in float, or in 8-bit integers with the rest in bf16. */                         \
+ HEED_EXPORT void encode_sources_##NAME(const heed::Step<T>* step, const heed::Sources<T>* sources);                      \
+ /* At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out        \
+    rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was      \
+    not finite. */                                                                                                        \
+ HEED_EXPORT void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,               \
                                       int64_t* n_steps, int64_t most_steps, int64_t most_done);
 
 HEED_DECLARE(float, float)

@@ -12,8 +12,7 @@ template <class Run>
 static void in_pieces(int64_t n, Run run) {
     constexpr int64_t PIECE = 1 << 14;
     parallel([&](Team& team) {
-        team.split_last((n + PIECE - 1) / PIECE,
-                        [&](int64_t p) { run(p * PIECE, std::min(PIECE, n - p * PIECE)); });
+        team.split_last((n + PIECE - 1) / PIECE, [&](int64_t p) { run(p * PIECE, std::min(PIECE, n - p * PIECE)); });
     });
 }
 

@@ -126,10 +126,10 @@ struct SearchTiles {
 
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
 template <class Rows, class U>
-[[gnu::noinline]] static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu, Team& team) {
-    share_panels(team, weight, [&](int64_t p) {
-        x.panel_product(0, n, weight, p, p + 1, relu, y + p * PANEL, weight.d_out);
-    });
+[[gnu::noinline]] static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu,
+                                           Team& team) {
+    share_panels(team, weight,
+                 [&](int64_t p) { x.panel_product(0, n, weight, p, p + 1, relu, y + p * PANEL, weight.d_out); });
 }
 
 template <class Memory, class T, class U>

@@ -97,11 +97,11 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                         \
-    void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps, \
-                             int64_t most_steps, int64_t most_done) {                                                \
-        *n_steps = heed::search_steps(*step, *search, done, most_steps, most_done, decoder_step_##NAME);             \
-    }
+#define HEED_DEFINE(T, NAME)                                                                                      \
+ void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps, \
+                          int64_t most_steps, int64_t most_done) {                                                \
+  *n_steps = heed::search_steps(*step, *search, done, most_steps, most_done, decoder_step_##NAME);                \
+ }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE

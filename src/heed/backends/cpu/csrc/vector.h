@@ -122,8 +122,8 @@ static inline Ints rounded_to_ints(Floats x) {
 #endif
 }
 
-// x, as it was computed: what follows is not combined with it into another order of operations, which the compiler could
-// choose differently for a row alone and for the same row among others.
+// x, as it was computed: what follows is not combined with it into another order of operations, which the compiler
+// could choose differently for a row alone and for the same row among others.
 static inline Floats as_computed(Floats x) {
 #if defined(HEED_AVX512)
     asm("" : "+v"(x));
