@@ -1,1 +1,1 @@
-"""A translation server: searches that all requests to a model share, under the interfaces that existing clients speak."""
+"""A translation server: the searches that requests to a model share, under interfaces that existing clients speak."""
