@@ -8,7 +8,7 @@ import typer
 
 from heed.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.errors import HeedError
-from heed.runtime.process import forget_shapes, import_torch
+from heed.runtime.process import forget_shapes, import_torch, share_freed_memory
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
@@ -67,6 +67,7 @@ def serve(
     )
     origins = frozenset(map(_checked_origin, cors or []))
     listener = bind(host, port)  # before models are loaded, which takes seconds
+    share_freed_memory()
     metrics = EngineMetrics()
     engines = {}
     for languages, folder in folders.items():

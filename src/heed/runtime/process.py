@@ -40,15 +40,24 @@ def keep_freed_memory() -> None:
     Training frees and takes the same large blocks thousands of times a second; without this every one is mapped anew,
     page fault by page fault. glibc only; elsewhere nothing happens.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
     trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
-    mallopt(mmap_threshold, 1 << 25)  # the most that glibc accepts: 32 MiB
-    mallopt(trim_threshold, largest)
+    _mallopt(mmap_threshold, 1 << 25)  # the most that glibc accepts: 32 MiB
+    _mallopt(trim_threshold, largest)
+
+
+def share_freed_memory() -> None:
+    """Lets all threads that start from now on take memory from one heap, so that one uses what another has freed.
+
+    glibc only; elsewhere nothing happens.
+    """
+    arena_max = -8
+    _mallopt(arena_max, 1)
+
+
+def _mallopt(parameter: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def release_library_pages() -> None:
