@@ -1,6 +1,6 @@
-"""The kernels of a search, without gradients: csrc/search.cpp, decoding.cpp and continuations.cpp.
+"""The kernels of a search, without gradients: csrc/encoding.cpp, decoding.cpp, continuations.cpp and search.cpp.
 
-Rows are hypotheses, `beam` per sentence.
+Rows are hypotheses, `beam` per sentence; of an encoder, the tokens of packed sources.
 """
 
 import ctypes
@@ -175,7 +175,8 @@ class EncoderLayers(_Layers):
         torch.cumsum(lengths, 0, out=offsets[1:])
         sentences = torch.arange(n_sentences).repeat_interleave(lengths)
         check_range("encode_sources", "tokens", tokens, 0, len(embedding))
-        check_range("encode_sources", "src", torch.tensor([width]), 0, len(positions) + 1)
+        if width > len(positions):
+            raise IndexError(f"kernel encode_sources: sources of {width} positions; expected {len(positions)} at most.")
         n, kv_width = len(tokens), n_heads * sum(widths)
         if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
             raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
