@@ -408,8 +408,6 @@ def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens
 
 
 def main() -> None:
-    from heed.runtime.process import tune_process
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=SHAPES, default="tiny")
     parser.add_argument("--mirror", help="folder or address that has the corpus")
@@ -428,6 +426,8 @@ def main() -> None:
     if arguments.worker:
         worker(arguments.worker, arguments.preset, arguments.batches, arguments.threads)
         return
+    from heed.runtime.process import tune_process  # eole's interpreter, which ends above, has no heed
+
     if arguments.ablation:
         arguments.only = ["heed-bf16", *(f"heed-bf16-{means}" for means in WITHOUT)]
     names = [name for name in arguments.only if arguments.eole_python or not name.startswith("eole")]
