@@ -27,7 +27,12 @@ PRODUCTS = {
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
-@given(n=st.integers(1, 40), d_in=st.integers(1, 70), d_out=st.integers(1, 100), bias=st.booleans())
+@given(
+    n=st.integers(1, 60),
+    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 32
+    d_out=st.integers(1, 100),
+    bias=st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
@@ -38,6 +43,20 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
     assert torch.equal(weights.fp32_product(x, packed, relu=True), torch.relu(y))
     for i in range(n):
         assert torch.equal(weights.fp32_product(x[i : i + 1], packed)[0], y[i])
+
+
+@pytest.mark.parametrize("d_in", [100, 128, 2048])
+def test_the_product_in_float_is_as_exact_as_torchs(d_in):
+    torch.manual_seed(d_in)
+    # Sizes from 1e-6 to 1e6, so that a product of fewer digits would show.
+    x, weight = (torch.randn(*shape) * 10 ** torch.empty(shape).uniform_(-3, 3) for shape in ((64, d_in), (96, d_in)))
+    exact = x.double() @ weight.double().T
+    size = x.double().abs() @ weight.double().abs().T  # what a sum's rounding is measured by
+    ours, torchs = (
+        ((y.double() - exact).abs() / size).max()
+        for y in (weights.fp32_product(x, weights.Fp32Weight(weight, None)), x @ weight.T)
+    )
+    assert float(ours) < 4 * float(torchs)
 
 
 @needs_int8

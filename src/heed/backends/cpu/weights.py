@@ -18,7 +18,7 @@ from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.memory import give_back_freed_memory
 
-PANEL = 32  # outputs that lie together in a packed weight: PANEL of products.h
+PANEL = 32  # outputs that lie together in a packed weight: PANEL of search_tiles.h
 
 
 class PackedWeight:

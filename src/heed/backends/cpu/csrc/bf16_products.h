@@ -26,11 +26,14 @@ static inline Bf16Panel bf16_panel_of(const Weight& weight, int64_t p, int64_t n
             relu};
 }
 
+[[gnu::always_inline]] static inline Floats bf16_result(Floats sum, Floats bias, bool relu) {
+    const Floats y = sum + bias;
+    return relu ? larger(Floats{}, y) : y;  // in this order NaN stays NaN
+}
+
 template <class U>
 [[gnu::always_inline]] static inline void finish_bf16_sums(Floats sum, const Bf16Panel& w, int64_t from, U* to) {
-    Floats y = sum + load(w.bias + from);
-    if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
-    store_first(y, to + from, std::max(int64_t(0), w.width - from));
+    store_first(bf16_result(sum, load(w.bias + from), w.relu), to + from, std::max(int64_t(0), w.width - from));
 }
 
 // As many rows at a time as there are indices R.
@@ -58,34 +61,34 @@ static inline int64_t bf16_rows(std::index_sequence<R...>, int64_t i, const bf16
     return i;
 }
 
-// 32 or 16 rows at a time by tiles.
-template <int BLOCKS, class U>
-static inline int64_t bf16_tile_rows(int64_t i, const bf16* numbers, const Bf16Panel& w, U* y, int64_t n,
-                                     int64_t y_ld) {
-    constexpr int64_t ROWS = 16 * BLOCKS;
-    float sums[ROWS * PANEL];
-    for (; i + ROWS <= n; i += ROWS) {
-        fetch_share(w.next, w.d_in * PANEL * 2, i, ROWS, n);
-        tile_sums<BLOCKS, false>(numbers + i * w.d_in, w.d_in * 2, w.weights, sums);
-        for (int64_t r = 0; r < ROWS; r++)
-            for (int64_t from = 0; from < PANEL; from += LANES)
-                finish_bf16_sums(load(sums + r * PANEL + from), w, from, y + (i + r) * y_ld);
-    }
-    return i;
-}
-
-// All n rows by one panel; y has rows of y_ld numbers.
+// Rows by one panel.
 template <class U>
-static inline void bf16_panel_product(const bf16* numbers, const Bf16Panel& w, U* y, int64_t n, int64_t y_ld) {
-    int64_t i = 0;
-    if (SearchTiles::take(w.d_in * 2)) {
-        i = bf16_tile_rows<2>(i, numbers, w, y, n, y_ld);
-        i = bf16_tile_rows<1>(i, numbers, w, y, n, y_ld);
+struct Bf16Block {
+    static constexpr bool INT8 = false;
+    Bf16Panel w;
+    const bf16* x;
+    U* y;
+    int64_t y_ld;
+
+    Bf16Block from(int64_t r) const { return {w, x + r * w.d_in, y + r * y_ld, y_ld}; }
+
+    // n rows from r on, whose sums come from tiles.
+    [[gnu::always_inline]] void finish(int64_t r, int64_t n, const int32_t* sums) const {
+        finish_tile_rows(w.width, n, sums, y + r * y_ld, y_ld, [this](auto columns) {
+            constexpr int64_t J = decltype(columns)::value;
+            return [bias = load(w.bias + J), relu = w.relu](int64_t, const int32_t* of) {
+                return bf16_result(load_as<Floats>(of + J), bias, relu);
+            };
+        });
     }
-    i = bf16_rows(std::make_index_sequence<12>(), i, numbers, w, y, n, y_ld);
-    i = bf16_rows(std::make_index_sequence<4>(), i, numbers, w, y, n, y_ld);
-    bf16_rows(std::make_index_sequence<1>(), i, numbers, w, y, n, y_ld);
-}
+
+    // Rows i to n, without tiles.
+    void multiply(int64_t i, int64_t n) const {
+        i = bf16_rows(std::make_index_sequence<12>(), i, x, w, y, n, y_ld);
+        i = bf16_rows(std::make_index_sequence<4>(), i, x, w, y, n, y_ld);
+        bf16_rows(std::make_index_sequence<1>(), i, x, w, y, n, y_ld);
+    }
+};
 
 // Rows rounded to bf16, in memory of the caller's.
 struct Bf16Rows {
@@ -98,19 +101,22 @@ struct Bf16Rows {
         if (d_in % 2) put(0.0f, to[d_in]);
     }
 
-    template <class U>
-    void panel_product(int64_t i, int64_t n, const Weight& weight, int64_t p, int64_t next, bool relu, U* y,
-                       int64_t y_ld) const {
-        const Bf16Panel panel = bf16_panel_of(weight, p, next, relu);
-        bf16_panel_product(numbers + i * panel.d_in, panel, y, n, y_ld);
+    template <class U, class Next>
+    void panel_products(int64_t i, int64_t n, const Weight& weight, int64_t first, int64_t end, Next next, bool relu,
+                        U* y, int64_t y_ld) const {
+        const bf16* const x = numbers + i * in_pairs(weight.d_in);
+        multiply_panels<Bf16Block<U>>(2 * in_pairs(weight.d_in), n, first, end, [&](int64_t p) {
+            return Bf16Block<U>{bf16_panel_of(weight, p, next(p), relu), x, y + (p - first) * PANEL, y_ld};
+        });
     }
 };
 
 struct Bf16Memory {
-    std::unique_ptr<bf16[]> numbers;
+    Aligned<bf16> numbers;
     int64_t widest;
 
-    Bf16Memory(int64_t n, int64_t d_in) : numbers(new bf16[size_t(n * in_pairs(d_in))]), widest(in_pairs(d_in)) {}
+    Bf16Memory(int64_t n, int64_t d_in)
+        : numbers(aligned<bf16>((n + MORE_TILE_ROWS) * in_pairs(d_in))), widest(in_pairs(d_in)) {}
     Bf16Rows rows(int64_t first = 0) const { return {numbers.get() + first * widest}; }
 };
 

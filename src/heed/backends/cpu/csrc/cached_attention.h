@@ -85,7 +85,10 @@ static inline void attend_row(const Q* q, At at, Q* out, int64_t length, const H
     if constexpr (HAS_BF16_DOT && D > 0 && std::is_same_v<T, bf16>) {
         if (heads.n % 4 == 0) {
             const bf16** const addresses = reinterpret_cast<const bf16**>(memory);
-            for (int64_t t = 0; t < length; t++) addresses[t] = at(t);
+            for (int64_t t = 0; t < length; t++) {
+                addresses[t] = at(t);
+                for (int64_t j = 0; j < heads.kv(); j += 32) __builtin_prefetch(addresses[t] + j);
+            }
             addresses[length] = addresses[length - 1];
             bf16* const rounded = reinterpret_cast<bf16*>(sum);
             bf16* const weights = reinterpret_cast<bf16*>(p + heads.n * ld);

@@ -4,10 +4,13 @@
 #pragma once
 
 #include "bf16_products.h"
+#include "fp32_products.h"
 #include "int8_products.h"
 #include "row_math.h"
 
 namespace heed {
+
+constexpr int64_t PIECE = 512;  // ids
 
 struct Candidate {
     double value;
@@ -28,16 +31,6 @@ static inline int64_t insert(Candidate candidate, Candidate* best, int64_t size,
     return last + 1;
 }
 
-// run(j) for each j of [from, to) with x[j] > bar, as bar was at the beginning of its vector.
-template <class Run>
-static inline void each_above(const float* x, int64_t from, int64_t to, const float& bar, Run run) {
-    int64_t j = from;
-    for (; j + LANES <= to; j += LANES)
-        for (uint32_t above = lanes_above(load(x + j), bar); above; above &= above - 1) run(j + __builtin_ctz(above));
-    for (; j < to; j++)
-        if (x[j] > bar) run(j);
-}
-
 class Continuations : public ContinuationRequest {
 public:
     explicit Continuations(const ContinuationRequest& request) : ContinuationRequest(request) {}
@@ -50,33 +43,34 @@ public:
         sizes.reset(new int64_t[lists]());
     }
 
-    // Reads row r's logits z of `count` ids from `first` on; a thread takes pieces in their order. tops: room for a
-    // number for each BLOCK of them.
-    static constexpr int64_t BLOCK = 64;
-    void take(const float* z, float* tops, int64_t r, int64_t piece, int64_t first, int64_t count) {
-        const int64_t n_blocks = (count + BLOCK - 1) / BLOCK;
-        for (int64_t b = 0; b < n_blocks; b++) tops[b] = largest(z + b * BLOCK, std::min(BLOCK, count - b * BLOCK));
-        const float top = largest(tops, n_blocks);
-        sums[size_t(r * n_pieces + piece)] = {top, sum_of_exponentials(z, top, count)};
+    // Reads row r's logits z of a piece, `count` ids from `first` on; a thread takes pieces in their order.
+    void take(const float* z, int64_t r, int64_t piece, int64_t first, int64_t count) {
         const int64_t row = rows[r], list = omp_get_thread_num() * n_rows + r, only = required[row];
         const bool ends = may_end[row / beam];
         Candidate* const mine = best.get() + list * k;
-        int64_t size = sizes[size_t(list)];
-        float bar = size == k ? float(mine[k - 1].value) : -INFINITY;  // to be exceeded where there are k already
+        int64_t& size = sizes[size_t(list)];
         const auto consider = [&](int64_t j) {
             const int64_t id = first + j;
-            if ((size == k && !(z[j] > bar)) || never[id] || (id == eos && !ends)) return;
+            if ((size == k && !(z[j] > float(mine[k - 1].value))) || never[id] || (id == eos && !ends)) return;
             size = insert({z[j], row % beam * vocab + id}, mine, size, k);
-            if (size == k) bar = float(mine[k - 1].value);
         };
+        const Floats tops = largest_by_lane(z, count);
+        const float top = folded(tops, [](Floats a, Floats b) { return larger(a, b); });
+        uint16_t above[PIECE / LANES] = {};
+        const float bar = size == k ? float(mine[k - 1].value) : size ? -INFINITY : below_some(tops);
+        sums[size_t(r * n_pieces + piece)] = {top * LOG2_E, sum_of_powers(z, top * LOG2_E, count, bar, above)};
         if (only >= 0) {
             if (only >= first && only < first + count) consider(only - first);
-        } else {
-            for (int64_t b = 0; b < n_blocks; b++)
-                if (size < k || tops[b] > bar)
-                    each_above(z, b * BLOCK, std::min(count, (b + 1) * BLOCK), bar, consider);
+            return;
         }
-        sizes[size_t(list)] = size;
+        // 64 ids at a time: most have none
+        for (int64_t j = 0; j < count; j += 64)
+            for (uint64_t lanes = load_as<uint64_t>(above + j / LANES); lanes; lanes &= lanes - 1)
+                consider(j + __builtin_ctzll(lanes));
+        if (size < k && bar > -INFINITY) {  // some that were above the bar are not wanted
+            size = 0;
+            for (int64_t j = 0; j < count; j++) consider(j);
+        }
     }
 
     // indices: row in its sentence · vocab + id. Where fewer than k exist, the value is -infinity. Where a row's logits
@@ -107,7 +101,7 @@ public:
     }
 
 private:
-    struct Sum {  // total: of e^(logit - top)
+    struct Sum {  // total: of 2^(logit · LOG2_E - top)
         float top, total;
     };
     int64_t n_pieces = 0;
@@ -115,60 +109,68 @@ private:
     std::unique_ptr<Candidate[]> best;  // (thread, row, k), by logits
     std::unique_ptr<int64_t[]> sizes;   // (thread, row)
 
+    // A number that is below k of these, or -infinity.
+    float below_some(Floats numbers) const {
+        const auto one = [](Floats a, Floats b) { return larger(a, b); };
+        if (k > LANES) return -INFINITY;
+        if (k <= 8) numbers = one(numbers, shuffle(numbers, numbers, [](int i) { return i ^ 8; }));
+        return std::nextafter(-folded(-numbers, one), -INFINITY);
+    }
+
     double log_sum(int64_t r) const {  // of row r's exponentials
         const Sum* const pieces = sums.get() + r * n_pieces;
         float top = pieces[0].top;
         for (int64_t p = 1; p < n_pieces; p++) top = std::max(top, pieces[p].top);
         double total = 0;
-        for (int64_t p = 0; p < n_pieces; p++) total += pieces[p].total * double(exponential(pieces[p].top - top));
-        return top + std::log(total);
+        for (int64_t p = 0; p < n_pieces; p++)
+            total += pieces[p].total * double(exponential((pieces[p].top - top) / LOG2_E));
+        return double(top) / double(LOG2_E) + std::log(total);
     }
 };
 
 template <class T>
 static void best_continuations(const T* logits, Continuations& wanted, double* values, int64_t* indices) {
-    const int64_t vocab = wanted.vocab, n = wanted.n_rows;
-    wanted.begin(1);
+    const int64_t vocab = wanted.vocab, n = wanted.n_rows, n_pieces = (vocab + PIECE - 1) / PIECE;
+    wanted.begin(n_pieces);
     parallel([&](Team& team) {
-        Scratch scratch;
-        float* const z = scratch.take(vocab + vocab / Continuations::BLOCK + 1);
+        float z[PIECE];
         team.share_last(n, 1, [&](int64_t r) {
-            for (int32_t j = 0; j < vocab; j++) z[j] = to_float(logits[r * vocab + j]);
-            wanted.take(z, z + vocab, r, 0, 0, vocab);
+            for (int64_t piece = 0; piece < n_pieces; piece++) {
+                const int64_t first = piece * PIECE, count = std::min(PIECE, vocab - first);
+                for (int64_t j = 0; j < count; j++) z[j] = to_float(logits[r * vocab + first + j]);
+                wanted.take(z, r, piece, first, count);
+            }
         });
     });
     wanted.finish(values, indices);
 }
 
-// The best continuations by the logits x · Wᵀ: of them, some rows' logits of 512 ids at a time exist, in a thread's
+// The best continuations by the logits x · Wᵀ: of them, some rows' logits of a piece exist at a time, in a thread's
 // cache.
 //
-// product: as one_panel_product, of `some` rows from row i on and panel p; fetch: whether to fetch panel `next` from
-// memory. begin(team): what each thread does first.
+// product: as panel_products of QuantizedRows. begin(team): what each thread does first.
 template <class Begin, class Product>
 static void product_continuations(const Weight& weight, int64_t n, int64_t rows_at_a_time, Continuations& wanted,
                                   double* values, int64_t* indices, Begin begin, Product product) {
-    constexpr int64_t PANELS = 16;
+    constexpr int64_t PANELS = PIECE / PANEL;
     const int64_t n_pieces = (n_panels(weight) + PANELS - 1) / PANELS;
     wanted.begin(n_pieces);
     parallel([&](Team& team) {
         Scratch scratch;
-        float* const z = scratch.take((rows_at_a_time + 1) * PANELS * PANEL);
-        float* const tops = z + rows_at_a_time * PANELS * PANEL;
+        float* const z = scratch.take(rows_at_a_time * PIECE);
         [[maybe_unused]] const auto registers = begin(team);
         team.share(n_pieces, 1, [&](int64_t piece) {
             const int64_t first = piece * PANELS, end = std::min(first + PANELS, n_panels(weight));
             const int64_t count = std::min(end * PANEL, weight.d_out) - first * PANEL;
             for (int64_t i = 0; i < n; i += rows_at_a_time) {
                 const int64_t some = std::min(rows_at_a_time, n - i);
-                for (int64_t p = first; p < end; p++) {
-                    // Every block of rows fetches some panels of the piece that this thread will probably take next.
+                // Every block of rows fetches some panels of the piece that this thread will probably take next.
+                const auto next = [&](int64_t p) {
                     const bool fetch = (p - first) * n / PANELS / rows_at_a_time * rows_at_a_time == i;
-                    const int64_t next = fetch ? p + team.size * PANELS : n_panels(weight);
-                    product(i, some, p, next, z + (p - first) * PANEL, PANELS * PANEL);
-                }
-                for (int64_t r = 0; r < some; r++)
-                    wanted.take(z + r * PANELS * PANEL, tops, i + r, piece, first * PANEL, count);
+                    return fetch ? p + team.size * PANELS : n_panels(weight);
+                };
+                product(i, some, first, end, next, z, PIECE);
+                for (int64_t r = 0; r < some; r++) wanted.take(z + r * PIECE, i + r, piece, first * PANEL, count);
             }
         });
     });
@@ -187,17 +189,25 @@ template <class Memory>
             team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
             return std::make_unique<SearchTiles>();
         },
-        [&](int64_t i, int64_t some, int64_t p, int64_t next, float* z, int64_t z_ld) {
-            rows.panel_product(i, some, weight, p, next, false, z, z_ld);
+        [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
+            rows.panel_products(i, some, weight, first, end, next, false, z, z_ld);
         });
 }
 
 [[maybe_unused]] static void fp32_best_continuations(const float* x, const Weight& weight, Continuations& wanted,
                                                      double* values, int64_t* indices) {
+    const int64_t n = wanted.n_rows, d_in = weight.d_in;
+    const SplitMemory memory(n, d_in);
+    const SplitRows rows = memory.rows();
     product_continuations(
-        weight, wanted.n_rows, 12, wanted, values, indices, [](Team&) { return 0; },
-        [&](int64_t i, int64_t some, int64_t p, int64_t, float* z, int64_t z_ld) {
-            one_panel_product(x + i * weight.d_in, weight, p, z, z_ld, some, false);
+        // Many, since each time the panels are split again.
+        weight, n, splits(d_in) ? 128 : 12, wanted, values, indices,
+        [&](Team& team) {
+            team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); });
+            return std::make_unique<SearchTiles>();
+        },
+        [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
+            rows.panel_products(x, i, some, weight, first, end, next, false, z, z_ld);
         });
 }
 

@@ -107,7 +107,13 @@ HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
 void panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
-    heed::parallel([&](heed::Team& team) { heed::panel_product(x, *weight, y, n, relu, team); });
+    const heed::SplitMemory memory(n, weight->d_in);
+    const heed::SplitRows rows = memory.rows();
+    heed::parallel([&](heed::Team& team) {
+        const heed::SearchTiles tiles;
+        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight->d_in, weight->d_in); });
+        heed::fp32_product(x, rows, *weight, y, n, relu, team);
+    });
 }
 void decoder_step_float(const heed::Step<float>* step, float* x) { heed::decoder_step<heed::Fp32Products>(*step, x); }
 void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {

@@ -45,8 +45,8 @@ static void encode_sources(const Step<typename Products::Stored>& step,
                            const Sources<typename Products::Stored>& sources) {
     using T = typename Products::Stored;
     const int64_t n = step.beams.n_rows, n_sentences = sources.n_sentences;
-    const std::unique_ptr<float[]> x(new float[size_t(n * step.d_model)]);
-    const std::unique_ptr<T[]> kv(new T[size_t(n * step.beams.heads.kv())]);
+    const Aligned<float> x = aligned<float>(n * step.d_model);
+    const Aligned<T> kv = aligned<T>(n * step.beams.heads.kv());
     const RowMemory<Products> memory(step, x.get());
     // The sentence that a thread's part begins with: whole ones, of as many rows as the other parts.
     const auto part = [&](int64_t index, int64_t size) {

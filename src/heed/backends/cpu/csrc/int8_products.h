@@ -31,12 +31,16 @@ static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t n
             relu};
 }
 
+[[gnu::always_inline]] static inline Floats int8_result(Ints sum, float row_step, Floats steps, Floats bias,
+                                                        bool relu) {
+    const Floats y = as_float(sum) * as_computed(row_step * steps) + bias;
+    return relu ? larger(Floats{}, y) : y;  // in this order NaN stays NaN
+}
+
 template <class U>
 [[gnu::always_inline]] static inline void finish_int8_sums(Ints sum, float step, const Int8Panel& w, int64_t from,
                                                            U* to) {
-    const Floats steps = as_computed(step * load(w.steps + from));
-    Floats y = as_float(sum) * steps + load(w.bias + from);
-    if (w.relu) y = larger(Floats{}, y);  // in this order NaN stays NaN
+    const Floats y = int8_result(sum, step, load(w.steps + from), load(w.bias + from), w.relu);
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
@@ -66,36 +70,37 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
     return i;
 }
 
-// 32 or 16 rows at a time by tiles; the results are those of int8_rows.
-template <int BLOCKS, class U>
-static inline int64_t int8_tile_rows(int64_t i, const uint8_t* q, const float* steps, const Int8Panel& w, U* y,
-                                     int64_t n, int64_t d_out) {
-    constexpr int64_t ROWS = 16 * BLOCKS;
-    int32_t sums[ROWS * PANEL];
-    for (; i + ROWS <= n; i += ROWS) {
-        fetch_share(w.next, w.d_in * PANEL, i, ROWS, n);
-        tile_sums<BLOCKS, true>(q + i * w.d_in, w.d_in, w.weights, sums);
-        for (int64_t r = 0; r < ROWS; r++)
-            for (int64_t from = 0; from < PANEL; from += LANES)
-                finish_int8_sums(load_as<Ints>(sums + r * PANEL + from) + load_as<Ints>(w.offsets + from), steps[i + r],
-                                 w, from, y + (i + r) * d_out);
-    }
-    return i;
-}
-
-// All n rows by one panel; y has this many columns.
+// Rows by one panel.
 template <class U>
-static inline void int8_panel_product(const uint8_t* q, const float* steps, const Int8Panel& w, U* y, int64_t n,
-                                      int64_t d_out) {
-    int64_t i = 0;
-    if (SearchTiles::take(w.d_in)) {
-        i = int8_tile_rows<2>(i, q, steps, w, y, n, d_out);
-        i = int8_tile_rows<1>(i, q, steps, w, y, n, d_out);
+struct Int8Block {
+    static constexpr bool INT8 = true;
+    Int8Panel w;
+    const uint8_t* x;
+    const float* steps;
+    U* y;
+    int64_t y_ld;
+
+    Int8Block from(int64_t r) const { return {w, x + r * w.d_in, steps + r, y + r * y_ld, y_ld}; }
+
+    // n rows from r on, whose sums come from tiles: the results are those of int8_rows.
+    [[gnu::always_inline]] void finish(int64_t r, int64_t n, const int32_t* sums) const {
+        finish_tile_rows(w.width, n, sums, y + r * y_ld, y_ld, [this, r](auto columns) {
+            constexpr int64_t J = decltype(columns)::value;
+            const Ints offsets = load_as<Ints>(w.offsets + J);
+            const Floats scales = load(w.steps + J), bias = load(w.bias + J);
+            return [=, relu = w.relu, step = steps + r](int64_t i, const int32_t* of) {
+                return int8_result(load_as<Ints>(of + J) + offsets, step[i], scales, bias, relu);
+            };
+        });
     }
-    i = int8_rows(std::make_index_sequence<12>(), i, q, steps, w, y, n, d_out);
-    i = int8_rows(std::make_index_sequence<4>(), i, q, steps, w, y, n, d_out);
-    int8_rows(std::make_index_sequence<1>(), i, q, steps, w, y, n, d_out);
-}
+
+    // Rows i to n, without tiles.
+    void multiply(int64_t i, int64_t n) const {
+        i = int8_rows(std::make_index_sequence<12>(), i, x, steps, w, y, n, y_ld);
+        i = int8_rows(std::make_index_sequence<4>(), i, x, steps, w, y, n, y_ld);
+        int8_rows(std::make_index_sequence<1>(), i, x, steps, w, y, n, y_ld);
+    }
+};
 
 // q: ld integers, the first d_in of them x's; step: what they count.
 template <class T>
@@ -122,21 +127,27 @@ struct QuantizedRows {
         quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in));
     }
 
-    template <class U>
-    void panel_product(int64_t i, int64_t n, const Weight& weight, int64_t p, int64_t next, bool relu, U* y,
-                       int64_t y_ld) const {
-        const Int8Panel panel = int8_panel_of(weight, p, next, relu);
-        int8_panel_product(numbers + i * in_fours(weight.d_in), steps + i, panel, y, n, y_ld);
+    // Rows from i on, n of them, by the panels from `first` to `end`; y: of the first one. next(p): the panel that is
+    // fetched from memory meanwhile.
+    template <class U, class Next>
+    void panel_products(int64_t i, int64_t n, const Weight& weight, int64_t first, int64_t end, Next next, bool relu,
+                        U* y, int64_t y_ld) const {
+        const uint8_t* const x = numbers + i * in_fours(weight.d_in);
+        multiply_panels<Int8Block<U>>(in_fours(weight.d_in), n, first, end, [&](int64_t p) {
+            return Int8Block<U>{int8_panel_of(weight, p, next(p), relu), x, steps + i, y + (p - first) * PANEL, y_ld};
+        });
     }
 };
 
 struct QuantizedMemory {
-    std::unique_ptr<uint8_t[]> numbers;
-    std::unique_ptr<float[]> steps;
+    Aligned<uint8_t> numbers;
+    Aligned<float> steps;
     int64_t widest;
 
     QuantizedMemory(int64_t n, int64_t d_in)
-        : numbers(new uint8_t[size_t(n * in_fours(d_in))]), steps(new float[size_t(n)]), widest(in_fours(d_in)) {}
+        : numbers(aligned<uint8_t>((n + MORE_TILE_ROWS) * in_fours(d_in))),
+          steps(aligned<float>(n)),
+          widest(in_fours(d_in)) {}
     QuantizedRows rows(int64_t first = 0) const { return {numbers.get() + first * widest, steps.get() + first}; }
 };
 

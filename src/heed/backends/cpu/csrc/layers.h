@@ -7,6 +7,7 @@
 
 #include "bf16_products.h"
 #include "cached_attention.h"
+#include "fp32_products.h"
 #include "int8_products.h"
 #include "row_math.h"
 
@@ -17,15 +18,13 @@ namespace heed {
 
 struct Fp32Products {
     using Stored = float;
-    struct Rows {};
-    struct Memory {
-        Memory(int64_t, int64_t) {}
-        Rows rows(int64_t) const { return {}; }
-    };
-    explicit Fp32Products(Rows) {}
-    void take(int64_t, const float*, int64_t) const {}
-    void product(const float* x, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
-        panel_product(x, weight, y, n, relu, team);
+    using Memory = SplitMemory;
+    using Rows = SplitRows;
+    const Rows x;
+    explicit Fp32Products(Rows rows) : x(rows) {}
+    void take(int64_t i, const float* row, int64_t d_in) const { x.take(i, row, d_in); }
+    void product(const float* rows, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+        fp32_product(rows, x, weight, y, n, relu, team);
     }
 };
 
@@ -62,7 +61,7 @@ public:
           widest_(std::max({step.d_ff, heads_.keys() + heads_.kv(), d_})),
           has_sum_(step.first_gain != nullptr),
           x_(x),
-          floats_(new float[size_t(n_ * (widest_ + heads_.values() + d_ + (has_sum_ ? d_ : 0)))]),
+          floats_(aligned<float>(n_ * (widest_ + heads_.values() + d_ + (has_sum_ ? d_ : 0)))),
           rows_(n_, widest_) {}
 
     // Of the rows from `first` on.
@@ -80,7 +79,7 @@ private:
     const int64_t widest_;
     const bool has_sum_;
     float* const x_;
-    const std::unique_ptr<float[]> floats_;
+    const Aligned<float> floats_;
     const typename Products::Memory rows_;
 };
 

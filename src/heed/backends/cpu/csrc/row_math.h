@@ -27,11 +27,15 @@ static inline Floats first_lanes(Floats x, int64_t n, float rest) {
     return n >= LANES ? x : select(lanes_below(n), x, Floats{} + rest);
 }
 
-// Σ e^(x - top) of n numbers below top, or equal to it: each to within 3e-7 of its value. 2^f is the polynomial of
-// degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7).
-static inline float sum_of_exponentials(const float* x, float top, int64_t n) {
+// e^x = 2^(x · LOG2_E)
+constexpr float LOG2_E = 1.44269504089f;
+
+// Σ 2^(x · LOG2_E - top) of n numbers, for which that power is at most 0, or nearly: each to within 3e-7 of its value.
+// 2^f is the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7). above: of
+// each vector, the lanes whose number is larger than `bar`.
+static inline float sum_of_powers(const float* x, float top, int64_t n, float bar, uint16_t* above) {
     const auto power = [=](Floats of) {
-        const Floats y = larger(Floats{} - 200.0f, (of - top) * 1.44269504089f);  // in this order NaN stays NaN
+        const Floats y = larger(Floats{} - 200.0f, of * LOG2_E - top);  // in this order NaN stays NaN
         const Floats whole = rounded(y), f = y - whole;
         Floats p = f * 1.3264727e-3f + 9.6715130e-3f;
         p = p * f + 5.5507336e-2f;
@@ -41,33 +45,38 @@ static inline float sum_of_exponentials(const float* x, float top, int64_t n) {
     };
     Floats a = {}, b = {};  // two chains: each sum waits for the one before
     int64_t j = 0;
-    for (; j + 2 * LANES <= n; j += 2 * LANES) {
-        a += power(load(x + j));
-        b += power(load(x + j + LANES));
+    for (; j + 2 * LANES <= n; j += 2 * LANES, above += 2) {
+        const Floats one = load(x + j), other = load(x + j + LANES);
+        above[0] = uint16_t(lanes_above(one, bar));
+        above[1] = uint16_t(lanes_above(other, bar));
+        a += power(one);
+        b += power(other);
     }
-    for (; j < n; j += LANES) a += first_lanes(power(load_first(x + j, n - j)), n - j, 0);
+    for (; j < n; j += LANES) {
+        const Floats last = load_first(x + j, n - j);
+        *above++ = uint16_t(lanes_above(first_lanes(last, n - j, -INFINITY), bar));
+        a += first_lanes(power(last), n - j, 0);
+    }
     return folded(a + b, [](Floats one, Floats other) { return one + other; });
 }
 
-// The largest of n numbers. The compiler would take them one by one, for the sake of NaN, which the caller finds in
-// the sum.
-static inline float largest(const float* x, int64_t n) {
-    float top = x[0];
+// Of n >= 1 numbers the largest in each lane, -infinity where there is none. The compiler would take them one by one,
+// for the sake of NaN, which the caller finds in the sum.
+[[gnu::always_inline]] static inline Floats largest_by_lane(const float* x, int64_t n) {
+    Floats a = Floats{} - INFINITY, b = a, c = a, d = a;  // separate chains: each maximum waits for the one before
     int64_t j = 0;
-    if (n >= LANES) {
-        Floats a = load(x), b = a, c = a, d = a;  // separate chains: each maximum waits for the one before
-        for (; j + 4 * LANES <= n; j += 4 * LANES) {
-            a = larger(a, load(x + j));
-            b = larger(b, load(x + j + LANES));
-            c = larger(c, load(x + j + 2 * LANES));
-            d = larger(d, load(x + j + 3 * LANES));
-        }
-        for (; j + LANES <= n; j += LANES) a = larger(a, load(x + j));
-        a = larger(larger(a, b), larger(c, d));
-        top = folded(a, [](Floats one, Floats other) { return larger(one, other); });
+    for (; j + 4 * LANES <= n; j += 4 * LANES) {
+        a = larger(a, load(x + j));
+        b = larger(b, load(x + j + LANES));
+        c = larger(c, load(x + j + 2 * LANES));
+        d = larger(d, load(x + j + 3 * LANES));
     }
-    for (; j < n; j++) top = x[j] > top ? x[j] : top;
-    return top;
+    for (; j < n; j += LANES) a = larger(a, first_lanes(load_first(x + j, n - j), n - j, -INFINITY));
+    return larger(larger(a, b), larger(c, d));
+}
+
+static inline float largest(const float* x, int64_t n) {
+    return folded(largest_by_lane(x, n), [](Floats a, Floats b) { return larger(a, b); });
 }
 
 // Turns the first n of ld scores, whole vectors, into softmax(scale · scores) without its division, the others into

@@ -3,6 +3,7 @@
 
 #include "beam_account.h"
 #include "kernels.h"
+#include "threads.h"
 
 namespace heed {
 
@@ -11,7 +12,7 @@ struct StepMemory {
     std::vector<int64_t> rows, lengths, required, indices, parents, ids, old_rows;
     std::vector<uint8_t> may_end;
     std::vector<double> values;
-    std::vector<float> x;
+    Aligned<float> x;
     std::vector<int32_t> old;
 
     StepMemory(int64_t n, int64_t beam, int64_t k, int64_t d_model)
@@ -24,7 +25,7 @@ struct StepMemory {
           old_rows(size_t(beam)),
           may_end(size_t(n)),
           values(indices.size()),
-          x(size_t(n * beam * d_model)) {}
+          x(aligned<float>(n * beam * d_model)) {}
 };
 
 // Writes down which rows can still enter the n_best, and what may follow them. Returns how many they are.
@@ -79,8 +80,8 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
     int64_t n_steps = 0;
     for (int64_t n_done = 0; n_steps < most_steps && n_done < most_done; n_steps++) {
         const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
-        decoder_step(&step, memory.x.data());
-        product_continuations(memory.x.data(), search.output,
+        decoder_step(&step, memory.x.get());
+        product_continuations(memory.x.get(), search.output,
                               {memory.rows.data(), account.log_probs, memory.required.data(), search.never,
                                memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
                               memory.values.data(), memory.indices.data());

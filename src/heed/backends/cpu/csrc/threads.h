@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <new>
 
 extern "C" {
 int omp_get_max_threads(void);
@@ -109,13 +111,28 @@ static void parallel(Run run) {
 #endif
 }
 
-struct Scratch {  // memory that grows; one a thread
-    std::unique_ptr<float[]> memory;
+struct Free {
+    void operator()(void* memory) const { free(memory); }
+};
+// Numbers that begin at a line of the cache, so that no vector lies in two.
+template <class T>
+using Aligned = std::unique_ptr<T[], Free>;
+template <class T>
+static Aligned<T> aligned(int64_t n) {
+    void* const memory = aligned_alloc(64, size_t(n * int64_t(sizeof(T)) + 63) / 64 * 64);
+    if (!memory) throw std::bad_alloc();
+    return Aligned<T>(static_cast<T*>(memory));
+}
+
+template <class T>
+struct Growing {  // memory
+    Aligned<T> memory;
     int64_t size = 0;
-    float* take(int64_t n) {
-        if (n > size) memory.reset(new float[size_t(size = n)]);
+    T* take(int64_t n) {
+        if (n > size) memory = aligned<T>(size = n);
         return memory.get();
     }
 };
+using Scratch = Growing<float>;  // one a thread
 
 }  // namespace heed

@@ -6,8 +6,6 @@
 
 namespace heed {
 
-constexpr int64_t TILE = 512;  // numbers in a tile of an operand: 16 rows of 32
-
 // Element (i, k), k being what is summed over, is data[i * ld + k], or data[k * ld + i] if transposed.
 struct Operand {
     const bf16* data;

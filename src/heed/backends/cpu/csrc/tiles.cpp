@@ -7,7 +7,6 @@
 // next one multiply: the processor does both at the same time. Sums are taken in one order, however many threads there
 // are.
 
-#include <cstdlib>
 #include <mutex>
 
 #include "threads.h"
@@ -21,22 +20,9 @@ constexpr int64_t DEPTH = 1024;  // products that are summed before the sum is a
 // Numbers in a group of panels: a thread multiplies all of its rows by one group before it takes the next.
 constexpr int64_t GROUP = 1 << 18;
 
-struct Buffer {  // grows
-    void* memory = nullptr;
-    int64_t size = 0;
-    bf16* take(int64_t n) {
-        if (n > size) {
-            free(memory);
-            memory = aligned_alloc(64, size_t(round_up(n * int64_t(sizeof(bf16)), 64)));
-            size = n;
-        }
-        return static_cast<bf16*>(memory);
-    }
-};
-
-[[maybe_unused]] static Buffer shared_panels;  // of the one product that is computed at a time
+[[maybe_unused]] static Growing<bf16> shared_panels;  // of the one product that is computed at a time
 [[maybe_unused]] static std::mutex one_at_a_time;
-[[maybe_unused]] static thread_local Buffer own_rows;
+[[maybe_unused]] static thread_local Growing<bf16> own_rows;
 
 // A block of sums on its way to the result, row by row: fp32 sums are added, bf16 results get the bias and are written.
 template <bool ADD>

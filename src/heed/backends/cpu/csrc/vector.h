@@ -253,8 +253,16 @@ static inline void store_first_bytes(Ints x, uint8_t* to, int64_t n) {
     for (int i = 0; i < clamped(n); i++) to[i] = uint8_t(x[i]);
 }
 #endif
+static inline void store_all(Floats x, float* to) { store(x, to); }
+static inline void store_all(Floats x, bf16* to) { store_first(x, to, LANES); }
 
-static inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // if one is NaN: b
+static inline Floats larger(Floats a, Floats b) {  // if one is NaN: b
+#if defined(HEED_AVX512)
+    return _mm512_maskz_max_ps(0xffff, a, b);  // GCC 12 compares and blends in some places
+#else
+    return a > b ? a : b;
+#endif
+}
 static inline Ints larger(Ints a, Ints b) { return a > b ? a : b; }
 
 // Of four times 16 bytes, one vector.
@@ -386,6 +394,8 @@ static inline Shorts rounded_to_bf16(Floats a, Floats b) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles of 16 rows of 64 bytes: registers of each thread, numbered 0 to 7 (AMX). stride: bytes from row to row.
+
+constexpr int64_t TILE = 512;  // bf16 numbers in a tile: 16 rows of 32
 
 #if defined(HEED_AMX)
 // Whether the system lets this process use them. See Documentation/arch/x86/xstate.rst in Linux.
