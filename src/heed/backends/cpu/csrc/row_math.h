@@ -27,6 +27,10 @@ static inline Floats first_lanes(Floats x, int64_t n, float rest) {
     return n >= LANES ? x : select(lanes_below(n), x, Floats{} + rest);
 }
 
+static inline float total(Floats x) {
+    return folded(x, [](Floats a, Floats b) { return a + b; });
+}
+
 // e^x = 2^(x · LOG2_E)
 constexpr float LOG2_E = 1.44269504089f;
 
@@ -57,7 +61,7 @@ static inline float sum_of_powers(const float* x, float top, int64_t n, float ba
         *above++ = uint16_t(lanes_above(first_lanes(last, n - j, -INFINITY), bar));
         a += first_lanes(power(last), n - j, 0);
     }
-    return folded(a + b, [](Floats one, Floats other) { return one + other; });
+    return total(a + b);
 }
 
 // Of n >= 1 numbers the largest in each lane, -infinity where there is none. The compiler would take them one by one,
@@ -79,6 +83,21 @@ static inline float largest(const float* x, int64_t n) {
     return folded(largest_by_lane(x, n), [](Floats a, Floats b) { return larger(a, b); });
 }
 
+// Turns n numbers into e^(x - top); returns their sum. In vectors by hand: whether the compiler makes them of a loop
+// over numbers depends on what stands around it.
+static inline float exponentials(float* x, float top, int64_t n) {
+    Floats sums = {};
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        const Floats e = exponential(load(x + j) - top);
+        store(e, x + j);
+        sums += e;
+    }
+    float sum = total(sums);
+    for (; j < n; j++) sum += x[j] = exponential(x[j] - top);
+    return sum;
+}
+
 // Turns the first n of ld scores, whole vectors, into softmax(scale · scores) without its division, the others into
 // zeros. Returns what to multiply by instead: 1 / their sum.
 static inline float softmax_numerators(float* p, int64_t n, int64_t ld, float scale) {
@@ -90,7 +109,7 @@ static inline float softmax_numerators(float* p, int64_t n, int64_t ld, float sc
         store(e, p + j);
         totals += e;
     }
-    return 1.0f / folded(totals, [](Floats a, Floats b) { return a + b; });
+    return 1.0f / total(totals);
 }
 
 static inline void softmax(float* p, int64_t n, int64_t ld, float scale) {

@@ -179,16 +179,13 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
         float* const p = scratch.take(vocab);
         team.split_last(n, [&](int64_t i) {
             T* const z = logits + i * vocab;
-            float total = 0, all = 0;
+            float all = 0;
             for (int32_t j = 0; j < vocab; j++) {
                 p[j] = to_float(z[j]);
                 all += p[j];
             }
             const float top = largest(p, vocab), at_target = p[targets[i]];
-            for (int32_t j = 0; j < vocab; j++) {
-                p[j] = exponential(p[j] - top);
-                total += p[j];
-            }
+            const float total = exponentials(p, top, vocab);
             const float inverse = 1.0f / total, rest = epsilon / vocab;
             const float at_target_grad = p[targets[i]] * inverse - rest - (1 - epsilon);
             for (int32_t j = 0; j < vocab; j++) put(p[j] * inverse - rest, z[j]);
@@ -210,7 +207,7 @@ static void consistent_loss(T* logits, const int64_t* targets, float* loss, floa
                             float epsilon, float alpha) {
     parallel([=](Team& team) {
         Scratch scratch;
-        float *const p = scratch.take(2 * vocab), *const q = p + vocab;
+        float *const p = scratch.take(3 * vocab), *const q = p + vocab, *const d = q + vocab;
         team.split_last(n, [&](int64_t i) {
             T *const z = logits + i * vocab, *const w = logits + (n + i) * vocab;
             float all = 0;
@@ -221,23 +218,20 @@ static void consistent_loss(T* logits, const int64_t* targets, float* loss, floa
             }
             const float top_p = largest(p, vocab), top_q = largest(q, vocab), at_target = p[targets[i]] + q[targets[i]];
             const float shift = top_p - top_q;  // takes most of the constant from d
-            float total_p = 0, total_q = 0, sum_p = 0, sum_q = 0;
+            float sum_p = 0, sum_q = 0;
+            for (int32_t j = 0; j < vocab; j++) d[j] = p[j] - q[j] - shift;
+            const float total_p = exponentials(p, top_p, vocab), total_q = exponentials(q, top_q, vocab);
             for (int32_t j = 0; j < vocab; j++) {
-                const float d = p[j] - q[j] - shift;
-                p[j] = exponential(p[j] - top_p);
-                q[j] = exponential(q[j] - top_q);
-                total_p += p[j];
-                total_q += q[j];
-                sum_p += p[j] * d;
-                sum_q += q[j] * d;
+                sum_p += p[j] * d[j];
+                sum_q += q[j] * d[j];
             }
             const float inverse_p = 1.0f / total_p, inverse_q = 1.0f / total_q;
             const float mean_p = sum_p * inverse_p, mean_q = sum_q * inverse_q;
             const float rest = 0.5f * epsilon / vocab, weight = 0.25f * alpha;
             const auto grads = [&](int64_t j, float& by_z, float& by_w) {
-                const float a = p[j] * inverse_p, b = q[j] * inverse_q, d = to_float(z[j]) - to_float(w[j]) - shift;
-                by_z = 0.5f * a - rest + weight * (a * (d - mean_p) + a - b);
-                by_w = 0.5f * b - rest + weight * (b * (mean_q - d) + b - a);
+                const float a = p[j] * inverse_p, b = q[j] * inverse_q;
+                by_z = 0.5f * a - rest + weight * (a * (d[j] - mean_p) + a - b);
+                by_w = 0.5f * b - rest + weight * (b * (mean_q - d[j]) + b - a);
             };
             float by_z, by_w, z_at_target, w_at_target;
             grads(targets[i], z_at_target, w_at_target);
