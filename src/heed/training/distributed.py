@@ -270,8 +270,10 @@ def may_spawn() -> bool:
 
 
 @contextmanager
-def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], None]) -> Iterator[Workers]:
-    """Starts n - 1 workers, `heed` with these arguments, that share a CPU's threads with this process.
+def spawn_workers(
+    n: int, arguments: Sequence[str], *, report: Callable[[str], None], program: Sequence[str] = ("-m", "heed")
+) -> Iterator[Workers]:
+    """Starts n - 1 workers, `heed` or another program, that share a CPU's threads with this process.
 
     They end with the block, whatever happens in it; HeedError if one ends earlier. If the system has no memory to
     share, this process works alone and reports it.
@@ -282,7 +284,7 @@ def spawn_workers(n: int, arguments: Sequence[str], *, report: Callable[[str], N
         yield Workers()
         return
     # -P and PYTHONPATH: modules from where this process has them, not from the folder that it happens to be in.
-    command = [sys.executable, "-P", "-m", "heed", *arguments]
+    command = [sys.executable, "-P", *program, *arguments]
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ExitStack() as at_the_end:
         at_the_end.callback(os.close, memory)
