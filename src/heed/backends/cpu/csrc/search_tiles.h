@@ -159,8 +159,8 @@ private:
 
 // As many rows may be read behind those that are asked for; what they give is not used.
 constexpr int64_t MORE_TILE_ROWS = TILE_ROWS - 1;
-// With fewer rows left, vectors are faster.
-constexpr int64_t FEWEST_TILE_ROWS = 5;
+// With fewer rows left, vectors are faster: where rows are short, the sums' way through memory costs too much.
+static inline int64_t fewest_tile_rows(int64_t row_bytes) { return row_bytes < 512 ? 5 : 1; }
 
 // n rows of this many bytes by the panels from `first` to `end`. block_of(p): all rows by panel p.
 template <class Block, class BlockOf>
@@ -173,7 +173,7 @@ static inline void multiply_panels(int64_t row_bytes, int64_t n, int64_t first, 
     for (int64_t p = first; p < end; p++) {
         const Block all = block_of(p);
         int64_t i = 0;
-        for (int64_t rows; n - i >= FEWEST_TILE_ROWS; i += rows) {
+        for (int64_t rows; i < n && n - i >= fewest_tile_rows(row_bytes); i += rows) {
             rows = std::min(n - i, 2 * TILE_ROWS);
             const Block block = all.from(i);
             const char* const fetch = reinterpret_cast<const char*>(all.w.next);
