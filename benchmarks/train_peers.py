@@ -3,9 +3,10 @@
     python benchmarks/train_peers.py --preset tiny --mirror FOLDER --eole-python EOLE_VENV/bin/python
 
 Every contestant is a process of its own that trains the same shape of model on the same batches (at most 4,096 padded
-target tokens, sorted by length, joint vocabulary of 10,000, label smoothing 0.1, Adam). All are warmed up, then each
-trains a window of the same batches in turn, again and again. Reported: the median over windows of real target tokens a
-second (whole steps, padding not counted), the spread, peak memory, and Heed's ratio to each.
+target tokens, sorted by length, joint vocabulary of 10,000, label smoothing 0.1, Adam); heed-bf16-workers is two. All
+are warmed up, then each trains a window of the same batches in turn, again and again. Reported: the median over windows
+of real target tokens a second (whole steps, padding not counted), the spread, peak memory (of the first worker), and
+Heed's ratio to each.
 
 torch.nn.Transformer and Hugging Face's MarianMTModel (pip install transformers) run in plain loops, in fp32 and under
 bf16 autocast; eole in its own trainer, in an environment of its own (pip install eole, then --eole-python).
@@ -102,17 +103,19 @@ def switch_off(what: str) -> None:
 
 
 def heed_steps(
-    shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str, without: str = ""
+    shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str, variant: str = ""
 ) -> Iterator[None]:
     from heed.training.distributed import Workers, join_workers, spawn_workers
 
-    if without != "workers":
-        switch_off(without)
+    if variant != "workers":
+        switch_off(variant)
         yield from heed_steps_of(Workers(), shape, batches, dtype)
     elif (joined := join_workers(torch.device("cpu"))).n > 1:
         yield from heed_steps_of(joined, shape, batches, dtype)
     else:
         with spawn_workers(2, sys.argv[1:], report=print, program=[__file__]) as workers:
+            if workers.n != 2:
+                raise SystemExit("heed-bf16-workers: the workers cannot share memory here.")
             yield from heed_steps_of(workers, shape, batches, dtype)
 
 

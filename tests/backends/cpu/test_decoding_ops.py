@@ -56,7 +56,7 @@ def test_the_product_in_float_is_as_exact_as_torchs(d_in):
         ((y.double() - exact).abs() / size).max()
         for y in (weights.fp32_product(x, weights.Fp32Weight(weight, None)), x @ weight.T)
     )
-    assert float(ours) < 4 * float(torchs)
+    assert float(ours) < 3 * float(torchs)
 
 
 @needs_int8
@@ -112,14 +112,17 @@ def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(
     n_sentences=st.integers(1, 4),
-    beam=st.integers(1, 5),
-    vocab_size=st.integers(8, 300),
+    beam=st.integers(1, 10),
+    vocab_size=st.integers(8, 300) | st.integers(500, 1100),  # the kernel takes 512 at a time
+    excluded=st.sampled_from([0, 20, 512]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
-def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, beam, vocab_size, seed):
+@settings(max_examples=80, deadline=None)
+def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, beam, vocab_size, excluded, seed):
     torch.manual_seed(seed)
     logits = (torch.randn(n_sentences * beam, vocab_size) * 3).to(dtype)
+    if excluded < vocab_size / 2:
+        logits[:, vocab_size - excluded :] = -torch.inf
     log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
     log_probs[torch.rand(n_sentences, beam) < 0.2] = -torch.inf
     never = torch.zeros(vocab_size, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Weights prepacked for the few rows of a search, and their products by the kernels of csrc/products.h."""
+"""Weights prepacked for the few rows of a search, and their products by the kernels of csrc/*_products.h."""
 
 import ctypes
 from copy import deepcopy

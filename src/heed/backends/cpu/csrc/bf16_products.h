@@ -26,14 +26,9 @@ static inline Bf16Panel bf16_panel_of(const Weight& weight, int64_t p, int64_t n
             relu};
 }
 
-[[gnu::always_inline]] static inline Floats bf16_result(Floats sum, Floats bias, bool relu) {
-    const Floats y = sum + bias;
-    return relu ? larger(Floats{}, y) : y;  // in this order NaN stays NaN
-}
-
 template <class U>
 [[gnu::always_inline]] static inline void finish_bf16_sums(Floats sum, const Bf16Panel& w, int64_t from, U* to) {
-    store_first(bf16_result(sum, load(w.bias + from), w.relu), to + from, std::max(int64_t(0), w.width - from));
+    store_first(float_result(sum, load(w.bias + from), w.relu), to + from, std::max(int64_t(0), w.width - from));
 }
 
 // As many rows at a time as there are indices R.
@@ -74,12 +69,7 @@ struct Bf16Block {
 
     // n rows from r on, whose sums come from tiles.
     [[gnu::always_inline]] void finish(int64_t r, int64_t n, const int32_t* sums) const {
-        finish_tile_rows(w.width, n, sums, y + r * y_ld, y_ld, [this](auto columns) {
-            constexpr int64_t J = decltype(columns)::value;
-            return [bias = load(w.bias + J), relu = w.relu](int64_t, const int32_t* of) {
-                return bf16_result(load_as<Floats>(of + J), bias, relu);
-            };
-        });
+        finish_float_rows(w, n, sums, y + r * y_ld, y_ld);
     }
 
     // Rows i to n, without tiles.

@@ -58,7 +58,8 @@ public:
         const float top = folded(tops, [](Floats a, Floats b) { return larger(a, b); });
         uint16_t above[PIECE / LANES] = {};
         const float bar = size == k ? float(mine[k - 1].value) : size ? -INFINITY : below_some(tops);
-        sums[size_t(r * n_pieces + piece)] = {top * LOG2_E, sum_of_powers(z, top * LOG2_E, count, bar, above)};
+        const float shift = top > -INFINITY ? top * LOG2_E : 0;  // a piece of -infinity has the sum 0, or nearly
+        sums[size_t(r * n_pieces + piece)] = {top * LOG2_E, sum_of_powers(z, shift, count, bar, above)};
         if (only >= 0) {
             if (only >= first && only < first + count) consider(only - first);
             return;
@@ -158,7 +159,8 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
     parallel([&](Team& team) {
         Scratch scratch;
         float* const z = scratch.take(rows_at_a_time * PIECE);
-        [[maybe_unused]] const auto registers = begin(team);
+        const SearchTiles tiles;
+        begin(team);
         team.share(n_pieces, 1, [&](int64_t piece) {
             const int64_t first = piece * PANELS, end = std::min(first + PANELS, n_panels(weight));
             const int64_t count = std::min(end * PANEL, weight.d_out) - first * PANEL;
@@ -185,10 +187,7 @@ template <class Memory>
     const auto rows = memory.rows();
     product_continuations(
         weight, n, SearchTiles::allowed() ? 32 : 12, wanted, values, indices,
-        [&](Team& team) {
-            team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
-            return std::make_unique<SearchTiles>();
-        },
+        [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(i, some, weight, first, end, next, false, z, z_ld);
         });
@@ -202,10 +201,7 @@ template <class Memory>
     product_continuations(
         // Many, since each time the panels are split again.
         weight, n, splits(d_in) ? 128 : 12, wanted, values, indices,
-        [&](Team& team) {
-            team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); });
-            return std::make_unique<SearchTiles>();
-        },
+        [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(x, i, some, weight, first, end, next, false, z, z_ld);
         });

@@ -23,11 +23,6 @@ static inline Fp32Panel fp32_panel_of(const Weight& weight, int64_t p, int64_t n
             relu};
 }
 
-[[gnu::always_inline]] static inline Floats fp32_result(Floats sum, Floats bias, bool relu) {
-    const Floats y = sum + bias;
-    return relu ? larger(Floats{}, y) : y;  // in this order NaN stays NaN
-}
-
 template <int ROWS>
 static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, float* y, int64_t n, int64_t y_ld) {
     float sums[ROWS * PANEL];
@@ -35,7 +30,7 @@ static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, f
         block_product<ROWS, 2>(x + i * w.d_in, w.d_in, 1, w.weights, PANEL, sums, PANEL, w.d_in);
         for (int64_t r = 0; r < ROWS; r++)
             for (int64_t j = 0; j < PANEL; j += LANES)
-                store_first(fp32_result(load(sums + r * PANEL + j), load(w.bias + j), w.relu), y + (i + r) * y_ld + j,
+                store_first(float_result(load(sums + r * PANEL + j), load(w.bias + j), w.relu), y + (i + r) * y_ld + j,
                             std::max(int64_t(0), w.width - j));
     }
     return i;
@@ -43,8 +38,9 @@ static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, f
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Products in float on tiles of bf16. A float is the sum of three bf16 numbers, each the upper half of what the ones
-// before it leave. Of the nine products of two such sums the six largest are computed, which is as exact as a product
-// in float (a test compares them), in half of the time.
+// before it leave. Of the nine products of two such sums the six largest are computed; errors are half to twice those
+// of a product in float (a test compares them). Where many rows share a panel, it takes half of the time. An infinite
+// number becomes NaN.
 
 // Whether tiles take rows of d_in floats.
 static inline bool splits(int64_t d_in) { return SearchTiles::take(2 * d_in); }
@@ -84,8 +80,9 @@ static inline void split_panel(const float* panel, bf16* to, int64_t d_in) {
         for (int half = 0; half < 2; half++) {
             Bits parts[PARTS];
             split_pairs(load(panel + half * LANES), load(panel + PANEL + half * LANES), parts);
-            bf16* const at = to + l / SPLIT_STEP * PARTS * 2 * TILE + half * TILE + l % SPLIT_STEP * LANES;
-            for (int part = 0; part < PARTS; part++) store(parts[part], at + 2 * part * TILE);
+            bf16* const at =
+                to + l / SPLIT_STEP * PARTS * 2 * TILE_NUMBERS + half * TILE_NUMBERS + l % SPLIT_STEP * LANES;
+            for (int part = 0; part < PARTS; part++) store(parts[part], at + 2 * part * TILE_NUMBERS);
         }
 }
 
@@ -100,8 +97,8 @@ static inline void split_tile_sums(const bf16* x, int64_t d_in, const bf16* tile
         if (BLOCKS == 2) load_tile<5>(a + part * SPLIT_STEP + TILE_ROWS * split_row(d_in), stride);
     };
     const auto panel = [&](int part) {
-        load_tile<6>(b + 2 * part * TILE, 64);
-        load_tile<7>(b + (2 * part + 1) * TILE, 64);
+        load_tile<6>(b + 2 * part * TILE_NUMBERS, 64);
+        load_tile<7>(b + (2 * part + 1) * TILE_NUMBERS, 64);
     };
     const auto multiply = [&] {
         add_tile_products<0, 4, 6>();
@@ -112,8 +109,8 @@ static inline void split_tile_sums(const bf16* x, int64_t d_in, const bf16* tile
         }
         gap();
     };
-    // The smallest products first; from one pair of parts to the next, only one of the two is loaded.
-    for (int64_t l = 0; l < d_in; l += SPLIT_STEP, a += PARTS * SPLIT_STEP, b += PARTS * 2 * TILE) {
+    // The largest product comes last. From one pair of parts to the next, only one of the two is loaded.
+    for (int64_t l = 0; l < d_in; l += SPLIT_STEP, a += PARTS * SPLIT_STEP, b += PARTS * 2 * TILE_NUMBERS) {
         rows(0), panel(2), multiply();
         panel(1), multiply();
         rows(1), multiply();
@@ -131,12 +128,7 @@ struct Fp32Block {
     int64_t y_ld;
 
     [[gnu::always_inline]] void finish(int64_t r, int64_t n, const int32_t* sums) const {
-        finish_tile_rows(w.width, n, sums, y + r * y_ld, y_ld, [this](auto columns) {
-            constexpr int64_t J = decltype(columns)::value;
-            return [bias = load(w.bias + J), relu = w.relu](int64_t, const int32_t* of) {
-                return fp32_result(load_as<Floats>(of + J), bias, relu);
-            };
-        });
+        finish_float_rows(w, n, sums, y + r * y_ld, y_ld);
     }
 };
 
@@ -161,6 +153,11 @@ static inline void split_product(const bf16* x, const Fp32Panel& w, float* y, in
     }
 }
 
+static inline bf16* split_panel_memory(int64_t n) {
+    static thread_local Growing<bf16> memory;
+    return memory.take(n);
+}
+
 // The parts of rows, in memory of the caller's; none where tiles do not take such rows.
 struct SplitRows {
     bf16* numbers;
@@ -176,8 +173,7 @@ struct SplitRows {
                         Next next, bool relu, float* y, int64_t y_ld) const {
         const int64_t d_in = weight.d_in;
         if (splits(d_in)) {
-            static thread_local Growing<bf16> memory;
-            bf16* const tiles = memory.take(PARTS * d_in * PANEL);
+            bf16* const tiles = split_panel_memory(PARTS * d_in * PANEL);
             TilePipeline<Fp32Block> pipeline;
             for (int64_t p = first; p < end; p++)
                 split_product(numbers + i * split_row(d_in), fp32_panel_of(weight, p, next(p), relu),
@@ -200,7 +196,7 @@ struct SplitMemory {
     SplitMemory(int64_t n, int64_t d_in)
         : numbers(SearchTiles::allowed() ? aligned<bf16>((n + MORE_TILE_ROWS) * split_row(d_in)) : nullptr),
           widest(d_in) {}
-    SplitRows rows(int64_t first = 0) const { return {numbers.get() + first * split_row(widest)}; }
+    SplitRows rows(int64_t first = 0) const { return {numbers ? numbers.get() + first * split_row(widest) : nullptr}; }
 };
 
 // y (n, d_out) = x (n, d_in) · Wᵀ + bias, then ReLU if asked for; rows: x, taken.

@@ -1,7 +1,7 @@
 // What the encoder's and the decoder's layers do to rows in a search, without gradients.
 //
-// A row's result never depends on the other rows, to the last bit: its sums are taken in one order, whatever is
-// computed next to it and however many threads share the work.
+// In float and in 8-bit integers a row's result never depends on the other rows, to the last bit: its sums are taken in
+// one order, whatever is computed next to it and however many threads share the work.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Matrix products in float. A row's result never depends on the other rows, to the last bit, nor on the number of
-// threads.
+// Matrix products in float, whose rows never depend on each other, to the last bit, nor on the number of threads; and
+// how threads share products with packed weights.
 
 #pragma once
 
@@ -73,7 +73,7 @@ static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64
 }
 
 // Rows as narrow products read them, in bf16 or 8-bit integers: `Rows` takes rows of numbers, and multiplies n of them,
-// from row i on, by panel p, while it fetches panel `next` from memory; `Memory` holds them.
+// from row i on, by some panels (panel_products); `Memory` holds them.
 
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
 template <class Rows, class U>

@@ -34,7 +34,7 @@ static inline float total(Floats x) {
 // e^x = 2^(x · LOG2_E)
 constexpr float LOG2_E = 1.44269504089f;
 
-// Σ 2^(x · LOG2_E - top) of n numbers, for which that power is at most 0, or nearly: each to within 3e-7 of its value.
+// Σ 2^(x · LOG2_E - top) of n numbers, for which that power is at most 0, or nearly, to within 3e-7 of its value.
 // 2^f is the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7). above: of
 // each vector, the lanes whose number is larger than `bar`.
 static inline float sum_of_powers(const float* x, float top, int64_t n, float bar, uint16_t* above) {
@@ -83,8 +83,8 @@ static inline float largest(const float* x, int64_t n) {
     return folded(largest_by_lane(x, n), [](Floats a, Floats b) { return larger(a, b); });
 }
 
-// Turns n numbers into e^(x - top); returns their sum. In vectors by hand: whether the compiler makes them of a loop
-// over numbers depends on what stands around it.
+// Turns n numbers into e^(x - top); returns their sum. Vectorized by hand: whether the compiler does it
+// depends on the surrounding code.
 static inline float exponentials(float* x, float top, int64_t n) {
     Floats sums = {};
     int64_t j = 0;

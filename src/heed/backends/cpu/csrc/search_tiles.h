@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include "vector.h"
@@ -89,8 +88,8 @@ static inline void tile_sums(const void* x, int64_t row_bytes, const void* panel
     store_sums<BLOCKS>(sums);
 }
 
-// Stores n rows of results, of which there are `width` columns. result(columns) gives a function of a row's number and
-// its sums, for 16 columns: what it needs besides the sums is read once.
+// Stores n rows of `width` results. result(columns) gives a function of a row's number and its sums, for 16 columns:
+// what it needs besides the sums is read once.
 template <class U, class Result>
 [[gnu::always_inline]] static inline void finish_tile_rows(int64_t width, int64_t n, const int32_t* sums, U* y,
                                                            int64_t y_ld, Result result) {
@@ -109,7 +108,24 @@ template <class U, class Result>
     }
 }
 
-constexpr int64_t LEAST_ROWS = 2;
+[[gnu::always_inline]] static inline Floats float_result(Floats sum, Floats bias, bool relu) {
+    const Floats y = sum + bias;
+    return relu ? larger(Floats{}, y) : y;  // in this order NaN stays NaN
+}
+
+// The same of sums in float.
+template <class Panel, class U>
+[[gnu::always_inline]] static inline void finish_float_rows(const Panel& w, int64_t n, const int32_t* sums, U* y,
+                                                            int64_t y_ld) {
+    finish_tile_rows(w.width, n, sums, y, y_ld, [&w](auto columns) {
+        constexpr int64_t J = decltype(columns)::value;
+        return [bias = load(w.bias + J), relu = w.relu](int64_t, const int32_t* of) {
+            return float_result(load_as<Floats>(of + J), bias, relu);
+        };
+    });
+}
+
+constexpr int64_t LEAST_ROWS = 2;  // that are finished at a time
 
 // Blocks of sums, one after the other. Block: finish(r, n, sums) does what is left to do with the sums of n rows from r
 // on.
@@ -157,9 +173,9 @@ private:
     }
 };
 
-// As many rows may be read behind those that are asked for; what they give is not used.
+// Up to this many rows beyond those asked for may be read; their results are discarded.
 constexpr int64_t MORE_TILE_ROWS = TILE_ROWS - 1;
-// With fewer rows left, vectors are faster: where rows are short, the sums' way through memory costs too much.
+// With fewer rows left, vectors are faster: where rows are short, passing the sums through memory costs too much.
 static inline int64_t fewest_tile_rows(int64_t row_bytes) { return row_bytes < 512 ? 5 : 1; }
 
 // n rows of this many bytes by the panels from `first` to `end`. block_of(p): all rows by panel p.

@@ -114,22 +114,27 @@ static void parallel(Run run) {
 struct Free {
     void operator()(void* memory) const { free(memory); }
 };
-// Numbers that begin at a line of the cache, so that no vector lies in two.
+// Memory that begins at a line of the cache, so that no vector lies in two.
 template <class T>
 using Aligned = std::unique_ptr<T[], Free>;
 template <class T>
 static Aligned<T> aligned(int64_t n) {
-    void* const memory = aligned_alloc(64, size_t(n * int64_t(sizeof(T)) + 63) / 64 * 64);
+    void* const memory = aligned_alloc(64, size_t(n * int64_t(sizeof(T)) / 64 + 1) * 64);
     if (!memory) throw std::bad_alloc();
     return Aligned<T>(static_cast<T*>(memory));
 }
 
 template <class T>
-struct Growing {  // memory
+struct Growing {  // memory that grows
     Aligned<T> memory;
     int64_t size = 0;
     T* take(int64_t n) {
-        if (n > size) memory = aligned<T>(size = n);
+        if (n > size) {
+            size = 0;
+            memory.reset();
+            memory = aligned<T>(n);
+            size = n;
+        }
         return memory.get();
     }
 };

@@ -59,13 +59,13 @@ static inline void store_row_pairs(const bf16* from, int64_t ld, bf16* to) {
         const auto left = [](int lane) { return lane / 8 * 4 + lane % 4 + lane / 4 % 2 * int(LANES); };
         const auto right = [](int lane) { return 8 + lane / 8 * 4 + lane % 4 + lane / 4 % 2 * int(LANES); };
         store(shuffle(low, high, left), to + i * 32);
-        store(shuffle(low, high, right), to + TILE + i * 32);
+        store(shuffle(low, high, right), to + TILE_NUMBERS + i * 32);
     }
 }
 
 // Of one that is not, from 32 rows (i) of 32 (k): the same.
 static inline void store_column_pairs(const bf16* from, int64_t ld, bf16* to) {
-    for (int half = 0; half < 2; half++, from += 16 * ld, to += TILE) {
+    for (int half = 0; half < 2; half++, from += 16 * ld, to += TILE_NUMBERS) {
         Bits x[16], y[16];
         for (int i = 0; i < 16; i++) x[i] = load_as<Bits>(from + i * ld);
         for (int i = 0; i < 16; i += 4)
@@ -105,7 +105,8 @@ static inline void with_square(const Operand& x, int64_t i, int64_t k, int64_t n
 template <int EIGHTH>
 [[gnu::always_inline]] static inline void prefetch(const bf16* a, const bf16* b) {
     for (const bf16* x : {a, b})
-        for (int i = 0; i < TILE / 4; i += 32) __builtin_prefetch(x + 4 * TILE + EIGHTH * TILE / 4 + i, 0, 3);
+        for (int i = 0; i < TILE_NUMBERS / 4; i += 32)
+            __builtin_prefetch(x + 4 * TILE_NUMBERS + EIGHTH * TILE_NUMBERS / 4 + i, 0, 3);
 }
 
 // The sums in tiles 0 to 3 get 32 more products each: two tiles at `a`, rows of the result, by two at b, columns.
@@ -117,11 +118,11 @@ template <int EIGHTH>
     prefetch<1>(a, b);
     add_tile_products<0, 4, 6>();
     prefetch<2>(a, b);
-    load_tile<7>(b + TILE, 64);
+    load_tile<7>(b + TILE_NUMBERS, 64);
     prefetch<3>(a, b);
     add_tile_products<1, 4, 7>();
     prefetch<4>(a, b);
-    load_tile<5>(a + TILE, 64);
+    load_tile<5>(a + TILE_NUMBERS, 64);
     prefetch<5>(a, b);
     add_tile_products<2, 5, 6>();
     prefetch<6>(a, b);

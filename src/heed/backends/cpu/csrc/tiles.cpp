@@ -64,7 +64,7 @@ struct TileProduct {
 
     void store_panels(int64_t k) const {
         for (int64_t p = 0; p < n_panels; p++) {
-            bf16* const to = panels + (p * n_k + k) * 2 * TILE;
+            bf16* const to = panels + (p * n_k + k) * 2 * TILE_NUMBERS;
             with_square(b, p * 32, k * 32, n, depth, [&](const bf16* from, int64_t from_ld) {
                 b.transposed ? store_row_pairs(from, from_ld, to) : store_column_pairs(from, from_ld, to);
             });
@@ -75,7 +75,7 @@ struct TileProduct {
     void store_blocks(bf16* rows, int64_t m0, int64_t m1, int64_t k0, int64_t k1) const {
         for (int64_t i = m0; i < m1; i++)
             for (int64_t k = k0; k < k1; k++) {
-                bf16* const to = rows + ((i - m0) * most_k + k - k0) * 2 * TILE;
+                bf16* const to = rows + ((i - m0) * most_k + k - k0) * 2 * TILE_NUMBERS;
                 with_square(a, i * 32, k * 32, m, depth, [&](const bf16* from, int64_t from_ld) {
                     a.transposed ? store_rows_transposed(from, from_ld, to) : store_rows(from, from_ld, to);
                 });
@@ -88,7 +88,7 @@ struct TileProduct {
                   int64_t k1) const {
         const int64_t late = k1 - k0 > 4 ? 2 : 1;  // by then the sums of the block before have reached memory
         const int64_t rows_at_a_time = (SIDE + k1 - k0 - late - 1) / std::max<int64_t>(1, k1 - k0 - late);
-        const int64_t group = std::max<int64_t>(1, GROUP / ((k1 - k0) * 2 * TILE));
+        const int64_t group = std::max<int64_t>(1, GROUP / ((k1 - k0) * 2 * TILE_NUMBERS));
         for (int64_t p0 = 0; p0 < n_panels; p0 += group)
             for (int64_t turn = 0, n_p = std::min(group, n_panels - p0); turn < (m1 - m0) * n_p; turn++) {
                 const int64_t i = m0 + turn / n_p, p = p0 + turn % n_p;
@@ -97,7 +97,8 @@ struct TileProduct {
                 zero_tile<2>();
                 zero_tile<3>();
                 for (int64_t k = k0; k < k1; k++) {
-                    multiply_tiles(rows + ((i - m0) * most_k + k - k0) * 2 * TILE, panels + (p * n_k + k) * 2 * TILE);
+                    multiply_tiles(rows + ((i - m0) * most_k + k - k0) * 2 * TILE_NUMBERS,
+                                   panels + (p * n_k + k) * 2 * TILE_NUMBERS);
                     if (k >= k0 + late)
                         for (int64_t r = 0; r < rows_at_a_time && writer.rows; r++) writer.write_row();
                 }
@@ -131,14 +132,14 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
     const std::lock_guard<std::mutex> alone(one_at_a_time);  // Python's threads may call this at the same time
     const int64_t n_k = (depth + 31) / 32, n_panels = (n + 31) / 32;
     const TileProduct<ADD> product{
-        a, b, bias, static_cast<char*>(result), ld, m, n, depth, shared_panels.take(n_panels * n_k * 2 * TILE)};
+        a, b, bias, static_cast<char*>(result), ld, m, n, depth, shared_panels.take(n_panels * n_k * 2 * TILE_NUMBERS)};
     const int64_t n_blocks = product.n_blocks, most_k = product.most_k;
     int64_t n_rows = ROWS / SIDE;
     while (n_rows > 1 && (n_blocks + n_rows - 1) / n_rows < 2 * omp_get_max_threads()) n_rows /= 2;
     parallel([&](Team& team) {
         const Tiles tiles;
         team.split(n_k, [&](int64_t k) { product.store_panels(k); });
-        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE);
+        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE_NUMBERS);
         alignas(64) float sums[SIDE * SIDE];
         BlockWriter<ADD> writer;
         team.share((n_blocks + n_rows - 1) / n_rows, 1, [&](int64_t part) {

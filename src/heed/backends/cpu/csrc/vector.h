@@ -395,7 +395,7 @@ static inline Shorts rounded_to_bf16(Floats a, Floats b) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles of 16 rows of 64 bytes: registers of each thread, numbered 0 to 7 (AMX). stride: bytes from row to row.
 
-constexpr int64_t TILE = 512;  // bf16 numbers in a tile: 16 rows of 32
+constexpr int64_t TILE_NUMBERS = 512;  // in bf16: 16 rows of 32
 
 #if defined(HEED_AMX)
 // Whether the system lets this process use them. See Documentation/arch/x86/xstate.rst in Linux.
