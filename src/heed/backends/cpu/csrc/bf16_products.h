@@ -8,23 +8,7 @@ namespace heed {
 
 static inline int64_t in_pairs(int64_t d_in) { return round_up(d_in, 2); }
 
-struct Bf16Panel {
-    const bf16 *weights, *next;  // next: the panel that will probably be read after this one, or null
-    const float* bias;
-    int64_t d_in, width;
-    bool relu;
-};
-
-static inline Bf16Panel bf16_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
-    const int64_t d_in = in_pairs(weight.d_in), first = p * PANEL;
-    const bf16* const weights = static_cast<const bf16*>(weight.panels);
-    return {weights + first * d_in,
-            next < n_panels(weight) ? weights + next * PANEL * d_in : nullptr,
-            weight.bias + first,
-            d_in,
-            std::min(PANEL, weight.d_out - first),
-            relu};
-}
+using Bf16Panel = FloatPanel<bf16>;
 
 template <class U>
 [[gnu::always_inline]] static inline void finish_bf16_sums(Floats sum, const Bf16Panel& w, int64_t from, U* to) {
@@ -96,7 +80,8 @@ struct Bf16Rows {
                         U* y, int64_t y_ld) const {
         const bf16* const x = numbers + i * in_pairs(weight.d_in);
         multiply_panels<Bf16Block<U>>(2 * in_pairs(weight.d_in), n, first, end, [&](int64_t p) {
-            return Bf16Block<U>{bf16_panel_of(weight, p, next(p), relu), x, y + (p - first) * PANEL, y_ld};
+            return Bf16Block<U>{float_panel_of<bf16>(weight, in_pairs(weight.d_in), p, next(p), relu), x,
+                                y + (p - first) * PANEL, y_ld};
         });
     }
 };

@@ -6,22 +6,7 @@
 
 namespace heed {
 
-struct Fp32Panel {
-    const float *weights, *next;  // next: the panel that will probably be read after this one, or null
-    const float* bias;
-    int64_t d_in, width;
-    bool relu;
-};
-
-static inline Fp32Panel fp32_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
-    const float* const weights = static_cast<const float*>(weight.panels);
-    return {weights + p * PANEL * weight.d_in,
-            next < n_panels(weight) ? weights + next * PANEL * weight.d_in : nullptr,
-            weight.bias + p * PANEL,
-            weight.d_in,
-            std::min(PANEL, weight.d_out - p * PANEL),
-            relu};
-}
+using Fp32Panel = FloatPanel<float>;
 
 template <int ROWS>
 static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, float* y, int64_t n, int64_t y_ld) {
@@ -176,12 +161,12 @@ struct SplitRows {
             bf16* const tiles = split_panel_memory(PARTS * d_in * PANEL);
             TilePipeline<Fp32Block> pipeline;
             for (int64_t p = first; p < end; p++)
-                split_product(numbers + i * split_row(d_in), fp32_panel_of(weight, p, next(p), relu),
+                split_product(numbers + i * split_row(d_in), float_panel_of<float>(weight, d_in, p, next(p), relu),
                               y + (p - first) * PANEL, n, y_ld, tiles, pipeline);
             return;
         }
         for (int64_t p = first; p < end; p++, y += PANEL) {
-            const Fp32Panel w = fp32_panel_of(weight, p, next(p), relu);
+            const Fp32Panel w = float_panel_of<float>(weight, d_in, p, next(p), relu);
             int64_t r = fp32_rows<12>(0, x + i * d_in, w, y, n, y_ld);
             r = fp32_rows<4>(r, x + i * d_in, w, y, n, y_ld);
             fp32_rows<1>(r, x + i * d_in, w, y, n, y_ld);

@@ -64,6 +64,26 @@ static void share_panels(Team& team, const Weight& weight, Run run) {
     team.share((n + some - 1) / some, 1, [&](int64_t part) { run(part * some, std::min(n, (part + 1) * some)); });
 }
 
+// A panel of weights in float or bf16, each with d_in numbers.
+template <class T>
+struct FloatPanel {
+    const T *weights, *next;  // next: the panel that will probably be read after this one, or null
+    const float* bias;
+    int64_t d_in, width;
+    bool relu;
+};
+
+template <class T>
+static inline FloatPanel<T> float_panel_of(const Weight& weight, int64_t d_in, int64_t p, int64_t next, bool relu) {
+    const T* const weights = static_cast<const T*>(weight.panels);
+    return {weights + p * PANEL * d_in,
+            next < n_panels(weight) ? weights + next * PANEL * d_in : nullptr,
+            weight.bias + p * PANEL,
+            d_in,
+            std::min(PANEL, weight.d_out - p * PANEL),
+            relu};
+}
+
 // A block's share of fetching the next panel: the weights are read once a step, from memory.
 static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64_t rows, int64_t n) {
     const int64_t share = (bytes * rows + n - 1) / n;
