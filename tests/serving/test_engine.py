@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 
@@ -188,6 +189,24 @@ def test_an_error_in_the_search_fails_the_request_that_causes_it_and_no_other(tr
             assert good == [expected] * 4
             assert isinstance(bad, SearchFailed) and str(bad) == reason
         assert engine.n_searching == engine.n_waiting == 0
+
+
+def test_a_search_with_nothing_to_do_frees_its_memory_and_the_next_sentence_begins_another(translator, monkeypatch):
+    states: list[weakref.ref] = []
+    search_state = CpuBackend.search_state
+
+    def watched(*args, **options):
+        state = search_state(*args, **options)
+        states.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(engine_module, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(CpuBackend, "search_state", watched)
+    with running(translator) as engine:
+        for n_begun in (1, 2):
+            assert asyncio.run(translations(engine, ["one"])) == translator.translate(["one"])
+            asyncio.run(until(lambda: not any(state() for state in states)))
+            assert len(states) >= n_begun
 
 
 def test_a_search_that_cannot_begin_and_a_text_that_cannot_be_decoded_fail_their_requests(translator, monkeypatch):

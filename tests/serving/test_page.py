@@ -372,6 +372,16 @@ def test_what_the_page_asks_for(model_folder):
         assert answer["alignment"] == [list(link) for link in translator.alignment("one two", "eins")]
         refused = await app.post("/v1/attention", json=asked | {"views": ["all"]})
         assert refused.status_code == 400 and "encoder, decoder, cross" in refused.json()["error"]
+
+        go_on = threading.Event()
+        busy = [asyncio.ensure_future(service.attention.run(go_on.wait)) for _ in range(service.limits.queue + 1)]
+        await asyncio.sleep(0)
+        full = await app.post("/v1/attention", json=asked)
+        assert full.status_code == 429 and full.headers["retry-after"] == "1"
+        for waiting in busy[1:]:
+            waiting.cancel()
+        go_on.set()
+        assert (await app.post("/v1/attention", json=asked)).status_code == 200
         await service.close()
 
     asyncio.run(ask())

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from heed.documents.formats import Format, translating_document, translating_text
@@ -136,11 +137,7 @@ async def _alignments(
     links: list[tuple[Link, ...] | None] = []
     for first in range(0, len(sources), ALIGNED_AT_ONCE):
         group = slice(first, first + ALIGNED_AT_ONCE)
-        await service.one_at_a_time.acquire()
-        working = asyncio.ensure_future(asyncio.to_thread(translator.alignments, sources[group], targets[group]))
-        # A thread cannot be stopped: the turn lasts until it ends, even if nobody waits for it any more.
-        working.add_done_callback(lambda _: service.one_at_a_time.release())
-        links += await asyncio.shield(working)
+        links += await service.attention.run(partial(translator.alignments, sources[group], targets[group]))
     return links
 
 

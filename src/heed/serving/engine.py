@@ -29,6 +29,7 @@ TURN = MAX_SENTENCES
 PATIENCE = (
     3  # calls of a few steps for which a sentence waits for others if they fill less than a quarter of the search
 )
+IDLE_SECONDS = 1.0  # after which a search ends, and frees the keys and values of the largest crowd that it has seen
 SHORT = 2000  # characters that are split and encoded in a millisecond
 
 
@@ -339,6 +340,7 @@ class _Search:
         self.suspects: deque[_Piece] = deque()  # were searched when the search failed, and are searched alone
         self._kind: int | None = None
         self._next_number, self._n_threads, self._busy_since = 0, 0, 0.0
+        self._is_idle = False  # nothing came for IDLE_SECONDS
         self.thread = threading.Thread(target=self._run, name="heed-search", daemon=True)
 
     def pieces(self) -> list[_Piece]:
@@ -351,7 +353,7 @@ class _Search:
 
     def _run(self) -> None:
         while (kind := self._engine._next_kind()) is not None:
-            self._kind, self._busy_since = kind, time.monotonic()
+            self._kind, self._busy_since, self._is_idle = kind, time.monotonic(), False
             try:
                 self._search(kind, self._sources(kind))
             except BaseException as error:  # whatever it is, the others' requests go on
@@ -376,7 +378,7 @@ class _Search:
         """The sentences of a kind, one of each request in turn; ends when it is others' turn, or the engine's end.
 
         A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
-        encoder. A search with nothing to do waits too, instead of being set up again for the next sentence.
+        encoder. A search with nothing to do waits a while, too, instead of being set up again for the next sentence.
         """
         engine = self._engine
         n_given, n_steps, giving = 0, 0, False
@@ -396,7 +398,7 @@ class _Search:
             if piece is not None:
                 n_given += 1
                 yield source
-            elif turn_is_over or (not self.searching and (others_wait or engine._closing)):
+            elif turn_is_over or (not self.searching and (others_wait or engine._closing or self._is_idle)):
                 return
             else:
                 n_steps = n_steps + 1 if n_waiting and not giving else 0
@@ -413,7 +415,9 @@ class _Search:
 
     def _wait_for_sentences(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._engine._closing or any(self._engine._queues.values()))
+            self._is_idle = not self._changed.wait_for(
+                lambda: self._engine._closing or any(self._engine._queues.values()), IDLE_SECONDS
+            )
         self._busy_since = time.monotonic()
 
     def _source(self, piece: _Piece) -> Source:

@@ -4,14 +4,17 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
-from heed.serving.engine import Engine, EngineMetrics, beside_the_loop
+from heed.serving.engine import Engine, EngineMetrics, QueueFull, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Counter, Histogram, exposition
 from heed.serving.sentences import SplitText, split_text
@@ -20,6 +23,8 @@ WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
 FILES_AT_ONCE = 2  # that are read and written, which takes as much
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +92,36 @@ class ApiKeys:
         return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
 
 
+class AttentionThread:
+    """Computes attention weights, which take a core and much memory, for one request at a time.
+
+    Always in the same thread: a thread that computes keeps buffers, and threads, of its own.
+    """
+
+    def __init__(self, metrics: EngineMetrics, *, max_waiting: int):
+        self._metrics, self._max_waiting = metrics, max_waiting
+        self._n_unfinished = 0  # requests, of which one is not waiting
+        self._executor = ThreadPoolExecutor(1, "heed-attention")
+
+    def check_room(self) -> None:
+        """Raises QueueFull if too many requests wait for their turn."""
+        if self._n_unfinished > self._max_waiting:
+            self._metrics.rejected.add(1, QueueFull.reason)
+            raise QueueFull("too many requests for attention; try again in 1 s")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of work. A request that is cancelled loses its turn, or what it began is finished for nobody."""
+        self._n_unfinished += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._n_unfinished -= 1
+
+    def close(self) -> None:
+        """Ends the thread; what waits is forgotten."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass(frozen=True)
 class Translated:
     """A text's translation, and others of it: the best in which every sentence has its second best, and so on."""
@@ -110,14 +145,14 @@ class Service:
     n_characters: int = 0  # translated since the start
 
     def __post_init__(self) -> None:
-        self.one_at_a_time = asyncio.Semaphore(1)  # attention takes a core and much memory
+        self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.detector = LanguageDetector(src for src, _ in self.engines)
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
         self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
 
     async def start(self) -> None:
-        """Starts the engines; ready once each has translated a sentence."""
+        """Starts the engines; ready once each has translated a sentence. The first attention comes after that."""
         for engine in self.engines.values():
             engine.start()
         for engine in self.engines.values():
@@ -125,6 +160,8 @@ class Service:
                 async for _ in results:
                     pass
         self.ready = True
+        for engine in self.engines.values():
+            await self.attention.run(partial(engine.translator.alignment, WARM_UP, WARM_UP))
 
     async def close(self) -> None:
         """Finishes what was accepted and ends the engines."""
@@ -132,6 +169,7 @@ class Service:
         await asyncio.gather(
             *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
         )
+        self.attention.close()
 
     def metrics_page(self) -> str:
         """All metrics in Prometheus' text form."""

@@ -1,9 +1,9 @@
 """Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -118,6 +118,7 @@ def routes(service: Service) -> list[Route]:
         pair = await _pair(service, fields, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
+        service.attention.check_room()
         translation = fields.get("translation")
         if translation is None:
             async with aclosing(service.engines[pair].translate([source])) as results:
@@ -127,10 +128,9 @@ def routes(service: Service) -> list[Route]:
         check_size(service, [source, translation])
         if views and max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
             raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
-        async with service.one_at_a_time:
-            translator = service.engines[pair].translator
-            content = await asyncio.to_thread(_attention, translator, source, translation, views)
-            return Response(content, media_type="application/json")
+        translator = service.engines[pair].translator
+        content = await service.attention.run(partial(_attention, translator, source, translation, views))
+        return Response(content, media_type="application/json")
 
     return [
         Route("/v1/translate", translate, methods=["POST"]),
