@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import time
 
 import pytest
@@ -247,6 +248,17 @@ def test_two_vocabularies_cannot_share_all_matrices(folder):
     change_config(folder, "src_vocab_size", value=30)
     with pytest.raises(HeedError, match=r"config\.json: vocab_size and src_vocab_size differ"):
         load_model(folder)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_whoever_the_umask_lets_may_read_all_files(number_tokenizer, tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        model = Transformer(ARCH, len(number_tokenizer))
+        save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de"))
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "model").iterdir()} == {0o666 & ~umask}
 
 
 @pytest.mark.parametrize("share", ["all", "tgt", "none"])

@@ -232,10 +232,13 @@ def _read(file: BinaryIO, stored: _Stored) -> Tensor:
 
 def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     """Writes a safetensors file; a full disk is an OSError, as with any file."""
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(tensors, path)
     except SafetensorError as error:
         raise OSError(0, str(error)) from error
+    path.chmod(mode)  # safetensors lets nobody but the owner read its files, whatever the umask says
 
 
 def save_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:

@@ -42,7 +42,8 @@ def run_and_exit(app: typer.Typer) -> None:
     except Interrupted as stop:
         _on_signals(signal.SIG_IGN)
         drop(sys.stdout)  # whose reader may be stuck
-        say("heed: interrupted; a training run resumes by the same command.")
+        resumes = "; the same command resumes the run" if sys.argv[1:2] == ["train"] else ""
+        say(f"heed: interrupted{resumes}.")
         status = 128 + stop.signal
     except OSError as error:
         drop(sys.stdout)
