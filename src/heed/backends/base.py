@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -56,15 +56,12 @@ class SearchState(Protocol):
         rules: EndingRules,
         wanted: ContinuationRules,
         prefixes: NDArray[np.int64],
-        *,
-        most_steps: int,
-        most_done: int,
+        pace: Pace,
     ) -> NDArray[np.bool_] | None:
-        """Extends all hypotheses by their best continuations, up to `most_steps` times, without `logits` and `select`.
+        """Extends all hypotheses by their best continuations, step by step at this pace, without `logits` and `select`.
 
-        It stops earlier when the searches of `most_done` sentences are over, and returns which these are. It returns
-        None, and has done nothing, if this state only takes steps one by one. prefixes, (sentence, place): the ids that
-        targets begin with, then -1. HeedError if the logits are not finite.
+        Returns whose searches are over; None, and has done nothing, if this state only takes steps one by one.
+        prefixes, (sentence, place): the ids that targets begin with, then -1. HeedError if the logits are not finite.
         """
 
     def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:

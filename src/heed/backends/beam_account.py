@@ -55,6 +55,20 @@ class ContinuationRules:
     k: int
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How many steps a search takes in one call: at most `most`.
+
+    After `least` it ends as soon as `most_done` sentences are done, or `n_waiting` says that some wait to enter: one
+    number, which other threads change at any time.
+    """
+
+    most: int
+    least: int = 0
+    most_done: int = 1
+    n_waiting: Ints | None = None
+
+
 @dataclass
 class BeamAccount:
     """The unfinished hypotheses of all sentences that are being searched, and the best that have ended.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.base import NO_INT8
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, extend
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -181,9 +181,7 @@ class ReferenceSearchState:
         rules: EndingRules,
         wanted: ContinuationRules,
         prefixes: NDArray[np.int64],
-        *,
-        most_steps: int,
-        most_done: int,
+        pace: Pace,
     ) -> None:
         return None
 

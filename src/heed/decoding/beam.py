@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.base import Backend, SearchState, backend_for, not_finite
-from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, widened
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace, widened
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
 from heed.decoding.scoring import length_penalties
@@ -23,7 +23,7 @@ from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 FIRST_WIDTH = 64  # ids of a target that there is room for at first
-# Steps that are taken at a time: few where a source may arrive, which waits for them.
+# Steps that are taken at a time: few where a source waits, or may arrive unseen.
 MANY_STEPS, FEW_STEPS = 16, 4
 
 
@@ -66,6 +66,7 @@ def search(
     constraint: Constraint | None = None,
     wait: Callable[[], object] = lambda: None,
     cancelled: Callable[[int], bool] | None = None,
+    n_waiting: Ints | None = None,
     n_beside: int = 1,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
@@ -84,8 +85,11 @@ def search(
     hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
     stay the model's own but for those of given ids; prefixes, min_tokens and sampling cannot be combined with it.
 
-    `cancelled` is asked every few steps about each number that is being searched. Where it says yes, the sentence
+    `cancelled` is asked again and again about each number that is being searched. Where it says yes, the sentence
     leaves the search and is never yielded; the results of the others stay the same.
+
+    n_waiting: one number, which whoever feeds the stream changes: how many sources wait to enter. While it is 0, the
+    search looks less often for the next source.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
     own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, or if a source needs more
@@ -130,9 +134,10 @@ def search(
             wait()
             continue
         if queue.starved:
-            moved = beams.take_steps(states, most_steps=FEW_STEPS, most_done=1)
+            pace = Pace(FEW_STEPS if n_waiting is None else MANY_STEPS, least=FEW_STEPS, n_waiting=n_waiting)
         else:  # no source enters until this many sentences are done
-            moved = beams.take_steps(states, most_steps=MANY_STEPS, most_done=max(1, len(beams) // 4))
+            pace = Pace(MANY_STEPS, most_done=max(1, len(beams) // 4))
+        moved = beams.take_steps(states, pace)
         if moved is None:
             active = beams.active() if all(state.takes_active_rows for state in states) else None
             moved = beams.step(_next_logits(states, beams.tokens(), active), active)
@@ -249,16 +254,14 @@ class BeamBatch:
         ids = np.where(self.lengths < width, self._prefixes[np.arange(len(self)), at], -1)
         return torch.from_numpy(np.repeat(ids[:, None], self._beam_size, axis=1))
 
-    def take_steps(self, states: Sequence[SearchState], *, most_steps: int, most_done: int) -> tuple[Ints, Ints] | None:
+    def take_steps(self, states: Sequence[SearchState], pace: Pace) -> tuple[Ints, Ints] | None:
         """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
         if len(states) > 1 or self._choice.wanted is None:
             return None
         self._make_room()
-        most_steps = min(most_steps, self._account.width - self._longest, int(self.limits.max()) - self._longest)
+        most = min(pace.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
         done = states[0].take_steps(
-            *(self._account, self._rules, self._choice.wanted, self._prefixes),
-            most_steps=most_steps,
-            most_done=most_done,
+            *(self._account, self._rules, self._choice.wanted, self._prefixes), replace(pace, most=most)
         )
         if done is None:
             return None

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from heed.backends.base import backend_for
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.parallel import MAX_SEARCHES
@@ -138,6 +140,7 @@ class Engine:
         self._max_waiting = max_waiting
         self._changed = threading.Condition(threading.RLock())  # guards the queues and whether requests are over
         self._queues: dict[int, deque[_Request]] = {}  # by kind; that of the longest wait first
+        self._n_waiting = np.zeros(1, np.int64)  # pieces in the queues, where a search sees it between two steps
         self._closing = False
         self._busy_seconds, self._n_done = 0.0, 0
         self._n_threads = backend_for(translator.models[0]).search_threads(translator.models[0])
@@ -152,8 +155,7 @@ class Engine:
     def n_waiting(self) -> int:
         """Sentences, or pieces of long ones, in the queue."""
         with self._changed:
-            waiting = sum(len(request.waiting) for request in self._all_waiting())
-            return waiting + sum(len(one.suspects) for one in self._searches)
+            return int(self._n_waiting[0]) + sum(len(one.suspects) for one in self._searches)
 
     @property
     def n_searching(self) -> int:
@@ -259,6 +261,7 @@ class Engine:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
                 self._queues.setdefault(n_best, deque()).append(request)
+                self._n_waiting += len(request.waiting)
                 self._changed.notify(len(request.waiting))
         for i, of_sentence in enumerate(pieces):
             if not of_sentence:
@@ -269,6 +272,7 @@ class Engine:
         """Nobody waits for it: what waits leaves the queue now, and what is searched at the next step."""
         with self._changed:
             request.over = True
+            self._n_waiting -= len(request.waiting)
             request.waiting.clear()
             queue = self._queues.get(request.n_best, deque())
             if request in queue:
@@ -300,6 +304,7 @@ class Engine:
             return None
         request = queue.popleft()
         piece = request.waiting.popleft()
+        self._n_waiting -= 1
         request.n_tokens -= len(piece.ids)
         if request.waiting:
             queue.append(request)
@@ -369,6 +374,7 @@ class _Search:
             n_sentences=-(-MAX_SENTENCES // n_beside),
             wait=self._wait_for_sentences,
             cancelled=self._is_cancelled,
+            n_waiting=self._engine._n_waiting,
             n_beside=n_beside,
         ):
             if result is not None:

@@ -67,7 +67,7 @@ SIGNATURES = {
     "bf16_product": [P, P, P, N, ctypes.c_int32],
     "decoder_step": [P, P],
     "encode_sources": [P, P],
-    "search_steps": [P, P, P, P, N, N],
+    "search_steps": [P, P, P, P],
 }
 FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints, Pace
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
@@ -235,31 +235,31 @@ class DecoderLayers(_Layers):
         rules: EndingRules,
         wanted: ContinuationRules,
         prefixes: Ints,
-        *,
-        most_steps: int,
-        most_done: int,
+        pace: Pace,
     ) -> Bools | None:
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
         (n_sentences, beam), prefix_width = account.last.shape, prefixes.shape[1]
         account_structure, rules_structure = _account_structures(account, rules)
         (prefixes_at,) = _array_addresses("search_steps", prefixes=(prefixes, (n_sentences, prefix_width), np.int64))
+        waiting_at = None
+        if pace.n_waiting is not None:
+            (waiting_at,) = _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
         (never_at,) = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
         if output.d_out != len(embedding) or len(beams.slots) != n_sentences * beam or wanted.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
-        longest = int(account.lengths.max()) + most_steps
+        longest = int(account.lengths.max()) + pace.most
         if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
         if not _within(account.last, len(embedding)) or not _within(prefixes.clip(min=0), len(embedding)):
             raise IndexError("kernel search_steps: an id is out of range.")
         search = structures.Search(
             *(account_structure, rules_structure, output.structure, prefixes_at, never_at),
-            *(prefix_width, wanted.min_tokens, wanted.k),
+            *(prefix_width, wanted.min_tokens, wanted.k, pace.most, pace.least, pace.most_done, waiting_at),
         )
         done, n_steps = np.zeros(n_sentences, np.bool_), ctypes.c_int64()
         step = self._structure(embedding, positions, caches, memories, beams, tokens=None)
         kernel("search_steps", embedding)(
-            *(ctypes.addressof(step), ctypes.addressof(search), done.ctypes.data, ctypes.addressof(n_steps)),
-            *(most_steps, most_done),
+            ctypes.addressof(step), ctypes.addressof(search), done.ctypes.data, ctypes.addressof(n_steps)
         )
         return None if n_steps.value < 0 else done
 

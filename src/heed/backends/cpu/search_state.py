@@ -1,6 +1,7 @@
 """What a search keeps of a model between steps, for the kernels."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.backends.base import FIRST_CAPACITY, not_finite
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, Pace
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
 from heed.backends.cpu.forward import StackNorms, Stream
@@ -114,17 +115,15 @@ class CpuSearchState:
         rules: EndingRules,
         wanted: ContinuationRules,
         prefixes: Ints,
-        *,
-        most_steps: int,
-        most_done: int,
+        pace: Pace,
     ) -> Bools | None:
         output = self._model.output
         if self._fused_layers is None or not isinstance(output, (Fp32Linear, Bf16Linear, Int8Linear)):
             return None
         if self._longest == self._capacity:
             self._grow()
-        most_steps = min(most_steps, self._capacity - self._longest)
-        embedding, positions = self._tables(most_steps)
+        pace = replace(pace, most=min(pace.most, self._capacity - self._longest))
+        embedding, positions = self._tables(pace.most)
         done = self._fused_layers.search(
             embedding,
             positions,
@@ -136,8 +135,7 @@ class CpuSearchState:
             rules,
             wanted,
             prefixes,
-            most_steps=most_steps,
-            most_done=most_done,
+            pace,
         )
         if done is None:
             raise not_finite()

@@ -76,6 +76,7 @@ Search = _structure(
     (
         *(("account", BeamAccount), ("rules", EndingRules), ("output", Weight)),
         *((name, P) for name in ("prefixes", "never")),
-        *((name, N) for name in ("prefix_width", "min_tokens", "k")),
+        *((name, N) for name in ("prefix_width", "min_tokens", "k", "most_steps", "least_steps", "most_done")),
+        ("n_waiting", P),
     ),
 )

@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <atomic>
+
 #include "vector.h"
 
 namespace heed {
@@ -103,14 +105,17 @@ struct EndingRules {
 };
 
 // What a search needs besides a Step. prefixes: the ids that each target begins with, (sentence, prefix_width), then
-// -1; never, by id: whether no target may have it; min_tokens: before eos; k: continuations of a sentence.
+// -1; never, by id: whether no target may have it; min_tokens: before eos; k: continuations of a sentence. It takes at
+// most most_steps; after least_steps it ends once most_done sentences are done or n_waiting, unless null, is not 0: a
+// number that other threads change.
 struct Search {
     BeamAccount account;
     EndingRules rules;
     Weight output;  // the map to logits
     const int64_t* prefixes;
     const uint8_t* never;
-    int64_t prefix_width, min_tokens, k;
+    int64_t prefix_width, min_tokens, k, most_steps, least_steps, most_done;
+    const std::atomic<int64_t>* n_waiting;
 };
 
 // Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs,
@@ -182,7 +187,7 @@ extern "C" {
     rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was      \
     not finite. */                                                                                                        \
  HEED_EXPORT void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,               \
-                                      int64_t* n_steps, int64_t most_steps, int64_t most_done);
+                                      int64_t* n_steps);
 
 HEED_DECLARE(float, float)
 HEED_DECLARE(heed::bf16, bf16)

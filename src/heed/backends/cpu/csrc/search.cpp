@@ -67,8 +67,8 @@ static bool extend_sentence(const Search& search, const Beams& beams, int64_t s,
 }
 
 template <class T>
-static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint8_t* done, int64_t most_steps,
-                            int64_t most_done, void (*decoder_step)(const Step<T>*, float*)) {
+static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint8_t* done,
+                            void (*decoder_step)(const Step<T>*, float*)) {
     const BeamAccount& account = search.account;
     const int64_t n = account.n_sentences, beam = account.beam, k = search.k;
     StepMemory memory(n, beam, k, of_caller.d_model);
@@ -77,8 +77,12 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
     step.beams.rows = memory.rows.data();
     step.beams.lengths = memory.lengths.data();
     std::fill_n(done, n, uint8_t(0));
-    int64_t n_steps = 0;
-    for (int64_t n_done = 0; n_steps < most_steps && n_done < most_done; n_steps++) {
+    int64_t n_steps = 0, n_done = 0;
+    const auto pauses = [&] {
+        return n_steps >= std::max(search.least_steps, int64_t(1)) &&
+               (n_done >= search.most_done || (search.n_waiting && search.n_waiting->load(std::memory_order_relaxed)));
+    };
+    for (; n_steps < search.most_steps && n_done < n && !pauses(); n_steps++) {
         const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
         decoder_step(&step, memory.x.get());
         product_continuations(memory.x.get(), search.output,
@@ -98,10 +102,9 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                      \
- void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps, \
-                          int64_t most_steps, int64_t most_done) {                                                \
-  *n_steps = heed::search_steps(*step, *search, done, most_steps, most_done, decoder_step_##NAME);                \
+#define HEED_DEFINE(T, NAME)                                                                                        \
+ void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps) { \
+  *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME);                                         \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
