@@ -104,7 +104,7 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
 extern "C" {
 #define HEED_DEFINE(T, NAME)                                                                                        \
  void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps) { \
-  *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME);                                         \
+  heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });              \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)

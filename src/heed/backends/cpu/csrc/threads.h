@@ -3,6 +3,10 @@
 // On Linux that is GNU's library (libgomp), on macOS LLVM's (libomp). g++ and Apple's clang++ compile OpenMP's pragmas
 // for these. clang++ on Linux would compile them for LLVM's library, whose threads would compete with PyTorch's, so
 // there OpenMP is off and libgomp is called directly, as g++ would call it.
+//
+// A search takes its steps with a Crew: one parallel region for all of them, in which the threads wait for each other
+// by a barrier of our own. Threads that libgomp counts as more than the cores sleep after a few microseconds of
+// waiting, as those of a server do, whose threads each have a team; being woken takes as long as a part of a step.
 
 #pragma once
 
@@ -12,6 +16,17 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <thread>
+
+#if defined(__x86_64__)
+# include <immintrin.h>
+#endif
+#if defined(__linux__)
+# include <linux/futex.h>
+# include <sys/syscall.h>
+# include <unistd.h>
+# include <climits>
+#endif
 
 extern "C" {
 int omp_get_max_threads(void);
@@ -26,6 +41,61 @@ void GOMP_barrier(void);
 
 namespace heed {
 
+// A number that grows, and that threads wait for: a while ready to go on at once, then asleep, since other programs may
+// want the cores.
+class Signal {
+public:
+    // Waits until the number is not `old` any more.
+    void wait(uint32_t old) {
+        constexpr int N_SPINS = 1000;  // about 50 µs
+        for (int i = 0; i < N_SPINS; i++) {
+            if (number_.load(std::memory_order_acquire) != old) return;
+#if defined(__x86_64__)
+            _mm_pause();
+#elif defined(__aarch64__)
+            __asm__ volatile("yield");
+#endif
+        }
+        n_asleep_.fetch_add(1);
+        while (number_.load() == old) {
+#if defined(__linux__)
+            syscall(SYS_futex, &number_, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
+#else
+            std::this_thread::yield();
+#endif
+        }
+        n_asleep_.fetch_sub(1);
+    }
+    void raise() {
+        number_.fetch_add(1);
+#if defined(__linux__)
+        if (n_asleep_.load()) syscall(SYS_futex, &number_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#endif
+    }
+    uint32_t number() const { return number_.load(std::memory_order_relaxed); }
+
+private:
+    alignas(64) std::atomic<uint32_t> number_{0};
+    std::atomic<int32_t> n_asleep_{0};
+};
+
+class Barrier {
+public:
+    void wait(int64_t n_threads) {
+        const uint32_t round = rounds_.number();
+        if (n_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_threads) {
+            rounds_.wait(round);
+        } else {
+            n_arrived_.store(0, std::memory_order_relaxed);
+            rounds_.raise();
+        }
+    }
+
+private:
+    alignas(64) std::atomic<int64_t> n_arrived_{0};
+    Signal rounds_;
+};
+
 // The threads of a parallel region, as seen by one of them. All threads must call the same loops in the same order. A
 // loop returns when every thread has finished it; one that is called `_last` returns at once, since the end of the
 // region waits for all threads anyway (a second wait per kernel cost 10 % of a training step of tiny on two cores).
@@ -39,6 +109,8 @@ public:
     Team() : size(1), index(0), counters_(nullptr) {}  // a single thread, which waits for nobody
     explicit Team(Counters& counters)
         : size(omp_get_num_threads()), index(omp_get_thread_num()), counters_(&counters) {}
+    Team(Counters& counters, Barrier& barrier, int64_t size_of_crew, int64_t index_in_crew)
+        : size(size_of_crew), index(index_in_crew), counters_(&counters), barrier_(&barrier) {}
 
     // Calls run(i) for each i below n. The threads get contiguous parts of equal size, the same ones in every call.
     template <class Run>
@@ -74,6 +146,10 @@ public:
 private:
     void barrier() {
         if (size == 1) return;
+        if (barrier_) {
+            barrier_->wait(size);
+            return;
+        }
 #if defined(_OPENMP)
 # pragma omp barrier
 #else
@@ -87,28 +163,98 @@ private:
     }
 
     Counters* counters_;
+    Barrier* barrier_ = nullptr;  // else the region's
     std::atomic<int64_t>* next_ = nullptr;
     unsigned n_loops_ = 0;
 };
+
+// Calls region() in every thread.
+template <class Region>
+static void open_region(Region& region) {
+#if defined(_OPENMP)
+# pragma omp parallel
+    region();
+#else
+    GOMP_parallel([](void* data) { (*static_cast<Region*>(data))(); }, &region, 0, 0);
+#endif
+}
+
+// Threads that stay together while one of them works, and join it in the regions that it opens meanwhile.
+class Crew {
+public:
+    // Calls work(), with as many threads to join in as there may be.
+    template <class Work>
+    static void with(Work work) {
+        if (omp_get_max_threads() == 1) return work();
+        Crew crew;
+        auto region = [&] {
+            const int64_t index = omp_get_thread_num();
+            if (index > 0) return crew.follow(index);
+            crew.size_ = omp_get_num_threads();
+            current = &crew;
+            work();
+            current = nullptr;
+            crew.announce(nullptr, nullptr);
+        };
+        open_region(region);
+    }
+
+    static thread_local Crew* current;
+
+    template <class Run>
+    void run(const Run& run) {
+        struct Job {
+            const Run& run;
+            Team::Counters counters;
+        } job{run, {}};
+        const auto part = [](void* data, Crew& crew, int64_t index) {
+            Job& job = *static_cast<Job*>(data);
+            const Run mine = job.run;
+            Team team(job.counters, crew.barrier_, crew.size_, index);
+            mine(team);
+        };
+        announce(part, &job);
+        part(&job, *this, 0);
+        barrier_.wait(size_);
+    }
+
+private:
+    typedef void (*Part)(void* data, Crew& crew, int64_t index);
+
+    void announce(Part part, void* data) {
+        part_ = part;
+        data_ = data;
+        announced_.raise();
+    }
+    void follow(int64_t index) {
+        for (uint32_t n_done = 0;; n_done++) {
+            announced_.wait(n_done);
+            if (!part_) return;
+            part_(data_, *this, index);
+            barrier_.wait(size_);
+        }
+    }
+
+    Barrier barrier_;
+    Signal announced_;
+    Part part_ = nullptr;
+    void* data_ = nullptr;
+    int64_t size_ = 1;
+};
+inline thread_local Crew* Crew::current = nullptr;
 
 // Calls run(team) in every thread. Each thread has its own copy of `run`: what it captures by value ([=]) can stay in
 // registers, because the compiler knows that no store through a kernel's pointers changes it.
 template <class Run>
 static void parallel(Run run) {
+    if (Crew::current) return Crew::current->run(run);
     Team::Counters counters = {};
-    const auto region = [&] {
+    auto region = [&] {
         const Run mine = run;
         Team team(counters);
         mine(team);
     };
-#if defined(_OPENMP)
-# pragma omp parallel
-    region();
-#else
-    typedef decltype(region) Region;
-    GOMP_parallel([](void* data) { (*static_cast<Region*>(data))(); },
-                  const_cast<std::remove_const_t<Region>*>(&region), 0, 0);
-#endif
+    open_region(region);
 }
 
 struct Free {
