@@ -169,30 +169,30 @@ class EncoderLayers(_Layers):
         Real positions come first in each row of src_mask. widths: of one head's key and value.
         """
         n_sentences, width = src.shape
-        tokens, lengths = src[src_mask], src_mask.sum(1)
-        places = torch.arange(width).expand_as(src)[src_mask]
-        offsets = torch.zeros(n_sentences + 1, dtype=torch.int64)
-        torch.cumsum(lengths, 0, out=offsets[1:])
-        sentences = torch.arange(n_sentences).repeat_interleave(lengths)
-        check_range("encode_sources", "tokens", tokens, 0, len(embedding))
+        mask = src_mask.numpy()
+        sentences, places = map(np.ascontiguousarray, mask.nonzero())  # of each token
+        tokens, lengths = src.numpy()[mask], mask.sum(1)
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        if not _within(tokens, len(embedding)):
+            raise IndexError(f"kernel encode_sources: tokens out of range; expected 0 to {len(embedding) - 1}.")
         if width > len(positions):
             raise IndexError(f"kernel encode_sources: sources of {width} positions; expected {len(positions)} at most.")
         n, kv_width = len(tokens), n_heads * sum(widths)
         if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
             raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
         memories = embedding.new_empty(len(self._kv), n, kv_width)
-        rows = torch.arange(n)
+        rows = np.arange(n)
         beams = structures.Beams(
-            *(None, rows.data_ptr(), None, places.data_ptr(), None),
+            *(None, rows.ctypes.data, None, places.ctypes.data, None),
             *(n, 1, 0, n_heads, *widths),
         )
-        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens.data_ptr())
+        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens.ctypes.data)
         sources = structures.Sources(
-            *(offsets.data_ptr(), sentences.data_ptr(), n_sentences, len(self._kv)),
+            *(offsets.ctypes.data, sentences.ctypes.data, n_sentences, len(self._kv)),
             *(ctypes.addressof(self._kv), memories.data_ptr()),
         )
         kernel("encode_sources", embedding)(ctypes.addressof(step), ctypes.addressof(sources))
-        return memories, offsets[:-1]
+        return memories, torch.from_numpy(offsets[:-1])
 
 
 class DecoderLayers(_Layers):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -139,7 +140,7 @@ class CpuSearchState:
         )
         if done is None:
             raise not_finite()
-        self._lengths = torch.from_numpy(account.lengths).repeat_interleave(self._beam)
+        self._lengths = torch.from_numpy(account.lengths.repeat(self._beam))
         self._longest = int(account.lengths.max())
         return done
 
@@ -187,9 +188,10 @@ class CpuSearchState:
             self._lengths = self._lengths[rows]  # all rows of a sentence are as long
             self._longest = int(self._lengths.max()) if len(sentences) else 0
             self._slots = self._rows_of(self._sentences)
-        decoding_ops.reorder_ancestors(
-            self._ancestors, self._slots, parents, beam=self._beam, n_positions=self._longest
-        )
+        if not torch.equal(parents, self._slots):
+            decoding_ops.reorder_ancestors(
+                self._ancestors, self._slots, parents, beam=self._beam, n_positions=self._longest
+            )
         if len(sentences) == 0 and self._n_places < self._most:
             self._caches.clear()  # whoever has seen the list would keep them
             self._begin()
@@ -198,7 +200,7 @@ class CpuSearchState:
         return cast(list[DecoderLayer], list(self._model.decoder))
 
     def _rows_of(self, sentences: Tensor) -> Tensor:
-        return (sentences[:, None] * self._beam + torch.arange(self._beam)).flatten()
+        return torch.from_numpy((sentences.numpy()[:, None] * self._beam + np.arange(self._beam)).ravel())
 
     def _grow(self) -> None:
         """Twice the positions, if need be for fewer sentences. What lives moves to the first places.
