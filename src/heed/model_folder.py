@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -237,8 +238,10 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file(tensors, path)
     except SafetensorError as error:
+        path.unlink(missing_ok=True)
         raise OSError(0, str(error)) from error
-    path.chmod(mode)  # safetensors lets nobody but the owner read its files, whatever the umask says
+    if path.stat().st_mode != mode:  # safetensors lets nobody but the owner read its files, whatever the umask says
+        path.chmod(stat.S_IMODE(mode))
 
 
 def save_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:

@@ -1,17 +1,24 @@
 """What holds for every search: it does not depend on the batch, ends early without loss, obeys what is asked of it."""
 
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heed.backends.base import backend_for
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
-from heed.decoding.beam import Hypothesis, beam_search, search
+from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -19,6 +26,7 @@ from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, SOURCE, VOCAB_SIZE, hypotheses_of, sharp_model
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+SOURCE_IDS = [5, 6, 7]
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
 
 
@@ -60,6 +68,70 @@ def test_threads_that_share_a_search_find_what_one_finds(precision):
             assert hypotheses_of(READY[precision], sources, options, n_best=2, n_sentences=n_sentences) == alone
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_searches_at_the_same_time_each_by_several_threads_do_not_disturb_each_other():
+    draw = torch.Generator().manual_seed(5)
+    sources = [torch.randint(3, VOCAB_SIZE, (1 + n % 11,), generator=draw).tolist() for n in range(60)]
+    options = DecodingSettings(max_extra_tokens=6)
+    alone = hypotheses_of(READY["fp32"], sources, options, n_best=2, n_sentences=6)
+
+    def found(n_threads: int) -> list[list[Hypothesis]]:
+        backend_for(MODEL).use_threads(n_threads)
+        return hypotheses_of(READY["fp32"], sources, options, n_best=2, n_sentences=6)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(found, [2, 3, 2])) == [alone] * 3
+
+
+@needs_kernels
+def test_a_search_heeds_numbers_of_threads_that_differ_by_level():
+    program = """
+        from tests.decoding.searches import MODEL, hypotheses_of
+        from heed.backends.cpu.weights import prepack
+        from heed.decoding.settings import DecodingSettings
+        print(hypotheses_of(prepack(MODEL, "fp32"), [[5, 6, 7], [8]], DecodingSettings(max_tokens=9), n_best=2))
+    """
+
+    def printed(n_threads: str) -> str:
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        environment = os.environ | {"OMP_NUM_THREADS": n_threads, "PYTHONPATH": "."}
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+    assert printed("2,1") == printed("1")
+
+
+@needs_kernels
+@pytest.mark.parametrize(("n_waiting", "first_call"), [(None, FEW_STEPS), (1, FEW_STEPS), (0, MANY_STEPS)])
+def test_a_search_returns_from_its_steps_early_only_if_a_source_waits(n_waiting, first_call):
+    n_steps = []
+    take_steps = CpuSearchState.take_steps
+
+    def counted(state, account, *arguments):
+        before = account.lengths.max()
+        done = take_steps(state, account, *arguments)
+        n_steps.append(account.lengths.max() - before)
+        return done
+
+    def starving():
+        yield Source(0, SOURCE_IDS)
+        while True:
+            yield None
+
+    options = DecodingSettings(min_tokens=MANY_STEPS + 1, max_tokens=MANY_STEPS + 2)
+    waiting = None if n_waiting is None else np.array([n_waiting])
+    with patch.object(CpuSearchState, "take_steps", counted):
+        assert next(search([READY["fp32"]], starving(), SPECIAL, options, n_waiting=waiting)) is not None
+    assert n_steps[0] == first_call
+
+
+@needs_kernels
+def test_more_than_one_number_of_waiting_sources_is_refused():
+    waiting = np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="n_waiting"):
+        list(search([READY["fp32"]], [Source(0, SOURCE_IDS), None], SPECIAL, DecodingSettings(), n_waiting=waiting))
 
 
 PRECISIONS = ("fp32", "bf16", "int8") if has_int8() else ("fp32", "bf16")

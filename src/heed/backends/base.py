@@ -60,7 +60,7 @@ class SearchState(Protocol):
     ) -> NDArray[np.bool_] | None:
         """Extends all hypotheses by their best continuations, step by step at this pace, without `logits` and `select`.
 
-        Returns whose searches are over; None, and has done nothing, if this state only takes steps one by one.
+        Returns which searches are over, or None, without having done anything, if this state only takes single steps.
         prefixes, (sentence, place): the ids that targets begin with, then -1. HeedError if the logits are not finite.
         """
 

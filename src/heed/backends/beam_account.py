@@ -57,14 +57,14 @@ class ContinuationRules:
 
 @dataclass(frozen=True)
 class Pace:
-    """How many steps a search takes in one call: at most `most`.
+    """How many steps a search takes in one call: at most `most`, and none when all sentences are done.
 
-    After `least` it ends as soon as `most_done` sentences are done, or `n_waiting` says that some wait to enter: one
-    number, which other threads change at any time.
+    After `least` steps, which cost about as much as a call does, it ends as soon as `most_done` sentences are done or
+    some wait to enter. n_waiting: how many sources do, one number; other threads change it during the call.
     """
 
     most: int
-    least: int = 0
+    least: int = 1
     most_done: int = 1
     n_waiting: Ints | None = None
 

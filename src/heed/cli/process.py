@@ -13,7 +13,6 @@ from heed.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.text.printable import printable
 
-
 class Interrupted(BaseException):
     """A signal; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
 
@@ -42,8 +41,7 @@ def run_and_exit(app: typer.Typer) -> None:
     except Interrupted as stop:
         _on_signals(signal.SIG_IGN)
         drop(sys.stdout)  # whose reader may be stuck
-        resumes = "; the same command resumes the run" if sys.argv[1:2] == ["train"] else ""
-        say(f"heed: interrupted{resumes}.")
+        say("heed: interrupted.")
         status = 128 + stop.signal
     except OSError as error:
         drop(sys.stdout)

@@ -85,8 +85,8 @@ def search(
     hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
     stay the model's own but for those of given ids; prefixes, min_tokens and sampling cannot be combined with it.
 
-    `cancelled` is asked again and again about each number that is being searched. Where it says yes, the sentence
-    leaves the search and is never yielded; the results of the others stay the same.
+    `cancelled` is asked every few steps, at most MANY_STEPS, about each number that is being searched. Where it says
+    yes, the sentence leaves the search and is never yielded; the results of the others stay the same.
 
     n_waiting: one number, which whoever feeds the stream changes: how many sources wait to enter. While it is 0, the
     search looks less often for the next source.

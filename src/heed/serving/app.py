@@ -54,7 +54,8 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
 
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
-            log(json.dumps({"time": round(time.time(), 3), "error": f"the warm-up failed, never ready: {error}"}))
+            outcome = "" if service.ready else ", never ready"
+            log(json.dumps({"time": round(time.time(), 3), "error": f"the warm-up failed{outcome}: {error}"}))
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncGenerator[None]:

@@ -1,14 +1,13 @@
 """Documents through the engines: their sentences share the search with all others, their alignments take turns."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
 from heed.documents.formats import Format, translating_document, translating_text
 from heed.documents.translation import Asking, Sentence
-from heed.serving.engine import TooLate
 from heed.serving.requests import Fault, check_pair
 from heed.serving.service import Service
 from heed.text.alignment import Link, Translated
@@ -33,7 +32,7 @@ async def translate_documents(
     results: dict[int, T] = {}
     answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
     while answers:
-        async with _in_time(service, deadline):
+        async with service.in_time(deadline):
             asked = await asyncio.to_thread(_go_on, documents, answers, results)
         n_chars = sum(len(sentence.text) for sentences in asked.values() for sentence in sentences)
         if n_chars > max_chars:
@@ -63,7 +62,7 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
         most = service.limits.max_file_text
         return translating_document(content, format=kind, language=language, name="the file", max_text=most)
 
-    async with _in_time(service, asyncio.get_running_loop().time() + service.limits.timeout_seconds):
+    async with service.in_time(asyncio.get_running_loop().time() + service.limits.timeout_seconds):
         await service.file_turns.acquire()
     try:
         if source == "auto":
@@ -123,7 +122,7 @@ async def _answers(
             if sentence.has_tags
         ]
         sources, targets = [texts[i][j] for i, j in tagged], [found[i][j].text for i, j in tagged]
-        async with _in_time(service, deadline):
+        async with service.in_time(deadline):
             links = await _alignments(service, pair, sources, targets)
         for (i, j), target, link in zip(tagged, targets, links, strict=True):
             found[i][j] = Translated(target, link)
@@ -139,13 +138,3 @@ async def _alignments(
         group = slice(first, first + ALIGNED_AT_ONCE)
         links += await service.attention.run(partial(translator.alignments, sources[group], targets[group]))
     return links
-
-
-@asynccontextmanager
-async def _in_time(service: Service, deadline: float) -> AsyncGenerator[None]:
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError:
-        service.metrics.rejected.add(1, TooLate.reason)
-        raise TooLate("not finished in time") from None

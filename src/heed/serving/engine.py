@@ -269,7 +269,7 @@ class Engine:
         return request
 
     def _give_up(self, request: _Request) -> None:
-        """Nobody waits for it: what waits leaves the queue now, and what is searched at the next step."""
+        """Nobody waits for it: what waits leaves the queue now, and what is searched a few steps later."""
         with self._changed:
             request.over = True
             self._n_waiting -= len(request.waiting)

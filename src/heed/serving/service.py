@@ -6,7 +6,7 @@ import hmac
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
-from heed.serving.engine import Engine, EngineMetrics, QueueFull, beside_the_loop
+from heed.serving.engine import Engine, EngineMetrics, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Counter, Histogram, exposition
 from heed.serving.sentences import SplitText, split_text
@@ -95,30 +95,34 @@ class ApiKeys:
 class AttentionThread:
     """Computes attention weights, which take a core and much memory, for one request at a time.
 
-    Always in the same thread: a thread that computes keeps buffers, and threads, of its own.
+    It always uses the same thread, since each thread that computes keeps buffers and a team of threads.
     """
 
     def __init__(self, metrics: EngineMetrics, *, max_waiting: int):
         self._metrics, self._max_waiting = metrics, max_waiting
-        self._n_unfinished = 0  # requests, of which one is not waiting
+        self._n_waiting = 0  # requests, the one whose turn it is among them
         self._executor = ThreadPoolExecutor(1, "heed-attention")
 
     def check_room(self) -> None:
-        """Raises QueueFull if too many requests wait for their turn."""
-        if self._n_unfinished > self._max_waiting:
+        """Raises QueueFull if too many requests wait."""
+        if self._n_waiting > self._max_waiting:
             self._metrics.rejected.add(1, QueueFull.reason)
             raise QueueFull("too many requests for attention; try again in 1 s")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of work. A request that is cancelled loses its turn, or what it began is finished for nobody."""
-        self._n_unfinished += 1
+        """The result of work.
+
+        If the request is cancelled before its turn, the work is dropped; once begun, it runs to its end and the result
+        is discarded.
+        """
+        self._n_waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         finally:
-            self._n_unfinished -= 1
+            self._n_waiting -= 1
 
     def close(self) -> None:
-        """Ends the thread; what waits is forgotten."""
+        """Ends the thread; queued work is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -174,6 +178,16 @@ class Service:
     def metrics_page(self) -> str:
         """All metrics in Prometheus' text form."""
         return exposition([self.requests, self.request_seconds, *self.metrics.all()])
+
+    @asynccontextmanager
+    async def in_time(self, deadline: float) -> AsyncGenerator[None]:
+        """Raises TooLate for what is not finished at the deadline, by the event loop's clock."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError:
+            self.metrics.rejected.add(1, TooLate.reason)
+            raise TooLate("not finished in time") from None
 
     def languages(self) -> dict[str, list[str]]:
         """Each source language with the languages that it can be translated into; into itself, too."""

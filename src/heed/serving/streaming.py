@@ -1,5 +1,6 @@
 """Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -118,7 +119,8 @@ def routes(service: Service) -> list[Route]:
         pair = await _pair(service, fields, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
-        service.attention.check_room()
+        deadline = asyncio.get_running_loop().time() + service.limits.timeout_seconds
+        service.attention.check_room()  # before the work of translating
         translation = fields.get("translation")
         if translation is None:
             async with aclosing(service.engines[pair].translate([source])) as results:
@@ -129,7 +131,9 @@ def routes(service: Service) -> list[Route]:
         if views and max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
             raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
         translator = service.engines[pair].translator
-        content = await service.attention.run(partial(_attention, translator, source, translation, views))
+        service.attention.check_room()
+        async with service.in_time(deadline):
+            content = await service.attention.run(partial(_attention, translator, source, translation, views))
         return Response(content, media_type="application/json")
 
     return [

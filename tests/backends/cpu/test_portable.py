@@ -296,7 +296,7 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         searched = structure(
             structures.Search, account=account, rules=rules, output=packed_weight(draw, d, vocab, products),
             prefixes=prefixes, never=never, prefix_width=capacity, min_tokens=3, k=2 * beam,
-            most_steps=4, least_steps=0, most_done=n_sentences, n_waiting=None,
+            most_steps=4, least_steps=1, most_done=n_sentences, n_waiting=None,
         )  # fmt: skip
         done, n_steps = torch.zeros(n_sentences, dtype=torch.bool), torch.tensor([-2])
         yield Case(f"search_steps_{kind}", (step, searched, done, n_steps))

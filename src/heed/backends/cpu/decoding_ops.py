@@ -173,6 +173,13 @@ class EncoderLayers(_Layers):
         sentences, places = map(np.ascontiguousarray, mask.nonzero())  # of each token
         tokens, lengths = src.numpy()[mask], mask.sum(1)
         offsets = np.concatenate([[0], lengths.cumsum()])
+        tokens_at, places_at, sentences_at, offsets_at = _array_addresses(
+            "encode_sources",
+            tokens=(tokens, tokens.shape, np.int64),
+            places=(places, tokens.shape, np.int64),
+            sentences=(sentences, tokens.shape, np.int64),
+            offsets=(offsets, (n_sentences + 1,), np.int64),
+        )
         if not _within(tokens, len(embedding)):
             raise IndexError(f"kernel encode_sources: tokens out of range; expected 0 to {len(embedding) - 1}.")
         if width > len(positions):
@@ -183,12 +190,12 @@ class EncoderLayers(_Layers):
         memories = embedding.new_empty(len(self._kv), n, kv_width)
         rows = np.arange(n)
         beams = structures.Beams(
-            *(None, rows.ctypes.data, None, places.ctypes.data, None),
+            *(None, rows.ctypes.data, None, places_at, None),
             *(n, 1, 0, n_heads, *widths),
         )
-        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens.ctypes.data)
+        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens_at)
         sources = structures.Sources(
-            *(offsets.ctypes.data, sentences.ctypes.data, n_sentences, len(self._kv)),
+            *(offsets_at, sentences_at, n_sentences, len(self._kv)),
             *(ctypes.addressof(self._kv), memories.data_ptr()),
         )
         kernel("encode_sources", embedding)(ctypes.addressof(step), ctypes.addressof(sources))

@@ -37,15 +37,16 @@ public:
 
     void begin(int64_t pieces) {
         n_pieces = pieces;
-        const size_t lists = size_t(n_rows * omp_get_max_threads());
+        n_threads = most_threads();
+        const size_t lists = size_t(n_rows * n_threads);
         sums.reset(new Sum[size_t(n_rows * n_pieces)]);
         best.reset(new Candidate[lists * size_t(k)]);
         sizes.reset(new int64_t[lists]());
     }
 
     // Reads row r's logits z of a piece, `count` ids from `first` on; a thread takes pieces in their order.
-    void take(const float* z, int64_t r, int64_t piece, int64_t first, int64_t count) {
-        const int64_t row = rows[r], list = omp_get_thread_num() * n_rows + r, only = required[row];
+    void take(int64_t thread, const float* z, int64_t r, int64_t piece, int64_t first, int64_t count) {
+        const int64_t row = rows[r], list = thread * n_rows + r, only = required[row];
         const bool ends = may_end[row / beam];
         Candidate* const mine = best.get() + list * k;
         int64_t& size = sizes[size_t(list)];
@@ -85,7 +86,7 @@ public:
             for (; r < n_rows && rows[r] / beam == s; r++) {
                 const double log_total = log_sum(r);
                 finite &= std::isfinite(log_total);
-                for (int64_t t = 0; t < omp_get_max_threads(); t++) {
+                for (int64_t t = 0; t < n_threads; t++) {
                     const int64_t list = t * n_rows + r;
                     for (int64_t c = 0; c < sizes[size_t(list)]; c++) {
                         const Candidate of_row = best[size_t(list * k + c)];
@@ -105,7 +106,7 @@ private:
     struct Sum {  // total: of 2^(logit · LOG2_E - top)
         float top, total;
     };
-    int64_t n_pieces = 0;
+    int64_t n_pieces = 0, n_threads = 0;
     std::unique_ptr<Sum[]> sums;        // (row, piece)
     std::unique_ptr<Candidate[]> best;  // (thread, row, k), by logits
     std::unique_ptr<int64_t[]> sizes;   // (thread, row)
@@ -139,7 +140,7 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
             for (int64_t piece = 0; piece < n_pieces; piece++) {
                 const int64_t first = piece * PIECE, count = std::min(PIECE, vocab - first);
                 for (int64_t j = 0; j < count; j++) z[j] = to_float(logits[r * vocab + first + j]);
-                wanted.take(z, r, piece, first, count);
+                wanted.take(team.index, z, r, piece, first, count);
             }
         });
     });
@@ -172,7 +173,8 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
                     return fetch ? p + team.size * PANELS : n_panels(weight);
                 };
                 product(i, some, first, end, next, z, PIECE);
-                for (int64_t r = 0; r < some; r++) wanted.take(z + r * PIECE, i + r, piece, first * PANEL, count);
+                for (int64_t r = 0; r < some; r++)
+                    wanted.take(team.index, z + r * PIECE, i + r, piece, first * PANEL, count);
             }
         });
     });

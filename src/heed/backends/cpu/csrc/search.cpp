@@ -79,7 +79,7 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
     std::fill_n(done, n, uint8_t(0));
     int64_t n_steps = 0, n_done = 0;
     const auto pauses = [&] {
-        return n_steps >= std::max(search.least_steps, int64_t(1)) &&
+        return n_steps >= search.least_steps &&
                (n_done >= search.most_done || (search.n_waiting && search.n_waiting->load(std::memory_order_relaxed)));
     };
     for (; n_steps < search.most_steps && n_done < n && !pauses(); n_steps++) {

@@ -5,13 +5,14 @@
 // there OpenMP is off and libgomp is called directly, as g++ would call it.
 //
 // A search takes its steps with a Crew: one parallel region for all of them, in which the threads wait for each other
-// by a barrier of our own. Threads that libgomp counts as more than the cores sleep after a few microseconds of
-// waiting, as those of a server do, whose threads each have a team; being woken takes as long as a part of a step.
+// by a barrier of our own. In a server every search has its own team. libgomp then counts more threads than cores and
+// lets them sleep after a few microseconds; waking one takes as long as part of a step.
 
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -41,20 +42,22 @@ void GOMP_barrier(void);
 
 namespace heed {
 
-// A number that grows, and that threads wait for: a while ready to go on at once, then asleep, since other programs may
-// want the cores.
+// A counter that threads wait on. They spin briefly, then sleep, so that other programs get the cores.
 class Signal {
 public:
     // Waits until the number is not `old` any more.
     void wait(uint32_t old) {
-        constexpr int N_SPINS = 1000;  // about 50 µs
-        for (int i = 0; i < N_SPINS; i++) {
-            if (number_.load(std::memory_order_acquire) != old) return;
+        using Clock = std::chrono::steady_clock;
+        const auto end = Clock::now() + std::chrono::microseconds(10);
+        while (Clock::now() < end) {
+            for (int i = 0; i < 32; i++) {
+                if (number_.load(std::memory_order_acquire) != old) return;
 #if defined(__x86_64__)
-            _mm_pause();
+                _mm_pause();
 #elif defined(__aarch64__)
-            __asm__ volatile("yield");
+                __asm__ volatile("isb");
 #endif
+            }
         }
         n_asleep_.fetch_add(1);
         while (number_.load() == old) {
@@ -199,7 +202,8 @@ public:
         open_region(region);
     }
 
-    static thread_local Crew* current;
+    static inline thread_local Crew* current = nullptr;  // the one that this thread leads
+    int64_t size() const { return size_; }
 
     template <class Run>
     void run(const Run& run) {
@@ -241,7 +245,9 @@ private:
     void* data_ = nullptr;
     int64_t size_ = 1;
 };
-inline thread_local Crew* Crew::current = nullptr;
+
+// As many threads as a region that is opened here may have.
+static inline int64_t most_threads() { return Crew::current ? Crew::current->size() : omp_get_max_threads(); }
 
 // Calls run(team) in every thread. Each thread has its own copy of `run`: what it captures by value ([=]) can stay in
 // registers, because the compiler knows that no store through a kernel's pointers changes it.
