@@ -13,6 +13,7 @@ from heed.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.text.printable import printable
 
+
 class Interrupted(BaseException):
     """A signal; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
 
