@@ -57,7 +57,7 @@ class ContinuationRules:
 
 @dataclass(frozen=True)
 class Pace:
-    """How many steps a search takes in one call: at most `most`, and none when all sentences are done.
+    """How many steps a search takes in one call: at most `most`, and no more once all sentences are done.
 
     After `least` steps, which cost about as much as a call does, it ends as soon as `most_done` sentences are done or
     some wait to enter. n_waiting: how many sources do, one number; other threads change it during the call.
