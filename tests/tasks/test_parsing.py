@@ -56,9 +56,13 @@ def test_trees_are_counted_as_they_would_be_written(bank, tmp_path):
         task.count_pairs(directory=tmp_path, mirror=None, report=str)
 
 
-def test_the_card_says_how_trees_are_sequences(bank):
-    card = task_with(bank, 'parsing.leaves="words"').card()
+def test_the_card_says_how_trees_are_sequences_and_what_words_are_known(bank, tmp_path):
+    task = task_with(bank, 'parsing.leaves="words"', "parsing.rare_words=2")
+    files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)
+    card = task.card(files)
+    lexicon = card.parsing.pop("lexicon")
     assert card.parsing == {"leaves": "words", "functions": False}
+    assert "the" in lexicon["words"].split(" ") and "DT" in lexicon["word_tags"].split(" ")
     assert card.trained_on == {"corpus": "treebank treebank"}
 
 

@@ -74,10 +74,12 @@ def test_a_corpus_that_is_not_there_is_not_counted_nor_fetched(tmp_path):
 
 
 def test_the_card_names_the_corpus_and_the_search():
-    named = task_of(recipe_of({"src": "en", "tgt": "fr", "corpus": "multi30k"}, decoding={"beam_size": 7})).card()
+    files = TextFiles(train=(), dev=(Path("c"), Path("d")))
+    recipe = recipe_of({"src": "en", "tgt": "fr", "corpus": "multi30k"}, decoding={"beam_size": 7})
+    named = task_of(recipe).card(files)
     assert (named.src, named.tgt, named.trained_on, named.parsing) == ("en", "fr", {"corpus": "multi30k"}, {})
     assert named.decoding["beam_size"] == 7
-    assert task_of(recipe_of(OWN_FILES)).card().trained_on == {"corpus": "own files"}
+    assert task_of(recipe_of(OWN_FILES)).card(files).trained_on == {"corpus": "own files"}
 
 
 @pytest.fixture

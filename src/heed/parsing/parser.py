@@ -18,7 +18,8 @@ from heed.decoding.settings import DecodingSettings, LengthPenalty
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
-from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, plain, restored, sentence, split_words
+from heed.parsing.lexicon import NO_LEXICON, Lexicon
+from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, restored, sentence, split_words
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.loading import AnyTokenizer
 from heed.text.tokenizer import Tokenizer
@@ -27,7 +28,14 @@ Ints = NDArray[np.int64]
 Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, and their tags if they are given
 
 MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
+ANY_TAG = -1  # in a script
 MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behind the other
+
+
+class ParserCard(LinearisationSettings):
+    """What a parser's model folder says of its trees and words."""
+
+    lexicon: Lexicon = NO_LEXICON
 
 
 @dataclass(frozen=True)
@@ -60,12 +68,15 @@ class Parser(PickledByValue):
         settings: DecodingSettings,
         linearisation: LinearisationSettings,
         *,
+        lexicon: Lexicon = NO_LEXICON,
         precision: DecodingPrecisionChoice = "fp32",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
-        """precision: in which it computes; "auto" takes the fastest that this machine is good at.
+        """lexicon: of the trees that the model learned from.
+
+        precision: in which it computes; "auto" takes the fastest that this machine is good at.
 
         copy: whether the model stays as it is; else it becomes the parser's, which halves the memory.
         """
@@ -79,6 +90,7 @@ class Parser(PickledByValue):
             # A target has max_extra_tokens more and, where words are copied, a tag for every word.
             room = model.arch.max_positions - 2 - settings.max_extra_tokens
             self._longest = min(MAX_TOKENS, room // 2 if self._copies_words else room)
+        self._lexicon = lexicon
         self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
@@ -106,7 +118,7 @@ class Parser(PickledByValue):
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
         if not isinstance(loaded.tokenizer, Tokenizer):
             raise HeedError(f"{folder}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
-        linearisation = validated(LinearisationSettings, loaded.card.parsing, where=str(folder))
+        linearisation = validated(ParserCard, loaded.card.parsing, where=str(folder))
         changes = {
             "beam_size": beam_size,
             "length_penalty": length_penalty,
@@ -117,7 +129,7 @@ class Parser(PickledByValue):
         settings = recipe_settings(loaded, changes, where=str(folder))
         return cls(
             loaded.model, loaded.tokenizer, settings, linearisation,
-            precision=precision, constrained=constrained, report=report, copy=False,
+            lexicon=linearisation.lexicon, precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
@@ -136,7 +148,8 @@ class Parser(PickledByValue):
         """
         constraint = None
         if self.constrained:
-            constraint = TreeConstraint(self.tokenizer, self.settings.beam_size, copies_words=self._copies_words)
+            beam_size, copies_words = self.settings.beam_size, self._copies_words
+            constraint = TreeConstraint(self.tokenizer, beam_size, copies_words=copies_words, lexicon=self._lexicon)
         numbers = itertools.count()
 
         def sources_of(window: list[Tagged]) -> Iterator[list[Source]]:
@@ -157,7 +170,7 @@ class Parser(PickledByValue):
                 yield Parse(tuple(words), Tree.flat(words, tags) if words else None, 0.0, 0.0, 0.0)
 
     def _encode(self, sentences: list[Tagged]) -> list[list[int]]:
-        return self.tokenizer.encode_lines([sentence(words) for words, _ in sentences])
+        return self.tokenizer.encode_lines([sentence(words, self._lexicon.form) for words, _ in sentences])
 
     def _source(
         self, number: int, tagged: Tagged, ids: list[int], constraint: "TreeConstraint | None"
@@ -181,7 +194,7 @@ class Parser(PickledByValue):
         try:
             if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
-            tree = restored(words, self.tokenizer.decode(best.ids).split(" "), tags)
+            tree = restored(words, self.tokenizer.decode(best.ids).split(" "), tags, self._lexicon.form)
         except ValueError:
             tree = None
         confidence = math.exp(best.log_prob / (len(best.ids) + 1))
@@ -201,17 +214,17 @@ class TreeConstraint:
 
     Every row of the search has a state here: its position in its sentence's script, the open brackets, whether the last
     one has contents. A script lists leaf by leaf what must be written: the pieces of the word, where words are copied,
-    and a tag, any or a given one. The next piece is never in doubt, so its probability is not the model's: otherwise
-    the search would put off a word that the model copies with little confidence by opening one bracket after another. A
-    bracket opens only while the rest of the script, closed at once, still fits into the longest output.
+    and a tag: a given one, or one of those that the lexicon allows. The next piece is never in doubt, so its
+    probability is not the model's: otherwise the search would put off a word that the model copies with little
+    confidence by opening one bracket after another. A bracket opens only while the rest of the script, closed at once,
+    still fits into the longest output.
     """
 
-    ANY_TAG = -1
-
-    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, copies_words: bool):
+    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, copies_words: bool, lexicon: Lexicon = NO_LEXICON):
         names = sorted(tokenizer.symbols)
         labels = {label: i for i, label in enumerate(sorted({name[1:] for name in names if name[0] in "()"}))}
         self._tokenizer, self._beam, self._copies_words = tokenizer, beam_size, copies_words
+        self._lexicon = lexicon
         # What an id opens or closes: a label's number, or -1.
         self._opens, self._closes = np.full((2, len(tokenizer)), -1)
         for name in names:
@@ -223,7 +236,9 @@ class TreeConstraint:
         self._opening = np.flatnonzero(self._opens >= 0)
         self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
         self._tag_ids = {name: i for name, i in tokenizer.symbols.items() if name[0] not in "()"}
-        self._tags = np.array(sorted(self._tag_ids.values()), np.int64)
+        # (set, choice): the tags that a leaf may have, padded with -1. A script names set s as -1 - s.
+        self._tags = np.array([sorted(self._tag_ids.values())], np.int64)
+        self._tag_sets: dict[frozenset[str], int] = {frozenset(): ANY_TAG}
         self._scripts: dict[int, tuple[list[int], list[bool]]] = {}
         self._script = np.empty((0, 0), np.int64)  # by row; behind its end eos
         self._begins = np.empty((0, 0), np.bool_)  # where in it a leaf begins
@@ -238,11 +253,21 @@ class TreeConstraint:
         script: list[int] = []
         begins: list[bool] = []
         for place, word in enumerate(words):
-            pieces = self._tokenizer.encode(plain(word)) if self._copies_words else []
-            script += [*pieces, self._tag_ids.get(tags[place], self.ANY_TAG) if tags else self.ANY_TAG]
+            pieces = self._tokenizer.encode(self._lexicon.form(word)) if self._copies_words else []
+            script += [*pieces, self._tag_ids.get(tags[place], ANY_TAG) if tags else self._tag_set(word)]
             begins += [True, *[False] * len(pieces)]
         self._scripts[number] = script, begins
         return len(script) + 1
+
+    def _tag_set(self, word: str) -> int:
+        """A script's number for the set of tags that this word may have."""
+        tags = self._lexicon.tags(word).intersection(self._tag_ids)
+        if tags not in self._tag_sets:
+            self._tag_sets[tags] = -1 - len(self._tags)
+            ids = sorted(self._tag_ids[tag] for tag in tags)
+            more = np.pad(ids, (0, self._tags.shape[1] - len(ids)), constant_values=-1)
+            self._tags = np.concatenate([self._tags, more[None]])
+        return self._tag_sets[tags]
 
     def admit(self, numbers: Sequence[int]) -> None:
         """New sentences, behind the others."""
@@ -275,13 +300,13 @@ class TreeConstraint:
         may_close = between & (n_open > 0) & (fresh == 0)
         top = self._stack[rows, (n_open - 1).clip(0)]
         scripted = self._script[rows, at]
-        any_tag = scripted == self.ANY_TAG
+        tag_set = -1 - scripted
         may_write = (to_write > 0) | (n_open == 0)  # the script's end is eos, when all is closed
         return np.concatenate(
             [
                 np.where(may_close, self._closing[top], -1)[:, None],
-                np.where(may_write & ~any_tag, scripted, -1)[:, None],
-                np.where((may_write & any_tag)[:, None], self._tags, -1),
+                np.where(may_write & (tag_set < 0), scripted, -1)[:, None],
+                np.where((may_write & (tag_set >= 0))[:, None], self._tags[tag_set.clip(0)], -1),
                 np.where(may_open[:, None], self._opening, -1),
             ],
             axis=1,

@@ -13,10 +13,12 @@ from pydantic import Field
 from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
+from heed.parsing.lexicon import Lexicon
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
 from heed.runtime.files import whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
+LEXICON = "lexicon.json"
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 
 
@@ -45,6 +47,13 @@ class ParsingSettings(LinearisationSettings):
         ge=1,
         le=10_000,
         description="times that each gold tree is repeated if there are substituted or parsed ones",
+    )
+
+    rare_words: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description="a word that occurs fewer times in the gold trees is given by its class: capitals, digits, ending",
     )
 
     def linearisation(self) -> dict[str, Any]:
@@ -144,10 +153,11 @@ def write_lines(
             trees: Iterable[Tree] = gold
             if name == "train":
                 trees = training_trees(settings, folder, gold)
+                Lexicon.of(gold, leaves=settings.leaves, min_count=settings.rare_words).save(out / LEXICON)
             else:
                 with whole_file(_trees_path(pairs[name][0])) as temporary:
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
-            n_trees = _write(trees, *pairs[name], leaves=settings.leaves)
+            n_trees = _write(trees, *pairs[name], leaves=settings.leaves, form=Lexicon.load(out / LEXICON).form)
             report(f"{name}: {n_trees:,} trees" + ("." if n_trees == len(gold) else f" from {len(gold):,} gold ones."))
     return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
@@ -155,6 +165,11 @@ def write_lines(
 def gold_trees(words: Path) -> list[Tree]:
     """The trees of a set, by the path of its words that `write_lines` returned."""
     return list(read_trees(_trees_path(words)))
+
+
+def lexicon(words: Path) -> Lexicon:
+    """The lexicon of the trees to learn from, by the path of any set's words that `write_lines` returned."""
+    return Lexicon.load(words.parent / LEXICON)
 
 
 def _trees_path(words: Path) -> Path:
@@ -231,7 +246,9 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
             yield from (variant for _ in range(n_each) if (variant := exchanged(tree)) != tree)
 
 
-def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves) -> int:
+def _write(
+    trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves, form: Callable[[str], str]
+) -> int:
     n_trees = 0
     with (
         whole_file(words_path) as words,
@@ -241,6 +258,6 @@ def _write(trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leave
     ):
         for tree in trees:
             n_trees += 1
-            words_file.write(f"{sentence(tree.words())}\n")
-            symbols_file.write(f"{' '.join(linearised(tree, leaves))}\n")
+            words_file.write(f"{sentence(tree.words(), form)}\n")
+            symbols_file.write(f"{' '.join(linearised(tree, leaves, form))}\n")
     return n_trees

@@ -1,7 +1,7 @@
 """Constituency trees: read, written, and as the sequences that a Transformer learns (Vinyals & Kaiser et al. 2015)."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -82,9 +82,9 @@ def split_words(line: str) -> list[str]:
     return [word for word in re.split(r"[ \t\r\n\f\v]+", line) if word]
 
 
-def sentence(words: Iterable[str]) -> str:
-    """What the model reads: plain words with a space between."""
-    return " ".join(map(plain, words))
+def sentence(words: Iterable[str], form: Callable[[str], str] = plain) -> str:
+    """What the model reads: the words' forms with a space between."""
+    return " ".join(map(form, words))
 
 
 class BadTree(Exception):
@@ -185,7 +185,7 @@ def category(label: str) -> str:
     return re.split("[-=]", label, maxsplit=1)[0] or label
 
 
-def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
+def linearised(tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] = plain) -> list[str]:
     """Symbols of a cleaned tree's brackets below its root, labelled at both ends: (NP DT NN )NP.
 
     With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag. With "words" a tag has
@@ -197,9 +197,8 @@ def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
     def add(node: Tree) -> None:
         if node.word is not None:
             if leaves == "words":
-                symbols.append(TEXT + plain(node.word))
-            single = leaves == "single" and not is_punctuation(node.label)
-            symbols.append(SINGLE if single else _tag_symbol(node.label))
+                symbols.append(TEXT + form(node.word))
+            symbols.append(leaf_symbol(node.label, leaves))
             return
         symbols.append(f"({node.label}")
         for child in node.children:
@@ -211,8 +210,13 @@ def linearised(tree: Tree, leaves: Leaves = "tags") -> list[str]:
     return symbols
 
 
-def _tag_symbol(tag: str) -> str:
-    """A tag that looks like text gets a _ before it, so that no two tags and words are one symbol."""
+def leaf_symbol(tag: str, leaves: Leaves) -> str:
+    """What stands for a leaf with this tag: the tag, or XX.
+
+    A tag that looks like text gets a _ before it, so that no two tags and words are one symbol.
+    """
+    if leaves == "single" and not is_punctuation(tag):
+        return SINGLE
     return f"_{tag}" if tag.lstrip("_").startswith(TEXT) else tag
 
 
@@ -225,10 +229,15 @@ def is_punctuation(tag: str) -> bool:
     return tag in UNESCAPES or not any(character.isalpha() for character in tag)
 
 
-def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
+def restored(
+    words: Sequence[str],
+    symbols: Sequence[str],
+    tags: Sequence[str] | None = None,
+    form: Callable[[str], str] = plain,
+) -> Tree:
     """The tree of which `linearised` made the symbols. ValueError if they are none over exactly these words.
 
-    `tags` takes the place of the leaves' symbols.
+    `tags` takes the place of the leaves' symbols. form: as there.
     """
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
     n_words, copied = 0, ""
@@ -239,7 +248,7 @@ def restored(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] |
             symbol[0] in "()"
             or symbol.startswith(TEXT)
             or n_words == len(words)
-            or copied != TEXT + plain(words[n_words])
+            or copied != TEXT + form(words[n_words])
         ):
             raise ValueError(f"the word {copied} has no leaf")
         if symbol.startswith(TEXT):

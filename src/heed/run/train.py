@@ -120,7 +120,7 @@ def train_files(
 
     task = task_of(recipe)
     batches = _batches(recipe, prepared.train, tokenizer, machine)
-    card = _card(task, prepared.train, machine, workers)
+    card = _card(task, files, prepared.train, machine, workers)
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
     if workers.first:
@@ -189,8 +189,8 @@ def _prepare(
     return prepared
 
 
-def _card(task: Task, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:
-    card = task.card()
+def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:
+    card = task.card(files)
     card.trained_on.update(
         {
             "pairs": len(corpus),

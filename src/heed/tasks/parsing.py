@@ -11,7 +11,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser
-from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, write_lines
+from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, lexicon, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
@@ -42,23 +42,23 @@ class ParsingTask:
         """Number of training trees. Reads all trees and changes nothing."""
         return count_trees(self.settings, directory=directory, mirror=mirror, report=report)
 
-    def card(self) -> ModelCard:
-        """How trees are sequences, search settings, name of the treebank."""
+    def card(self, files: TextFiles) -> ModelCard:
+        """How trees are sequences, the lexicon, search settings, name of the treebank."""
         return ModelCard(
             self.recipe.data.src,
             self.recipe.data.tgt,
-            parsing=self.settings.linearisation(),
+            parsing=self.settings.linearisation() | {"lexicon": lexicon(files.dev[0]).model_dump()},
             decoding=self.recipe.decoding.model_dump(),
             trained_on={"corpus": f"treebank {self.settings.treebank}"},
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
-        gold = gold_trees(files.dev[0])
+        gold, words = gold_trees(files.dev[0]), lexicon(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
 
         def validate(model: Transformer) -> tuple[str, float]:
-            parser = Parser(model, tokenizer, greedy, self.settings, precision="auto")
+            parser = Parser(model, tokenizer, greedy, self.settings, lexicon=words, precision="auto")
             return "f1", parsing_scores(parser, gold)[self.ranked_by].value
 
         return validate

@@ -45,8 +45,8 @@ class Task(Protocol):
     def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
         """Number of training pairs; None if they are not on this machine yet. Reads all text and changes nothing."""
 
-    def card(self) -> ModelCard:
-        """The model card before training: languages, search settings, name of the corpus."""
+    def card(self, files: TextFiles) -> ModelCard:
+        """The model card before training: languages, search settings, name of the corpus. files: of `text_files`."""
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Validator:
         """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time."""

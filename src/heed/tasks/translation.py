@@ -70,7 +70,7 @@ class TranslationTask:
         tests = {name: _file_pair(files) for name, files in data.tests.items()}
         return TextFiles(train=(_file_pair(data.train),), dev=_file_pair(data.dev), tests=tests)
 
-    def card(self) -> ModelCard:
+    def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus."""
         data = self.recipe.data
         return ModelCard(

@@ -1,0 +1,123 @@
+"""What a parser knows of words: those that it has met often enough, classes for all others, tags of punctuation."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from heed.config import Settings
+from heed.errors import HeedError
+from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
+from heed.runtime.files import MAX_JSON_BYTES, read_bounded, whole_file
+
+MIN_SHARE = 0.01  # of a sign's tags; what is rarer is a slip of the treebank's
+ENDINGS = (
+    "ing",
+    "ion",
+    "ity",
+    "est",
+    "ed",
+    "ly",
+    "er",
+    "al",
+    "s",
+    "y",
+)  # the first that fits; those of Petrov et al. 2006
+
+
+class Lexicon(Settings):
+    """Made from the trees that a parser learns from, and part of its model. An empty one changes nothing."""
+
+    words: str = Field(default="", description="known words, spaces between; empty: each word is given as it is")
+    word_tags: str = Field(default="", description="leaves' symbols seen over words with a letter or a digit")
+    sign_tags: dict[str, str] = Field(default={}, description="of words without: leaves' symbols that each had")
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.words.split(" ")) - {""}
+
+    @cached_property
+    def _word_tags(self) -> frozenset[str]:
+        return frozenset(self.word_tags.split(" ")) - {""}
+
+    def form(self, word: str) -> str:
+        """What the model reads, and copies, for a treebank's word: the plain word, or a class if it is rare.
+
+        A rare word with capitals that is known without them is given without.
+        """
+        word = plain(word)
+        if not self._known or word in self._known:
+            return word
+        return lower if (lower := word.lower()) in self._known else word_class(word)
+
+    def tags(self, word: str) -> frozenset[str]:
+        """The leaves' symbols that a word may have; none: any.
+
+        EVALB leaves out punctuation by its tag, so one comma with a word's tag makes a sentence's length wrong.
+        """
+        word = plain(word)
+        if has_letters(word):
+            return self._word_tags
+        return frozenset(self.sign_tags.get(word, "").split(" ")) - {""}
+
+    @classmethod
+    def of(cls, trees: Iterable[Tree], *, leaves: Leaves, min_count: int) -> "Lexicon":
+        """Of the trees to learn from. min_count: of a known word; 0 and 1: every word is given as it is."""
+        counts: Counter[str] = Counter()
+        tags: dict[str, Counter[str]] = defaultdict(Counter)
+        for tree in trees:
+            for leaf in tree.leaves():
+                assert leaf.word is not None
+                word = plain(leaf.word)
+                counts[word] += 1
+                tags["" if has_letters(word) else word][leaf_symbol(leaf.label, leaves)] += 1
+        known = sorted(word for word, count in counts.items() if count >= min_count) if min_count > 1 else []
+        word_tags = tags.pop("", Counter[str]())
+        sign_tags = {
+            sign: " ".join(sorted(tag for tag in found if found[tag] >= MIN_SHARE * found.total()))
+            for sign, found in sorted(tags.items())
+        }
+        return cls(words=" ".join(known), word_tags=" ".join(sorted(word_tags)), sign_tags=sign_tags)
+
+    def save(self, path: Path) -> None:
+        with whole_file(path) as temporary:
+            temporary.write_text(self.model_dump_json(indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Lexicon":
+        """What `save` wrote; an empty one if there is no such file, as in runs of Heed 0.1."""
+        if not path.exists():
+            return NO_LEXICON
+        try:
+            return cls.model_validate_json(read_bounded(path, MAX_JSON_BYTES))
+        except ValidationError:
+            raise HeedError(f"{path}: not a lexicon that Heed wrote; use another --run.") from None
+
+
+NO_LEXICON = Lexicon()
+
+
+def has_letters(word: str) -> bool:
+    """Whether a word is more than signs: it has a letter or a digit."""
+    return any(character.isalnum() for character in word)
+
+
+def word_class(word: str) -> str:
+    """One of some thirty classes of words, by what is in it, its capitals and its ending (Petrov et al. 2006).
+
+    It is a word of letters, so that a tokenizer makes one piece of it.
+    """
+    if not has_letters(word):
+        return "UnknownSigns"
+    if "@" in word or re.search(r"://|www\.|\.(?:com|org|net)\b", word):
+        return "UnknownAddress"
+    if any(character.isdigit() for character in word):
+        return "UnknownMixed" if any(character.isalpha() for character in word) else "UnknownNumber"
+    if len(word) > 1 and word.isupper():
+        return "UnknownCapitals"
+    kind = "Capital" if word[0].isupper() else "Compound" if "-" in word else "Lower"
+    ending = next((ending for ending in ENDINGS if len(word) > len(ending) + 2 and word.endswith(ending)), "")
+    return f"Unknown{kind}{ending.title()}"
