@@ -45,8 +45,9 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _one_source_of_pairs(self) -> Self:
         own_files = self.data.train and self.data.dev
-        if self.parsing and (self.data.corpus or self.data.train or self.data.dev or self.data.tests):
-            raise ValueError("parsing gives the pairs, so data.corpus, data.train, data.dev and data.tests must go")
+        names = ("corpus", "train", "dev", "added", "tests")
+        if self.parsing and (given := [f"data.{name}" for name in names if getattr(self.data, name)]):
+            raise ValueError(f"parsing gives the pairs, so {' and '.join(given)} must go")
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
         if not self.parsing and not self.data.corpus and not own_files:
@@ -149,7 +150,7 @@ def _anchor_files(values: dict[str, Any], folder: Path) -> None:
             return files
         return [_absolute(folder, file) if isinstance(file, str) else file for file in files]
 
-    for name in ("train", "dev"):
+    for name in ("train", "dev", "added"):
         if name in data:
             data[name] = anchored(data[name])
     if isinstance(data.get("tests"), dict):

@@ -55,6 +55,24 @@ def test_own_files_are_read_where_they_are(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_added_pairs_are_learned_from_besides(tmp_path):
+    recipe = own_files(tmp_path)
+    more = {"added": [str(tmp_path / "late.en"), str(tmp_path / "late.de.gz")]}
+    task = task_of(recipe_of(recipe.data.model_dump() | more))
+    files = task.text_files(tmp_path / "run", directory=tmp_path, mirror=None, report=print)
+    assert files.train == tuple((tmp_path / f"{name}.en", tmp_path / f"{name}.de.gz") for name in ("train", "late"))
+    assert files.dev == (tmp_path / "dev.en", tmp_path / "dev.de.gz")
+    assert task.count_pairs(directory=tmp_path, mirror=None, report=str) == 37
+    assert task.card(files).trained_on == {"corpus": "own files and added pairs"}
+    named = {"src": "en", "tgt": "de", "corpus": "multi30k"}
+    assert recipe_of(named | more).data.added == more["added"]
+    with pytest.raises(HeedError, match="data.added needs two files"):
+        recipe_of(named | {"added": ["one"]})
+    trees = {"src": "en", "tgt": "trees", "tgt_symbols": True} | more
+    with pytest.raises(HeedError, match="so data.added must go"):
+        recipe_of(trees, parsing={"treebank": "bank", "train": ["02-21"], "dev": ["22"]})
+
+
 def test_pairs_are_counted_and_faulty_files_named(tmp_path):
     recipe = own_files(tmp_path)
     reports: list[str] = []

@@ -54,6 +54,9 @@ class DataSettings(Settings):
     variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
     train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
     dev: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file]")
+    added: list[str] | None = Field(
+        default=None, description="more pairs to learn from, besides a corpus of either kind: [src file, tgt file]"
+    )
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
         default=False,
@@ -73,7 +76,7 @@ class DataSettings(Settings):
     def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
             raise ValueError("data.corpus names a corpus, so data.train, data.dev and data.tests must go")
-        for name, files in (("train", self.train), ("dev", self.dev), *self.tests.items()):
+        for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
             if files is not None and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
         return self

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from heed.data.lines import FilePair, count_pairs, read_sides
@@ -55,7 +56,7 @@ class TranslationTask:
     ) -> TextFiles:
         data = self.recipe.data
         if data.corpus is not None:
-            return fetch(
+            files = fetch(
                 data.corpus,
                 src=data.src,
                 tgt=data.tgt,
@@ -66,9 +67,11 @@ class TranslationTask:
                 progress=progress,
                 fetching=fetching,
             )
-        assert data.train is not None and data.dev is not None  # Recipe checks it
-        tests = {name: _file_pair(files) for name, files in data.tests.items()}
-        return TextFiles(train=(_file_pair(data.train),), dev=_file_pair(data.dev), tests=tests)
+        else:
+            assert data.train is not None and data.dev is not None  # Recipe checks it
+            tests = {name: _file_pair(names) for name, names in data.tests.items()}
+            files = TextFiles(train=(_file_pair(data.train),), dev=_file_pair(data.dev), tests=tests)
+        return replace(files, train=(*files.train, _file_pair(data.added))) if data.added else files
 
     def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus."""
@@ -77,7 +80,7 @@ class TranslationTask:
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": data.corpus or "own files"},
+            trained_on={"corpus": (data.corpus or "own files") + (" and added pairs" if data.added else "")},
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
