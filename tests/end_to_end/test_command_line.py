@@ -176,8 +176,9 @@ def test_without_the_kernels_training_takes_the_same_steps(heed, corpus):
 
 
 def test_the_multi30k_recipe_runs_from_a_mirror_folder_to_a_table(heed, data_folder, tmp_path):
-    small = ["model.n_layers=1", "model.d_model=16", "model.d_ff=16", "training.max_steps=2", "decoding.beam_size=1",
-             "decoding.max_extra_tokens=0", "tokenizer.vocab_size=2000"]  # fmt: skip
+    small = ["model.n_encoder_layers=1", "model.n_decoder_layers=1", "model.d_model=16", "model.d_ff=16",
+             "training.max_steps=2", "decoding.beam_size=1", "decoding.max_extra_tokens=0",
+             "tokenizer.vocab_size=2000"]  # fmt: skip
     settings = [part for setting in small for part in ("--set", setting)]
     done = heed("train", "multi30k-en-de", *settings, "--mirror", data_folder / "multi30k", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
