@@ -1,16 +1,17 @@
-"""Draws learning curves of runs, as docs/curves-*.svg are drawn: dev loss and greedy score after each step.
+"""Draws learning curves of runs, as docs/curves-*.svg are drawn: dev loss and greedy score at each validation.
 
     python docs/draw_curves.py PICTURE.svg "LABEL=RUN" ["LABEL=RUN" ...]
 
 Needs `pip install '.[plots]'`. A run whose log is kept apart from its folder is named by its metrics.jsonl.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot
+
+from heed.training.logbook import read_entries
 
 pyplot.rcParams |= {
     "svg.hashsalt": "heed",
@@ -22,11 +23,15 @@ pyplot.rcParams |= {
 
 def validations(run: Path) -> list[dict[str, Any]]:
     """What a run logged of dev, step by step."""
-    lines = (run if run.is_file() else run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [entry for entry in map(json.loads, lines) if entry["kind"] == "validation"]
+    entries = read_entries(run if run.is_file() else run / "metrics.jsonl")
+    if found := [entry for entry in entries if entry.get("kind") == "validation"]:
+        return found
+    sys.exit(f"{run}: no validations.")
 
 
 def main() -> None:
+    if len(sys.argv) < 3 or not all("=" in text for text in sys.argv[2:]):
+        sys.exit(__doc__)
     picture, *named = sys.argv[1:]
     figure, (losses, scores) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for label, run in (text.split("=", 1) for text in named):

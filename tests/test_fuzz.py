@@ -201,7 +201,8 @@ def good(tmp_path_factory, number_tokenizer) -> Path:
     trees = ["(S", "(NP", "(VP", ")S", ")NP", ")VP", "DT", "NN", "VBZ", "JJ", "."]
     of_trees = train_tokenizer(["the dog sees a small cat ."] * 9, TokenizerSettings(vocab_size=600), sorted(trees))
     decoding = {"beam_size": 3, "max_extra_tokens": 20}
-    parsing = {"leaves": "tags", "functions": False}
+    lexicon = {"words": "the dog a", "word_tags": "DT NN VBZ JJ", "sign_tags": {".": "."}}
+    parsing = {"leaves": "tags", "functions": False, "lexicon": lexicon}
     for name, tokenizer, card in (
         ("translator", number_tokenizer, ModelCard("en", "de", decoding, {"pairs": 3}, {"dev": "BLEU 1.0"})),
         ("parser", of_trees, ModelCard("en", "trees", decoding, parsing=parsing)),

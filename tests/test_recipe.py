@@ -72,12 +72,13 @@ def test_file_overrides_preset_and_set_overrides_both(tmp_path):
 
 
 def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
-    own = [*(f'data.{name}=["a.{name}", "b"]' for name in ("train", "dev")), 'data.tests={"t"=["x", "y"]}']
+    own = [*(f'data.{name}=["a.{name}", "b"]' for name in ("train", "dev", "added")), 'data.tests={"t"=["x", "y"]}']
     (tmp_path / "own.toml").write_text('preset = "tiny"\n[data]\nsrc = "a"\ntgt = "b"\n')
     for recipe in (read_recipe("multi30k-en-de"), read_recipe(tmp_path / "own.toml", own)):
         (tmp_path / "config.toml").write_text(toml_text(recipe.model_dump()))
         assert read_recipe(tmp_path / "config.toml") == recipe
     assert recipe.data.train == [str(Path.cwd() / "a.train"), str(Path.cwd() / "b")]
+    assert recipe.data.added == [str(Path.cwd() / "a.added"), str(Path.cwd() / "b")]
 
 
 def test_two_passes_that_cannot_differ_are_refused():

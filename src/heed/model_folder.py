@@ -61,7 +61,7 @@ MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 class ModelCard:
     """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores.
 
-    parsing: of a parser, how trees are sequences (LinearisationSettings).
+    parsing: of a parser, how trees are sequences and what words it knows (ParserCard).
     """
 
     src: str

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.errors import HeedError
+from heed.model_folder import ModelCard, save_model
 from heed.parsing.lexicon import NO_LEXICON, Lexicon, has_letters, word_class
 from heed.parsing.parser import Parser, TreeConstraint
 from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, restored, sentence
@@ -27,12 +28,13 @@ def lexicon(min_count: int = 2, leaves="words") -> Lexicon:
 
 def test_a_word_is_known_if_it_is_not_rare():
     found = lexicon()
-    assert found.words.split(" ") == [".", "barks", "dog", "the"]
+    assert found.words is not None and found.words.split(" ") == [".", "barks", "dog", "the"]
     assert [found.form(word) for word in ("dog", "runs", "The", "Dog", "-LRB-")] == [
         "dog", "UnknownLowerS", "the", "dog", "UnknownSigns",
     ]  # fmt: skip
     for keeps_all in (lexicon(1), lexicon(0), NO_LEXICON):
         assert [keeps_all.form(word) for word in ("runs", "Zürich", "-LRB-")] == ["runs", "Zürich", "("]
+    assert lexicon(100).form("the") == "UnknownLower"
 
 
 def test_signs_have_the_tags_that_they_had_and_words_no_sign_s():
@@ -44,10 +46,10 @@ def test_signs_have_the_tags_that_they_had_and_words_no_sign_s():
     assert lexicon(leaves="single").tags("wolf") == {"XX"}
 
 
-def test_a_treebank_s_slip_is_not_learned():
-    trees = ["(TOP (NP (NN dog) (. .)))"] * 150 + ["(TOP (NP (NN dog) (NNS .)))"]
+def test_an_annotation_error_is_not_learned():
+    trees = ["(TOP (NP (NN dog) (. .)))"] * 150 + ["(TOP (NP (NN dog) (NNS .)))", "(TOP (NP (. dog) (. .)))"]
     found = Lexicon.of([tree for line in trees if (tree := parse_tree(line))], leaves="words", min_count=0)
-    assert found.tags(".") == {"."}
+    assert (found.tags("."), found.tags("wolf")) == ({"."}, {"NN"})
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_a_treebank_s_slip_is_not_learned():
         ("well-fed", "UnknownCompoundEd"),
         ("1,234.5", "UnknownNumber"),
         ("4th", "UnknownMixed"),
+        ("½", "UnknownNumber"),
         ("a.b@c.org", "UnknownAddress"),
         ("…", "UnknownSigns"),
     ],
@@ -104,9 +107,26 @@ def test_every_leaf_of_a_random_model_has_a_tag_that_it_may_have(leaves):
                 assert leaf.label in allowed or not allowed
 
 
+@pytest.mark.parametrize("damage", [[], {"words": 1}, {"sign_tags": {".": []}}, {"more": ""}])
+def test_a_damaged_lexicon_on_a_card_is_refused(tmp_path, damage):
+    tokenizer = train_tokenizer(["the dog"] * 3, TokenizerSettings(vocab_size=600), SYMBOLS)
+    card = ModelCard("en", "trees", parsing={"leaves": "tags", "functions": False, "lexicon": damage})
+    save_model(tmp_path / "model", random_model(len(tokenizer), 1), tokenizer, card)
+    with pytest.raises(HeedError, match="lexicon"):
+        Parser.load(tmp_path / "model")
+
+
+def test_a_bracket_without_its_partner_is_refused(tmp_path):
+    tokenizer = train_tokenizer(["the dog"] * 3, TokenizerSettings(vocab_size=600), [*SYMBOLS, "(QP"])
+    card = ModelCard("en", "trees", parsing={"leaves": "tags", "functions": False})
+    save_model(tmp_path / "model", random_model(len(tokenizer), 1), tokenizer, card)
+    with pytest.raises(HeedError, match="lacks one of the brackets of 'QP'"):
+        Parser.load(tmp_path / "model")
+
+
 def test_given_tags_go_before_those_of_the_lexicon():
     tokenizer = train_tokenizer(["the dog"] * 3, TokenizerSettings(vocab_size=600), SYMBOLS)
-    constraint = TreeConstraint(tokenizer, 1, copies_words=False, lexicon=lexicon())
+    constraint = TreeConstraint(tokenizer, 1, leaves="tags", lexicon=lexicon())
     constraint.expect(0, [".", "."], ["NN", "unheard-of"])
     constraint.admit([0])
     row = np.zeros(1, np.int64)
@@ -118,6 +138,18 @@ def test_given_tags_go_before_those_of_the_lexicon():
     assert allowed() - opening == {tokenizer.symbols["NN"]}
     constraint.advance(row, np.array([tokenizer.symbols["NN"]]))
     assert len(allowed() - opening) == sum(name[0] not in "()" for name in SYMBOLS)
+
+
+def test_a_given_tag_is_the_leaf_that_stands_for_it():
+    tokenizer = train_tokenizer(["the dog"] * 3, TokenizerSettings(vocab_size=600), ["(NP", ")NP", "XX", ",", "."])
+    constraint = TreeConstraint(tokenizer, 1, leaves="single")
+    constraint.expect(0, ["dog", ","], ["NN", ","])
+    constraint.admit([0])
+    row = np.zeros(1, np.int64)
+    for symbol in ("XX", ","):
+        allowed = {int(i) for i in constraint.choices(row, np.array([30]))[0] if i >= 0}
+        assert allowed == {tokenizer.symbols[symbol], tokenizer.symbols["(NP"]}
+        constraint.advance(row, np.array([tokenizer.symbols[symbol]]))
 
 
 def test_it_is_kept_whole_and_a_damaged_file_is_refused(tmp_path):

@@ -71,7 +71,7 @@ def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences,
 def test_a_long_sentence_has_room_for_brackets(tokenizer, leaves):
     """What must be written anyway, copied words and tags, does not count against max_extra_tokens."""
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, LinearisationSettings(leaves=leaves))
-    constraint = TreeConstraint(tokenizer, 1, copies_words=leaves == "words")
+    constraint = TreeConstraint(tokenizer, 1, leaves=leaves)
     words = ["the", "dog"] * 100
     source = parser._source(0, (words, None), tokenizer.encode(" ".join(words)), constraint)
     assert source is not None
@@ -184,7 +184,7 @@ def test_given_tags_stand_in_the_tree_and_known_ones_are_written(tokenizer):
     (parse,) = parser.parse([["the", "dog", "x"]], tags=[["DT", "VB", "FW"]])
     assert [leaf.label for leaf in parse.tree.leaves()] == ["DT", "VB", "FW"]
     # What the model itself wrote, whatever stands in the tree.
-    constraint = TreeConstraint(tokenizer, beam_size=1, copies_words=False)
+    constraint = TreeConstraint(tokenizer, beam_size=1, leaves="tags")
     constraint.expect(0, ["the", "dog", "x"], ["DT", "(NP", "FW"])
     constraint.admit([0])
     row, leaves = np.zeros(1, np.int64), {tokenizer.symbols[name] for name in SYMBOLS if name[0] not in "()"}
@@ -208,10 +208,10 @@ def test_what_is_no_tree_is_none(tokenizer):
         restored(["the"], ["▁the", "▁the", "DT"])
 
 
-@pytest.mark.parametrize("copies", [False, True])
-def test_the_constraint_leaves_room_to_close_everything(tokenizer, copies):
+@pytest.mark.parametrize("leaves", ["tags", "words"])
+def test_the_constraint_leaves_room_to_close_everything(tokenizer, leaves):
     """A walk that always opens where it may still ends in time."""
-    constraint = TreeConstraint(tokenizer, beam_size=1, copies_words=copies)
+    constraint = TreeConstraint(tokenizer, beam_size=1, leaves=leaves)
     constraint.expect(0, ["a"] * 5, None)
     constraint.admit([0])
     names = {i: name for name, i in tokenizer.symbols.items()}
@@ -261,12 +261,13 @@ def test_a_section_is_found_in_capitals_and_through_links_and_must_be_one(tmp_pa
 
 
 def test_copied_words_from_treebank_to_scores_odd_ones_as_well(tmp_path, heed):
-    """What the recipe for GUM does: fragments, made trees, copied words; in dev a word with two backslashes."""
+    """What the recipe for GUM does: fragments, made trees, copied words, classes; in dev a word of backslashes."""
     write_treebank(tmp_path / "treebank")
     path = tmp_path / "treebank/parsed/mrg/wsj/22/wsj_2201.mrg"
-    path.write_text(path.read_text() + r"( (S (NP (DT the) (NN \\/)) (VP (VBZ sleeps)) (. .)))" + "\n")
+    path.write_text(path.read_text() + r"( (S (NP (DT the) (NN \\/)) (VP (VBZ whispers)) (. .)))" + "\n")
     (tmp_path / "small.toml").write_text(RECIPE.format(treebank="treebank", max_steps=30))
-    settings = ['parsing.leaves="words"', "parsing.fragments=4", "parsing.substituted=2", "parsing.gold_weight=2"]
+    settings = ['parsing.leaves="words"', "parsing.fragments=4", "parsing.substituted=2", "parsing.gold_weight=2",
+                "parsing.rare_words=2"]  # fmt: skip
     options = ["--mirror", ".", *(part for value in settings for part in ("--set", value))]
     wrong = heed("train", "small.toml", *options, "--set", 'parsing.tests={late=["99"]}', cwd=tmp_path)
     assert_one_clear_line(wrong, "no section 99")
@@ -277,7 +278,17 @@ def test_copied_words_from_treebank_to_scores_odd_ones_as_well(tmp_path, heed):
     (n_trees,) = {line for line in done.stderr.splitlines() if line.startswith("train: ") and "gold" in line}
     assert n_trees.split()[1] in looked.stderr
     assert "all gold" in done.stdout and "of 21 sentences left out" in done.stdout
-    assert r"\\/" in (tmp_path / "runs/small/lines/dev.trees").read_text()
+    lines = tmp_path / "runs/small/lines"
+    assert r"\\/" in (lines / "dev.trees").read_text()
+    assert (lines / "dev.words").read_text().splitlines()[-1] == "the UnknownSigns UnknownLowerS ."
+    assert "▁UnknownLowerS VBZ" in (lines / "dev.symbols").read_text()
+    parser = Parser.load(tmp_path / "runs/small/model")
+    assert parser._encode([(["the", "wolf"], None)]) == [parser.tokenizer.encode("the UnknownLower")]
+    # A lost lexicon is made again, as it was, and so are the lines.
+    kept = (lines / "lexicon.json").read_text()
+    (lines / "lexicon.json").unlink()
+    assert heed("train", "small.toml", *options, cwd=tmp_path).returncode == 0
+    assert (lines / "lexicon.json").read_text() == kept
 
 
 def test_the_treebank_may_move_once_its_lines_are_written(parser_run, heed, tmp_path):

@@ -65,7 +65,8 @@ def test_added_pairs_are_learned_from_besides(tmp_path):
     assert task.count_pairs(directory=tmp_path, mirror=None, report=str) == 37
     assert task.card(files).trained_on == {"corpus": "own files and added pairs"}
     named = {"src": "en", "tgt": "de", "corpus": "multi30k"}
-    assert recipe_of(named | more).data.added == more["added"]
+    with pytest.raises(HeedError, match=r"^gone: no such file\.$"):  # before the corpus is looked for
+        task_of(recipe_of(named | {"added": ["gone", "gone"]})).count_pairs(directory=tmp_path, mirror=None, report=str)
     with pytest.raises(HeedError, match="data.added needs two files"):
         recipe_of(named | {"added": ["one"]})
     trees = {"src": "en", "tgt": "trees", "tgt_symbols": True} | more

@@ -55,7 +55,8 @@ class DataSettings(Settings):
     train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
     dev: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file]")
     added: list[str] | None = Field(
-        default=None, description="more pairs to learn from, besides a corpus of either kind: [src file, tgt file]"
+        default=None,
+        description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
     )
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
@@ -71,6 +72,11 @@ class DataSettings(Settings):
         le=1_000_000,
         description="drop a training pair if one side is more than this many times longer than the other",
     )
+
+    @property
+    def corpus_name(self) -> str:
+        """What to call the text in cards and captions."""
+        return (self.corpus or "own files") + (" and added pairs" if self.added else "")
 
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:

@@ -445,7 +445,7 @@ def _setup(folder: Path) -> str:
     path = folder / "recipe.toml"
     recipe = validated(Recipe, read_toml(path), where=str(path))
     model, training = recipe.model, recipe.training
-    corpus = plain(recipe.data.corpus or "own files")
+    corpus = plain(recipe.data.corpus_name)
     return (
         f"`heed paper table3 --run`: base is N {model.n_layers}, d_model {model.d_model}, d_ff {model.d_ff}, "
         f"h {model.n_heads}, dropout {model.dropout}; {training.max_steps:,} steps of "

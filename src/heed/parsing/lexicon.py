@@ -13,7 +13,7 @@ from heed.errors import HeedError
 from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
 from heed.runtime.files import MAX_JSON_BYTES, read_bounded, whole_file
 
-MIN_SHARE = 0.01  # of a sign's tags; what is rarer is a slip of the treebank's
+MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
 ENDINGS = (
     "ing",
     "ion",
@@ -31,25 +31,27 @@ ENDINGS = (
 class Lexicon(Settings):
     """Made from the trees that a parser learns from, and part of its model. An empty one changes nothing."""
 
-    words: str = Field(default="", description="known words, spaces between; empty: each word is given as it is")
+    words: str | None = Field(
+        default=None, description="known words, spaces between; None: all words are given as they are"
+    )
     word_tags: str = Field(default="", description="leaves' symbols seen over words with a letter or a digit")
     sign_tags: dict[str, str] = Field(default={}, description="of words without: leaves' symbols that each had")
 
     @cached_property
     def _known(self) -> frozenset[str]:
-        return frozenset(self.words.split(" ")) - {""}
+        return frozenset((self.words or "").split(" ")) - {""}
 
     @cached_property
     def _word_tags(self) -> frozenset[str]:
         return frozenset(self.word_tags.split(" ")) - {""}
 
     def form(self, word: str) -> str:
-        """What the model reads, and copies, for a treebank's word: the plain word, or a class if it is rare.
+        """What the model reads, and copies, for a treebank's word: the plain word, or its class if it is rare.
 
-        A rare word with capitals that is known without them is given without.
+        A rare word with capitals that is known without them loses them.
         """
         word = plain(word)
-        if not self._known or word in self._known:
+        if self.words is None or word in self._known:
             return word
         return lower if (lower := word.lower()) in self._known else word_class(word)
 
@@ -74,13 +76,14 @@ class Lexicon(Settings):
                 word = plain(leaf.word)
                 counts[word] += 1
                 tags["" if has_letters(word) else word][leaf_symbol(leaf.label, leaves)] += 1
-        known = sorted(word for word, count in counts.items() if count >= min_count) if min_count > 1 else []
-        word_tags = tags.pop("", Counter[str]())
+        known = " ".join(sorted(word for word, count in counts.items() if count >= min_count))
+        total = sum(tags.values(), Counter[str]())
+        word_tags = [tag for tag, count in tags.pop("", Counter()).items() if count >= MIN_SHARE * total[tag]]
         sign_tags = {
             sign: " ".join(sorted(tag for tag in found if found[tag] >= MIN_SHARE * found.total()))
             for sign, found in sorted(tags.items())
         }
-        return cls(words=" ".join(known), word_tags=" ".join(sorted(word_tags)), sign_tags=sign_tags)
+        return cls(words=known if min_count > 1 else None, word_tags=" ".join(sorted(word_tags)), sign_tags=sign_tags)
 
     def save(self, path: Path) -> None:
         with whole_file(path) as temporary:
@@ -106,15 +109,15 @@ def has_letters(word: str) -> bool:
 
 
 def word_class(word: str) -> str:
-    """One of some thirty classes of words, by what is in it, its capitals and its ending (Petrov et al. 2006).
+    """One of 38 classes of words, by what is in it, its capitals and its ending (after Petrov et al. 2006).
 
-    It is a word of letters, so that a tokenizer makes one piece of it.
+    It consists of letters, so that a tokenizer can make one piece of it.
     """
     if not has_letters(word):
         return "UnknownSigns"
     if "@" in word or re.search(r"://|www\.|\.(?:com|org|net)\b", word):
         return "UnknownAddress"
-    if any(character.isdigit() for character in word):
+    if any(character.isnumeric() for character in word):
         return "UnknownMixed" if any(character.isalpha() for character in word) else "UnknownNumber"
     if len(word) > 1 and word.isupper():
         return "UnknownCapitals"

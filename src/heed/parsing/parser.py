@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import validated
+from heed.config import shown, validated
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
@@ -19,10 +19,20 @@ from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.parsing.lexicon import NO_LEXICON, Lexicon
-from heed.parsing.trees import EMPTY, LinearisationSettings, Tree, escaped, restored, sentence, split_words
+from heed.parsing.trees import (
+    EMPTY,
+    Leaves,
+    LinearisationSettings,
+    Tree,
+    escaped,
+    leaf_symbol,
+    restored,
+    sentence,
+    split_words,
+)
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.loading import AnyTokenizer
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, check_unicode
 
 Ints = NDArray[np.int64]
 Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, and their tags if they are given
@@ -33,7 +43,7 @@ MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behi
 
 
 class ParserCard(LinearisationSettings):
-    """What a parser's model folder says of its trees and words."""
+    """What the card of a parser's model folder says of its trees and words."""
 
     lexicon: Lexicon = NO_LEXICON
 
@@ -118,7 +128,9 @@ class Parser(PickledByValue):
             raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
         if not isinstance(loaded.tokenizer, Tokenizer):
             raise HeedError(f"{folder}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
-        linearisation = validated(ParserCard, loaded.card.parsing, where=str(folder))
+        if unpaired := _unpaired_label(loaded.tokenizer):
+            raise HeedError(f"{folder}: damaged: its tokenizer lacks one of the brackets of {shown(unpaired)}.")
+        card = validated(ParserCard, loaded.card.parsing, where=str(folder))
         changes = {
             "beam_size": beam_size,
             "length_penalty": length_penalty,
@@ -128,8 +140,8 @@ class Parser(PickledByValue):
         }
         settings = recipe_settings(loaded, changes, where=str(folder))
         return cls(
-            loaded.model, loaded.tokenizer, settings, linearisation,
-            lexicon=linearisation.lexicon, precision=precision, constrained=constrained, report=report, copy=False,
+            loaded.model, loaded.tokenizer, settings, card,
+            lexicon=card.lexicon, precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
@@ -148,8 +160,8 @@ class Parser(PickledByValue):
         """
         constraint = None
         if self.constrained:
-            beam_size, copies_words = self.settings.beam_size, self._copies_words
-            constraint = TreeConstraint(self.tokenizer, beam_size, copies_words=copies_words, lexicon=self._lexicon)
+            beam_size, leaves = self.settings.beam_size, self.linearisation.leaves
+            constraint = TreeConstraint(self.tokenizer, beam_size, leaves=leaves, lexicon=self._lexicon)
         numbers = itertools.count()
 
         def sources_of(window: list[Tagged]) -> Iterator[list[Source]]:
@@ -201,8 +213,15 @@ class Parser(PickledByValue):
         return Parse(tuple(words), tree, best.score, best.log_prob, confidence)
 
 
+def _unpaired_label(tokenizer: Tokenizer) -> str | None:
+    """The first label of which the tokenizer has only one bracket, if any."""
+    opened, closed = ({name[1:] for name in tokenizer.symbols if name[0] == bracket} for bracket in "()")
+    return min(opened ^ closed, default=None)
+
+
 def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
     for word in words:
+        check_unicode(word)
         if [word] != split_words(word):
             raise HeedError(f"sentence {number + 1}: the word {word!r} is empty or has spaces within.")
     if tags is not None and len(tags) != len(words):
@@ -220,11 +239,11 @@ class TreeConstraint:
     still fits into the longest output.
     """
 
-    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, copies_words: bool, lexicon: Lexicon = NO_LEXICON):
+    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, leaves: Leaves, lexicon: Lexicon = NO_LEXICON):
         names = sorted(tokenizer.symbols)
         labels = {label: i for i, label in enumerate(sorted({name[1:] for name in names if name[0] in "()"}))}
-        self._tokenizer, self._beam, self._copies_words = tokenizer, beam_size, copies_words
-        self._lexicon = lexicon
+        self._tokenizer, self._beam, self._lexicon = tokenizer, beam_size, lexicon
+        self._leaves, self._copies_words = leaves, leaves == "words"
         # What an id opens or closes: a label's number, or -1.
         self._opens, self._closes = np.full((2, len(tokenizer)), -1)
         for name in names:
@@ -232,7 +251,7 @@ class TreeConstraint:
                 (self._opens if name[0] == "(" else self._closes)[tokenizer.symbols[name]] = labels[name[1:]]
         special = tokenizer.special
         text = set(range(len(tokenizer))) - set(tokenizer.symbols.values()) - {special.pad, special.bos, special.eos}
-        self.given = np.array(sorted(text) if copies_words else [], np.int64)
+        self.given = np.array(sorted(text) if self._copies_words else [], np.int64)
         self._opening = np.flatnonzero(self._opens >= 0)
         self._closing = np.array([tokenizer.symbols[f"){label}"] for label in labels] or [-1], np.int64)
         self._tag_ids = {name: i for name, i in tokenizer.symbols.items() if name[0] not in "()"}
@@ -254,7 +273,8 @@ class TreeConstraint:
         begins: list[bool] = []
         for place, word in enumerate(words):
             pieces = self._tokenizer.encode(self._lexicon.form(word)) if self._copies_words else []
-            script += [*pieces, self._tag_ids.get(tags[place], ANY_TAG) if tags else self._tag_set(word)]
+            given = self._tag_ids.get(leaf_symbol(tags[place], self._leaves), ANY_TAG) if tags else None
+            script += [*pieces, self._tag_set(word) if given is None else given]
             begins += [True, *[False] * len(pieces)]
         self._scripts[number] = script, begins
         return len(script) + 1

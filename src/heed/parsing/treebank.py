@@ -53,11 +53,11 @@ class ParsingSettings(LinearisationSettings):
         default=0,
         ge=0,
         le=10_000,
-        description="a word that occurs fewer times in the gold trees is given by its class: capitals, digits, ending",
+        description="replace a word that occurs fewer times in the gold trees with its class: capitals, digits, ending",
     )
 
     def linearisation(self) -> dict[str, Any]:
-        """The settings that a trained parser needs: how trees are sequences of symbols."""
+        """The settings that a trained parser needs, besides its lexicon: how trees are sequences of symbols."""
         return self.model_dump(include=set(LinearisationSettings.model_fields))
 
 
@@ -135,14 +135,19 @@ def write_lines(
 ) -> TextFiles:
     """The treebank as parallel text: OUT/NAME.words and OUT/NAME.symbols, written for the sets that lack them.
 
-    dev and the tests have OUT/NAME.trees too, which `gold_trees` reads.
+    dev and the tests have OUT/NAME.trees too, which `gold_trees` reads, and all sets OUT/lexicon.json, which
+    `read_lexicon` reads.
     """
     sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
     pairs = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
 
     def complete(name: str) -> bool:
-        trees = [] if name == "train" else [_trees_path(pairs[name][0])]
-        return all(path.exists() for path in (*pairs[name], *trees))
+        more = _trees_path(pairs[name][0])
+        if name == "train":
+            if settings.rare_words <= 1:  # runs of Heed 0.1 have no lexicon, and read words as they are
+                return all(path.exists() for path in pairs[name])
+            more = out / LEXICON
+        return all(path.exists() for path in (*pairs[name], more))
 
     if missing := [name for name in sets if not complete(name)]:
         folder = treebank_folder(settings, directory=directory, mirror=mirror)
@@ -157,7 +162,7 @@ def write_lines(
             else:
                 with whole_file(_trees_path(pairs[name][0])) as temporary:
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
-            n_trees = _write(trees, *pairs[name], leaves=settings.leaves, form=Lexicon.load(out / LEXICON).form)
+            n_trees = _write(trees, *pairs[name], leaves=settings.leaves, form=read_lexicon(pairs[name][0]).form)
             report(f"{name}: {n_trees:,} trees" + ("." if n_trees == len(gold) else f" from {len(gold):,} gold ones."))
     return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
@@ -167,7 +172,7 @@ def gold_trees(words: Path) -> list[Tree]:
     return list(read_trees(_trees_path(words)))
 
 
-def lexicon(words: Path) -> Lexicon:
+def read_lexicon(words: Path) -> Lexicon:
     """The lexicon of the trees to learn from, by the path of any set's words that `write_lines` returned."""
     return Lexicon.load(words.parent / LEXICON)
 

@@ -189,8 +189,8 @@ def linearised(tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] =
     """Symbols of a cleaned tree's brackets below its root, labelled at both ends: (NP DT NN )NP.
 
     With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag. With "words" a tag has
-    its word before it: (NP ▁the DT ▁dog NN )NP. That is not Vinyals & Kaiser's: a decoder that copies the words need
-    not count them to know where it is.
+    its word, or what `form` makes of it, before it: (NP ▁the DT ▁dog NN )NP. That is not Vinyals & Kaiser's: a decoder
+    that copies the words need not count them to know where it is.
     """
     symbols: list[str] = []
 
@@ -237,7 +237,7 @@ def restored(
 ) -> Tree:
     """The tree of which `linearised` made the symbols. ValueError if they are none over exactly these words.
 
-    `tags` takes the place of the leaves' symbols. form: as there.
+    `tags` takes the place of the leaves' symbols. form: as for `linearised`.
     """
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
     n_words, copied = 0, ""

@@ -10,8 +10,8 @@ from heed.evaluation.bleu import Score
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.parsing.evalb import evalb
-from heed.parsing.parser import Parser
-from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, lexicon, write_lines
+from heed.parsing.parser import Parser, ParserCard
+from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, read_lexicon, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
@@ -47,18 +47,18 @@ class ParsingTask:
         return ModelCard(
             self.recipe.data.src,
             self.recipe.data.tgt,
-            parsing=self.settings.linearisation() | {"lexicon": lexicon(files.dev[0]).model_dump()},
+            parsing=ParserCard(**self.settings.linearisation(), lexicon=read_lexicon(files.dev[0])).model_dump(),
             decoding=self.recipe.decoding.model_dump(),
             trained_on={"corpus": f"treebank {self.settings.treebank}"},
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
-        gold, words = gold_trees(files.dev[0]), lexicon(files.dev[0])
+        gold, lexicon = gold_trees(files.dev[0]), read_lexicon(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
 
         def validate(model: Transformer) -> tuple[str, float]:
-            parser = Parser(model, tokenizer, greedy, self.settings, lexicon=words, precision="auto")
+            parser = Parser(model, tokenizer, greedy, self.settings, lexicon=lexicon, precision="auto")
             return "f1", parsing_scores(parser, gold)[self.ranked_by].value
 
         return validate

@@ -10,6 +10,7 @@ from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
 from heed.decoding.scoring import perplexity
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization, bleu, chrf
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
@@ -55,6 +56,9 @@ class TranslationTask:
         self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
     ) -> TextFiles:
         data = self.recipe.data
+        for file in data.added or ():  # before a corpus is downloaded
+            if not Path(file).is_file():
+                raise HeedError(f"{file}: no such file.")
         if data.corpus is not None:
             files = fetch(
                 data.corpus,
@@ -80,7 +84,7 @@ class TranslationTask:
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": (data.corpus or "own files") + (" and added pairs" if data.added else "")},
+            trained_on={"corpus": data.corpus_name},
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
