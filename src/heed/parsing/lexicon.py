@@ -14,18 +14,8 @@ from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
 from heed.runtime.files import MAX_JSON_BYTES, read_bounded, whole_file
 
 MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
-ENDINGS = (
-    "ing",
-    "ion",
-    "ity",
-    "est",
-    "ed",
-    "ly",
-    "er",
-    "al",
-    "s",
-    "y",
-)  # the first that fits; those of Petrov et al. 2006
+# The first that fits; those of Petrov et al. 2006.
+ENDINGS = ("ing", "ion", "ity", "est", "ed", "ly", "er", "al", "s", "y")
 
 
 class Lexicon(Settings):
