@@ -159,5 +159,5 @@ def test_it_is_kept_whole_and_a_damaged_file_is_refused(tmp_path):
     assert Lexicon.load(path) == lexicon()
     for damaged in ("", "{", "[]", '{"words": 1}', '{"more": ""}'):
         path.write_text(damaged)
-        with pytest.raises(HeedError, match="not a lexicon"):
+        with pytest.raises(HeedError, match="lexicon.json"):
             Lexicon.load(path)

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from heed.config import Settings
-from heed.errors import HeedError
+from heed.config import Settings, validated
 from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
-from heed.runtime.files import MAX_JSON_BYTES, read_bounded, whole_file
+from heed.runtime.files import read_json, whole_file, write_json
 
 MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
 # The first that fits; those of Petrov et al. 2006.
@@ -77,17 +76,12 @@ class Lexicon(Settings):
 
     def save(self, path: Path) -> None:
         with whole_file(path) as temporary:
-            temporary.write_text(self.model_dump_json(indent=1), encoding="utf-8")
+            write_json(temporary, self.model_dump())
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
-        """What `save` wrote; an empty one if there is no such file, as in runs of Heed 0.1."""
-        if not path.exists():
-            return NO_LEXICON
-        try:
-            return cls.model_validate_json(read_bounded(path, MAX_JSON_BYTES))
-        except ValidationError:
-            raise HeedError(f"{path}: not a lexicon that Heed wrote; use another --run.") from None
+        """What `save` wrote; an empty one if there is no such file, as in runs of Heed 0.1. HeedError if damaged."""
+        return validated(cls, read_json(path), where=str(path)) if path.exists() else NO_LEXICON
 
 
 NO_LEXICON = Lexicon()
