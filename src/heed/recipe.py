@@ -55,6 +55,12 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _teachers_translate(self) -> Self:
+        if self.parsing and self.training.teachers:
+            raise ValueError("training.teachers is for translation; a parser learns from parsed trees (parsing.parsed)")
+        return self
+
+    @model_validator(mode="after")
     def _two_passes_that_differ(self) -> Self:
         rates = [self.training.cutoff, *(getattr(self.model, name) for name in DROPOUTS)]
         if self.training.consistency and not any(rates):

@@ -269,6 +269,48 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
     assert not is_running(other)
 
 
+TAUGHT = (*TWO, "--set", "training.teachers=2", "--set", "decoding.max_extra_tokens=5")
+
+
+def wait_for_checkpoint(process: subprocess.Popen, checkpoint: Path) -> None:
+    for _ in range(1200):
+        if process.poll() is not None or checkpoint.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint in a minute")
+
+
+def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads):
+    command = [*TAUGHT, *until(30)]
+    done = heed(*command[1:], cwd=begun)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    run = begun / "runs" / "small"
+    translations = run / "teachers" / "translations-1"
+    expected = model_bytes(begun), losses(begun), translations.read_bytes()
+    shutil.rmtree(run)
+    for stage in ("teachers/1/checkpoints/10", "teachers/2/checkpoints/10", "teachers/2/model", "checkpoints/10"):
+        process = start(begun, *command)
+        wait_for_checkpoint(process, run / stage)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    done = heed(*command[1:], cwd=begun)
+    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert (model_bytes(begun), losses(begun), translations.read_bytes()) == expected
+
+
+def test_teachers_under_torchrun_are_those_of_a_cpus_workers(begun, heed, two_threads, monkeypatch):
+    assert heed(*TAUGHT[1:], *until(10), cwd=begun).returncode == 0
+    run = begun / "runs" / "small"
+    expected = model_bytes(begun), (run / "teachers" / "translations-1").read_bytes()
+    shutil.rmtree(run)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    process = start(begun, *torchrun(2), *TAUGHT[3:], *until(10))
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert (model_bytes(begun), (run / "teachers" / "translations-1").read_bytes()) == expected
+
+
 def sockets_of(pid: int) -> set[str]:
     """The inodes of a process's sockets."""
     links = []

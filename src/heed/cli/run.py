@@ -102,7 +102,7 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
     expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
-        print_json({"pairs": n_pairs, "workers": workers, **expected.numbers()})
+        print_json({"pairs": n_pairs, "workers": workers, "teachers": recipe.training.teachers, **expected.numbers()})
         return
     if workers > 1:
         say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")
@@ -113,6 +113,8 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
         f"{expected.n_steps:,} steps: {expected.hours:,.1f} hours, {expected.flops:.1e} floating-point operations of "
         "the model"
     )
+    if n_teachers := recipe.training.teachers:
+        print(f"Before that, the same for each of {n_teachers} teacher(s), which then translate the training text.")
 
 
 def average(

@@ -18,9 +18,10 @@ from heed.recipe import Recipe
 from heed.runtime.files import check_replaceable, locked, whole_file
 
 # What a run writes next to config.toml.
-RUN_NAMES = ("corpus", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
+RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
 # Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
+FIXED_SETTINGS = ("start_from", "teachers")  # of training, likewise
 
 
 @contextmanager
@@ -62,14 +63,14 @@ def _check_run_folder(run: Path) -> None:
 
 
 def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
-    """Writes RUN/config.toml. Once data has been prepared, reports what has changed, or refuses it."""
+    """Writes RUN/config.toml. Once work has begun, reports what has changed, or refuses it."""
     path = run / "config.toml"
     new = _as_toml(recipe)
-    if path.exists() and any((run / name).exists() for name in ("lines", "data")):
+    if path.exists() and any((run / name).exists() for name in ("teachers", "lines", "data")):
         # Settings that an older Heed did not write have their defaults.
         old = _as_toml(validated(Recipe, read_toml(path), where=str(path)))
         for table, name, change in _changes(old, new):
-            if (table in FIXED_TABLES and name != "treebank") or name == "start_from":
+            if (table in FIXED_TABLES and name != "treebank") or name in FIXED_SETTINGS:
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
             report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

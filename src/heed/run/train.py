@@ -21,6 +21,7 @@ from heed.recipe import DROPOUTS, Recipe
 from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import open_run_folder
+from heed.run.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
 from heed.tasks.evaluation import Evaluation
@@ -28,7 +29,7 @@ from heed.tasks.task import Task, Validator, task_of
 from heed.text.loading import AnyTokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, checkpoint_steps
-from heed.training.distributed import Workers, join_workers, may_spawn, spawn_workers
+from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
@@ -47,8 +48,9 @@ def train_recipe(
 ) -> list[Evaluation]:
     """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
 
-    Called again, it resumes, and skips what is complete. Returns the scores on dev and the test sets, of the average
-    and of the last checkpoint. On a CPU a small model is trained by several processes (`n_workers`).
+    Its teachers (`training.teachers`) come first. Called again, it resumes, and skips what is complete. Returns the
+    scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the run, not of its
+    teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
@@ -63,6 +65,15 @@ def train_recipe(
         files: TextFiles | None = None
         if workers.first:
             stack.enter_context(open_run_folder(recipe, run, report=report))
+        if recipe.training.teachers and not is_spawned():
+            teach(
+                *(recipe, run, train_recipe, workers),
+                directory=directory,
+                mirror=mirror,
+                report=report,
+                progress=progress,
+            )
+        if workers.first:
             files = text_files()
             if machine.device.type == "cpu":
                 kernels_state()  # compiles them, once for all workers

@@ -36,8 +36,24 @@ class TranslationTask:
         report: Report,
         progress: DownloadProgress | None = None,
     ) -> TextFiles:
-        """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there."""
+        """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there.
+
+        With teachers also the translations that they have written into the run folder.
+        """
+        files = self.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
+        return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
+
+    def given_files(
+        self, *, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None = None
+    ) -> TextFiles:
+        """As `text_files`, without what teachers have written."""
         return self._text_files(directory, mirror, report, progress, fetching=True)
+
+    def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
+        """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
+        if not self.recipe.training.teachers:
+            return []
+        return [(src, run / "teachers" / f"translations-{n}") for n, (src, _) in enumerate(files.train, start=1)]
 
     def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
         """Number of training pairs; None if the corpus is not downloaded yet. Reads all text and changes nothing."""
@@ -79,12 +95,12 @@ class TranslationTask:
 
     def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus."""
-        data = self.recipe.data
+        data, n_teachers = self.recipe.data, self.recipe.training.teachers
         return ModelCard(
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": data.corpus_name},
+            trained_on={"corpus": data.corpus_name} | ({"teachers": n_teachers} if n_teachers else {}),
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:

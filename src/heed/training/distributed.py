@@ -5,6 +5,7 @@ pairs and anonymous memory, which have no name or port by which another user cou
 torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
 """
 
+import atexit
 import ctypes
 import json
 import mmap
@@ -247,7 +248,7 @@ class SharedMemory:
 
 def join_workers(device: torch.device) -> Workers:
     """The workers that torchrun or `spawn_workers` has started, this process among them."""
-    if SPAWNED in os.environ:
+    if is_spawned():
         rank, n, threads, channel, memory = map(int, os.environ[SPAWNED].split())
         torch.set_num_threads(threads)
         for inherited in (channel, memory):
@@ -260,7 +261,14 @@ def join_workers(device: torch.device) -> Workers:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
+        # Else gloo's threads may still run when the process ends, which then aborts.
+        atexit.register(distributed.destroy_process_group)
     return Workers(int(os.environ["RANK"]), n, communicator=ProcessGroup(device))
+
+
+def is_spawned() -> bool:
+    """Whether `spawn_workers` has started this process."""
+    return SPAWNED in os.environ
 
 
 def may_spawn() -> bool:

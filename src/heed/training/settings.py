@@ -20,6 +20,13 @@ class TrainingSettings(Settings):
         default=None,
         description="model folder whose weights, shape and vocabulary the run starts from; if not set: random weights",
     )
+    teachers: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="models of this recipe with other seeds that are trained first, in RUN/teachers; the run learns "
+        "from translations of its text by their ensemble as well (Kim and Rush 2016; Nguyen et al. 2020)",
+    )
     batch_src_tokens: int = Field(
         default=25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding"
     )
