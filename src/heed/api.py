@@ -35,7 +35,7 @@ def train(
     recipe: the name of one that comes with Heed, a path, or a Recipe (`heed.read_recipe` takes changes to settings).
     on_step: called every `training.report_every` steps, by the first of several workers; on_validation: at every
         checkpoint. An exception that they raise ends the run, which the next call resumes from the last checkpoint;
-        steps after that are taken, and reported, again.
+        steps after that are taken, and reported, again. Neither is called while teachers train (`training.teachers`).
     corpora: folder of downloaded corpora; mirror: a folder or address to take them from instead of the published one.
     report: called with lines for people to read.
 

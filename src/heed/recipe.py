@@ -57,7 +57,10 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _teachers_translate(self) -> Self:
         if self.parsing and self.training.teachers:
-            raise ValueError("training.teachers is for translation; a parser learns from parsed trees (parsing.parsed)")
+            raise ValueError(
+                "training.teachers is for translation: leave it out; a parser can learn from trees that another one "
+                "wrote (parsing.parsed)"
+            )
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,20 @@ def start(folder: Path, *command: object) -> subprocess.Popen:
 def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
     """Until a checkpoint of this step or a later one is there."""
     checkpoints = folder / "runs" / "small" / "checkpoints"
-    for _ in range(1200):
-        found = [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
-        if process.poll() is not None or max(found, default=0) >= step:
+
+    def is_there() -> bool:
+        return max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0) >= step
+
+    wait_until(process, is_there)
+
+
+def wait_until(process: subprocess.Popen, condition: Callable[[], object]) -> None:
+    """Until it holds, or the process ends."""
+    for _ in range(12_000):
+        if process.poll() is not None or condition():
             return
-        time.sleep(0.05)
-    raise AssertionError("no checkpoint in a minute")
+        time.sleep(0.005)
+    raise AssertionError("not in a minute")
 
 
 def model_bytes(folder: Path) -> bytes:
@@ -272,14 +281,6 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
 TAUGHT = (*TWO, "--set", "training.teachers=2", "--set", "decoding.max_extra_tokens=5")
 
 
-def wait_for_checkpoint(process: subprocess.Popen, checkpoint: Path) -> None:
-    for _ in range(1200):
-        if process.poll() is not None or checkpoint.exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError("no checkpoint in a minute")
-
-
 def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads):
     command = [*TAUGHT, *until(30)]
     done = heed(*command[1:], cwd=begun)
@@ -288,15 +289,38 @@ def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_byt
     translations = run / "teachers" / "translations-1"
     expected = model_bytes(begun), losses(begun), translations.read_bytes()
     shutil.rmtree(run)
-    for stage in ("teachers/1/checkpoints/10", "teachers/2/checkpoints/10", "teachers/2/model", "checkpoints/10"):
+    stages = [
+        "teachers/1/checkpoints/10",
+        "teachers/2/checkpoints/10",
+        "teachers/2/model",
+        "teachers/.translations-1.*",
+    ]
+    for stage in [*stages, "checkpoints/10"]:
         process = start(begun, *command)
-        wait_for_checkpoint(process, run / stage)
+        wait_until(process, partial(lambda name: list(run.glob(name)), stage))
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     done = heed(*command[1:], cwd=begun)
     assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
     assert (model_bytes(begun), losses(begun), translations.read_bytes()) == expected
+    assert not [path for path in run.rglob("*") if path.name.endswith(".part")]
+
+
+def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed):
+    text = (begun / "train.en").read_text()
+    wrong = ["--set", 'data.train=["trian.en", "train.de"]']
+    assert_one_clear_line(
+        heed(*TAUGHT[1:], *wrong, cwd=begun), "trian.en: cannot be read"
+    )  # and may still be corrected
+    process = start(begun, *TAUGHT, *until(30))
+    wait_until(process, (begun / "runs" / "small" / "teachers" / "1" / "checkpoints" / "10").exists)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143, told
+    (begun / "train.en").write_text(text.replace("one", "won", 1))
+    done = heed(*TAUGHT[1:], *until(30), cwd=begun)
+    assert_one_clear_line(done, "train.en: changed since this run prepared it")
 
 
 def test_teachers_under_torchrun_are_those_of_a_cpus_workers(begun, heed, two_threads, monkeypatch):

@@ -34,7 +34,7 @@ def test_the_recipe_is_kept_with_all_its_settings(tmp_path):
     assert opened(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("name", ["data", "lines"])
+@pytest.mark.parametrize("name", ["data", "lines", "teachers"])
 def test_what_shaped_data_and_weights_cannot_change_once_data_is_there(tmp_path, name):
     run = tmp_path / "run"
     opened(run)

@@ -11,6 +11,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.recipe import read_recipe
+from heed.tasks.translation import TranslationTask
 from tests.run.test_start_from import RECIPE, write_recipe
 
 TAUGHT = RECIPE.replace(
@@ -19,7 +20,7 @@ TAUGHT = RECIPE.replace(
 SHAPE = "[tokenizer]\nvocab_size = 600\n[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\nn_heads = 2\n"
 
 
-def test_a_run_learns_from_its_teachers_translations_besides(tmp_path):
+def test_a_run_learns_from_its_teachers_translations_as_well(tmp_path):
     run = tmp_path / "run"
     said: list[str] = []
     steps: list[int] = []
@@ -38,7 +39,7 @@ def test_a_run_learns_from_its_teachers_translations_besides(tmp_path):
     n_pairs = read_config(trained.model).card.trained_on["pairs"]
     assert n_pairs == 2 * len(sources) - sum(report["dropped"].values())
     assert n_pairs > len(sources)
-    assert read_config(trained.model).card.trained_on["teachers"] == 2
+    assert read_config(trained.model).card.trained_on["teachers"] == "2, whose cost is not included here"
     assert [line for line in said if line.startswith("Teacher ")] == [
         f"Teacher {number} of 2, in {teacher}:" for number, teacher in enumerate(teachers, start=1)
     ]
@@ -57,5 +58,26 @@ def test_a_run_learns_from_its_teachers_translations_besides(tmp_path):
 
 def test_a_parser_has_no_teachers():
     parsing = ['parsing.treebank="bank"', 'parsing.train=["02-21"]', 'parsing.dev=["22"]']
-    with pytest.raises(HeedError, match="training.teachers is for translation"):
+    with pytest.raises(HeedError, match="training.teachers is for translation: leave it out"):
         read_recipe("parsing-gum", [*parsing, "training.teachers=1"])
+
+
+def test_added_sources_are_translated_as_well_and_each_file_once(tmp_path):
+    added = f'data.added=["{{}}", "{tmp_path}/train.de"]'
+    recipe = write_recipe(tmp_path, TAUGHT + SHAPE)
+    more = tmp_path / "more.en"
+    more.write_text("one\ntwo\n", encoding="utf-8")
+    for source, n_files in ((more, 2), (tmp_path / "train.en", 1)):
+        task = TranslationTask(read_recipe(recipe, [added.format(source)]))
+        files = task.given_files(directory=tmp_path, mirror=None, report=str)
+        pairs = task.taught_pairs(files, tmp_path / "run")
+        assert [src for src, _ in pairs] == [tmp_path / "train.en", more][:n_files]
+        assert len({translations for _, translations in pairs}) == n_files
+
+
+def test_a_dry_run_says_what_it_leaves_out(tmp_path, heed):
+    recipe = write_recipe(tmp_path, TAUGHT + SHAPE)
+    done = heed("train", recipe, "--dry-run", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["teachers"] == 2
+    assert "Not included: 2 teacher(s)" in heed("train", recipe, "--dry-run", cwd=tmp_path).stdout
+    assert not (tmp_path / "runs").exists()

@@ -95,14 +95,17 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
     from heed.runtime.device import choose_machine
     from heed.tasks.task import task_of
 
+    n_teachers = recipe.training.teachers
     n_pairs = task_of(recipe).count_pairs(directory=directory, mirror=mirror, report=say)
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
     say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
-    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
+    # A translation of each pair's source is a pair as well.
+    n_learned = 2 * n_pairs if n_pairs and n_teachers else n_pairs
+    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_learned)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
-        print_json({"pairs": n_pairs, "workers": workers, "teachers": recipe.training.teachers, **expected.numbers()})
+        print_json({"pairs": n_pairs, "workers": workers, "teachers": n_teachers, **expected.numbers()})
         return
     if workers > 1:
         say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")
@@ -113,8 +116,8 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
         f"{expected.n_steps:,} steps: {expected.hours:,.1f} hours, {expected.flops:.1e} floating-point operations of "
         "the model"
     )
-    if n_teachers := recipe.training.teachers:
-        print(f"Before that, the same for each of {n_teachers} teacher(s), which then translate the training text.")
+    if n_teachers:
+        print(f"Not included: {n_teachers} teacher(s), which come first, at up to this cost each; their translations.")
 
 
 def average(

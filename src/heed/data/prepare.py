@@ -112,7 +112,8 @@ def prepare(
     not grow with the corpus.
     """
     remove_unfinished(folder)
-    _compare_sources(files, folder / "sources.json")
+    # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
+    compare_sources(files, folder / "sources.json", binding=(folder / "tokenizer.json").exists())
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
@@ -136,13 +137,15 @@ def prepare(
     return Prepared(tokenizer, train, ParallelCorpus(folder / "dev", **sizes))
 
 
-def _compare_sources(files: TextFiles, path: Path) -> None:
-    """Writes size, date and hash of the text files, or compares them: what a run is trained on must not change."""
+def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
+    """Writes size, date and hash of the text files to `path`: what a run is trained on must not change.
+
+    binding: whether they are first compared with those that are written there. HeedError names a file that differs.
+    """
     for file in (side for pair in files.pairs for side in pair):
         if not file.is_file():
             raise HeedError(f"{file}: no such file.")
-    # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
-    recorded = read_json(path) if (path.parent / "tokenizer.json").exists() and path.exists() else {}
+    recorded = read_json(path) if binding and path.exists() else {}
     current: dict[str, Any] = {}
     for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
         name, before = str(file), recorded.get(str(file))

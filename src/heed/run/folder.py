@@ -21,7 +21,7 @@ from heed.runtime.files import check_replaceable, locked, whole_file
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
 # Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
-FIXED_SETTINGS = ("start_from", "teachers")  # of training, likewise
+FIXED_SETTINGS = (("training", "start_from"), ("training", "teachers"))  # of other tables
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
         # Settings that an older Heed did not write have their defaults.
         old = _as_toml(validated(Recipe, read_toml(path), where=str(path)))
         for table, name, change in _changes(old, new):
-            if (table in FIXED_TABLES and name != "treebank") or name in FIXED_SETTINGS:
+            if (table in FIXED_TABLES and name != "treebank") or (table, name) in FIXED_SETTINGS:
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
             report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:

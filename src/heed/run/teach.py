@@ -1,22 +1,28 @@
 """Teachers of a run: models that are trained before it and translate its text, for it to learn from their translations.
 
 Sequence-level knowledge distillation (Kim and Rush 2016) by an ensemble of models of the run's own recipe, whose
-translations the run learns from besides the references, as in Data Diversification (Nguyen et al. 2020).
+translations the run learns from in addition to the references, as in Data Diversification (Nguyen et al. 2020).
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from heed.data.lines import FilePair, read_lines
+from heed.data.lines import FilePair, count_pairs, read_lines
+from heed.data.prepare import compare_sources
 from heed.data.sources import DownloadProgress, Report
+from heed.data.text_files import TextFiles
+from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
+from heed.model_folder import read_config
 from heed.recipe import Recipe
-from heed.runtime.files import whole_file
+from heed.runtime.files import remove_unfinished, whole_file
 from heed.tasks.translation import TranslationTask
 from heed.training.distributed import Workers
+from heed.training.settings import MAX_SEED
 
 SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
-MAX_SEED = 2**31
+REPORT_SECONDS = 60
 
 
 def teach(
@@ -33,33 +39,62 @@ def teach(
     """Trains the recipe's teachers in RUN/teachers and writes their ensemble's translations; skips what is complete.
 
     train: `train_recipe`, which every one of the workers calls. directory, mirror, progress: as it takes them.
+    HeedError if a text has changed since the first teacher began.
     """
+    place = run / "teachers"
     missing: list[FilePair] = []
     if workers.first:
         task = TranslationTask(recipe)
-        given = task.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
-        missing = [pair for pair in task.taught_pairs(given, run) if not pair[1].exists()]
+        files = task.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
+        _check_text(files, place)
+        missing = [pair for pair in task.taught_pairs(files, run) if not pair[1].exists()]
     if not workers.broadcast(bool(missing)):
         return
     n_teachers = recipe.training.teachers
-    folders = [run / "teachers" / str(number) for number in range(1, n_teachers + 1)]
+    folders = [place / str(number) for number in range(1, n_teachers + 1)]
     for number, folder in enumerate(folders, start=1):
-        if not workers.broadcast((folder / "model").exists()):
+        if not workers.broadcast(_is_complete(folder)):
             report(f"Teacher {number} of {n_teachers}, in {folder}:")
             teacher = _teacher(recipe, number)
             train(teacher, folder, directory=directory, mirror=mirror, report=report, progress=progress)
     if workers.first:
-        translator = Translator.load(*(folder / "model" for folder in folders))
+        loaded = load_models([folder / "model" for folder in folders], device=None)
+        models = [one.model for one in loaded]
+        translator = Translator(models, loaded[0].tokenizer, recipe.decoding, copy=False)
         for src, translations in missing:
             report(f"Translating {src} with the {n_teachers} teacher(s) in {translator.precision}.")
-            with whole_file(translations) as temporary, temporary.open("w", encoding="utf-8") as file:
-                for translation in translator.stream(read_lines(src)):
-                    file.write(translation.text.replace("\n", " ") + "\n")
+            _translate(translator, src, translations, report)
     workers.broadcast(None)
+
+
+def _check_text(files: TextFiles, place: Path) -> None:
+    """Finds a fault of the text before the long work, and a change of it since the work began."""
+    remove_unfinished(place)
+    if not place.exists():
+        for pair in files.pairs:
+            count_pairs(pair)
+    compare_sources(files, place / "sources.json", binding=True)
+
+
+def _is_complete(teacher: Path) -> bool:
+    """Whether the run has ended: its model's scores come last."""
+    model = teacher / "model"
+    return model.exists() and bool(read_config(model).card.scores)
 
 
 def _teacher(recipe: Recipe, number: int) -> Recipe:
     """The recipe of teacher `number`, counted from 1: the run's own with another seed."""
     settings = recipe.training
-    seed = (settings.seed + SEEDS_APART * number) % MAX_SEED
+    seed = (settings.seed + SEEDS_APART * number) % (MAX_SEED + 1)
     return recipe.model_copy(update={"training": settings.model_copy(update={"seed": seed, "teachers": 0})})
+
+
+def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:
+    """Writes a translation of each line of `src`, and reports now and then how many there are."""
+    next_report = time.monotonic() + REPORT_SECONDS
+    with whole_file(translations) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for n_lines, translation in enumerate(translator.stream(read_lines(src)), start=1):
+            file.write(f"{translation.text}\n")
+            if time.monotonic() >= next_report:
+                report(f"{n_lines:,} lines translated.")
+                next_report = time.monotonic() + REPORT_SECONDS

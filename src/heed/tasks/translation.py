@@ -38,7 +38,7 @@ class TranslationTask:
     ) -> TextFiles:
         """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there.
 
-        With teachers also the translations that they have written into the run folder.
+        With teachers, their translations in the run folder come last.
         """
         files = self.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
         return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
@@ -46,14 +46,15 @@ class TranslationTask:
     def given_files(
         self, *, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None = None
     ) -> TextFiles:
-        """As `text_files`, without what teachers have written."""
+        """As `text_files`, without the teachers' translations."""
         return self._text_files(directory, mirror, report, progress, fetching=True)
 
     def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
         """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
         if not self.recipe.training.teachers:
             return []
-        return [(src, run / "teachers" / f"translations-{n}") for n, (src, _) in enumerate(files.train, start=1)]
+        sources = dict.fromkeys(src for src, _ in files.train)
+        return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
 
     def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
         """Number of training pairs; None if the corpus is not downloaded yet. Reads all text and changes nothing."""
@@ -100,7 +101,8 @@ class TranslationTask:
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": data.corpus_name} | ({"teachers": n_teachers} if n_teachers else {}),
+            trained_on={"corpus": data.corpus_name}
+            | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:

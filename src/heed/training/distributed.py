@@ -261,9 +261,15 @@ def join_workers(device: torch.device) -> Workers:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
-        # Else gloo's threads may still run when the process ends, which then aborts.
-        atexit.register(distributed.destroy_process_group)
+        if device.type == "cpu":
+            atexit.register(_leave_process_group)
     return Workers(int(os.environ["RANK"]), n, communicator=ProcessGroup(device))
+
+
+def _leave_process_group() -> None:
+    """Ends gloo's threads: a process that ends while they run may abort (std::terminate)."""
+    if distributed.is_initialized():  # a user's script may have left it already
+        distributed.destroy_process_group()
 
 
 def is_spawned() -> bool:

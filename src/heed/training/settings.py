@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from heed.config import Settings, shown
 from heed.runtime.device import Precision
 
+MAX_SEED = 2**31
 MAX_COUNT = 10**9  # larger steps, tokens and epochs are mistakes
 IntervalUnit = Literal["steps", "epochs", "minutes"]
 AverageLast = int | Literal["best"]
@@ -15,7 +16,7 @@ AverageLast = int | Literal["best"]
 class TrainingSettings(Settings):
     """How to train; the defaults are the paper's base model, with the tokens a step of its eight GPUs together."""
 
-    seed: int = Field(default=1, ge=0, le=2**31, description="of weights, batches and dropout")
+    seed: int = Field(default=1, ge=0, le=MAX_SEED, description="of weights, batches and dropout")
     start_from: str | None = Field(
         default=None,
         description="model folder whose weights, shape and vocabulary the run starts from; if not set: random weights",
@@ -24,8 +25,8 @@ class TrainingSettings(Settings):
         default=0,
         ge=0,
         le=100,
-        description="models of this recipe with other seeds that are trained first, in RUN/teachers; the run learns "
-        "from translations of its text by their ensemble as well (Kim and Rush 2016; Nguyen et al. 2020)",
+        description="number of models of this recipe, with other seeds, that are trained first, in RUN/teachers; the "
+        "run also learns from their ensemble's translations of its text (Kim and Rush 2016; Nguyen et al. 2020)",
     )
     batch_src_tokens: int = Field(
         default=25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding"
