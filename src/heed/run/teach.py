@@ -44,6 +44,7 @@ def teach(
     place = run / "teachers"
     missing: list[FilePair] = []
     if workers.first:
+        remove_unfinished(place)
         task = TranslationTask(recipe)
         files = task.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
         _check_text(files, place)
@@ -68,8 +69,7 @@ def teach(
 
 
 def _check_text(files: TextFiles, place: Path) -> None:
-    """Finds a fault of the text before the long work, and a change of it since the work began."""
-    remove_unfinished(place)
+    """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
     if not place.exists():
         for pair in files.pairs:
             count_pairs(pair)
