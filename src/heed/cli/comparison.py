@@ -31,6 +31,13 @@ def compare(
         typer.Option("--train", help="Target side of the training text, whose words are counted for the breakdown."),
     ] = None,
     tokenize: Tokenize = "13a",
+    comet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Also score by COMET (its program comet-score must be in PATH): a model's name or checkpoint.",
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page with pictures to this file.")] = None,
     as_json: JSON = False,
     precision: PrecisionOption = "auto",
@@ -39,11 +46,16 @@ def compare(
     """Compare translations with the first by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
     from heed.evaluation.bleu import checked_tokenization
+    from heed.evaluation.comet import check_comet
     from heed.evaluation.comparison import check_number
     from heed.evaluation.comparison import compare as compared
     from heed.runtime.files import check_target
 
     tokenization = checked_tokenization(tokenize)
+    if comet is not None:
+        if src is None:
+            raise HeedError("--comet needs the source lines: give them by --src.")
+        check_comet(comet)
     if len(systems) < 2:
         raise HeedError(f"{systems[0]} alone cannot be compared: give two or more files of translations or models.")
     inputs = [path for path in (ref, src, training_text, *systems) if path is not None]
@@ -76,12 +88,21 @@ def compare(
         (str(path), _translate(path, sources or [], precision, device) if path.is_dir() else finished[path])
         for path in systems
     ]
+    gpu = False
+    if comet is not None:
+        import_torch()
+        from heed.runtime.device import choose_machine
+
+        gpu = choose_machine(device=device).device.type == "cuda"
+        say(f"Scoring by COMET with {comet}.")
     comparison = compared(
         translations,
         references,
         tokenize=tokenization,
         sources=sources,
         training_text=counted,
+        comet=comet,
+        gpu=gpu,
     )
     if html is not None:
         from heed.visualization.comparison import write_comparison

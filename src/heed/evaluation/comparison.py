@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.base import Metric, Score, Signature
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -18,6 +18,7 @@ from sacrebleu.significance import PairedTest
 
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
+from heed.evaluation.comet import comet_scores
 
 SIGNIFICANT = 0.05
 MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
@@ -122,20 +123,30 @@ def compare(
     tokenize: Tokenization = "13a",
     sources: Sequence[str] | None = None,
     training_text: Iterable[str] | None = None,
+    comet: str | None = None,
+    gpu: bool = False,
 ) -> Comparison:
     """Each system's name and translations, compared with the first's.
 
     training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
-    Words are BLEU's tokens. HeedError for fewer than two systems, too many sentences, or numbers of lines that differ.
+    Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on a GPU.
+    HeedError for fewer than two systems, too many sentences, numbers of lines that differ, or if COMET fails.
     """
     _check(systems, references, sources)
     seed = _seed()
+    metrics: list[Metric] = []
+    if comet is not None:
+        if sources is None:
+            raise HeedError("COMET needs the source lines.")
+        texts = [lines for _, lines in systems]
+        scored = comet_scores(comet, texts, sources=sources, references=references, gpu=gpu)
+        metrics.append(_Comet(comet, texts, scored))
     bleu, chrf = BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()
     words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
     frequencies = _frequencies(
         words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
     )
-    scores, signatures, (n_resamples, n_trials) = _tested(systems, references, (bleu, chrf, TER()))
+    scores, signatures, (n_resamples, n_trials) = _tested(systems, references, (bleu, chrf, TER(), *metrics))
     by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
     differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]
     compared = [
@@ -269,6 +280,41 @@ def _verdict(gain: float, *p_values: float) -> Verdict:
     if all(significant):
         return "better" if gain > 0 else "worse"
     return "the tests disagree" if any(significant) else "not significant"
+
+
+class _Comet(Metric):
+    """The mean of COMET's scores, times 100, in the form that sacrebleu's tests ask for."""
+
+    def __init__(self, model: str, systems: Sequence[Sequence[str]], scores: Sequence[Sequence[float]]):
+        super().__init__()  # type: ignore[no-untyped-call]  # sacrebleu leaves it untyped
+        self.model = model
+        self.statistics = {
+            tuple(lines): [[100 * score, 1.0] for score in own] for lines, own in zip(systems, scores, strict=True)
+        }
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[list[float]]:
+        return self.statistics[tuple(hypotheses)]
+
+    def _aggregate_and_compute(self, stats: Any) -> Score:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        total, n_sentences = stats
+        return Score("COMET", float(total / n_sentences))
+
+    def get_signature(self) -> Signature:
+        signature = Signature({"num_refs": 1})
+        signature.update("model", self.model)
+        return signature
+
+    def _preprocess_segment(self, sent: str) -> str:
+        raise NotImplementedError
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
+        raise NotImplementedError
 
 
 def _sentence(metric: CHRF, hypothesis: str, reference: str) -> float:

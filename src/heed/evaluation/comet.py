@@ -1,0 +1,79 @@
+"""COMET (Rei et al. 2020), computed by its own program.
+
+COMET's package cannot share an environment with Heed: it demands older releases of numpy and transformers. Its
+checkpoints are pickles besides, which only its own process should open.
+"""
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from heed.errors import HeedError
+
+PROGRAM = "comet-score"
+
+
+def check_comet(model: str) -> str:
+    """The program's path. HeedError if it, or a checkpoint named as a file, is not at hand."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise HeedError(
+            f"COMET's program {PROGRAM} is not in PATH. Install unbabel-comet into an environment of its own "
+            "and put that environment's bin folder into PATH."
+        )
+    if model.endswith(".ckpt") and not Path(model).is_file():
+        raise HeedError(f"{model}: there is no such COMET checkpoint.")
+    return program
+
+
+def comet_scores(
+    model: str,
+    systems: Sequence[Sequence[str]],
+    *,
+    sources: Sequence[str],
+    references: Sequence[str],
+    gpu: bool = False,
+) -> list[list[float]]:
+    """COMET's score of each sentence of each system; most models give 0 to 1.
+
+    model: a name that COMET knows, which it downloads if it has to, or a checkpoint (model.ckpt). HeedError if COMET is
+    not at hand or does not give every score.
+    """
+    program = check_comet(model)
+    with TemporaryDirectory(prefix="heed-comet-") as folder:
+        # Names of our own: COMET reports by name, and takes one that begins with a dash for an option.
+        names = [str(place) for place in range(len(systems))]
+        for name, lines in (("src", sources), ("ref", references), *zip(names, systems, strict=True)):
+            kept = (line.replace("\r", " ") for line in lines)  # COMET also ends lines at carriage returns
+            (Path(folder) / name).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        arguments = ["-s", "src", "-r", "ref", "-t", *names, f"--gpus={int(gpu)}", "--quiet", "--only_system"]
+        if Path(model).is_file():
+            model = str(Path(model).resolve())
+        try:
+            ended = subprocess.run(
+                [program, *arguments, f"--model={model}", "--to_json=scores.json"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+            )
+        except OSError as error:
+            raise HeedError(f"{program} cannot be run: {error.strerror}.") from error
+        if ended.returncode:
+            said = ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+            raise HeedError(f"{PROGRAM} failed (exit status {ended.returncode}): {said[-1]}")
+        return _read(Path(folder) / "scores.json", names, len(references))
+
+
+def _read(path: Path, names: Sequence[str], n_sentences: int) -> list[list[float]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        scores = [[float(sentence["COMET"]) for sentence in found[name]] for name in names]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise HeedError(f"{PROGRAM} wrote no scores that Heed can read: {error!r}.") from error
+    if not all(len(own) == n_sentences and all(map(math.isfinite, own)) for own in scores):
+        raise HeedError(f"{PROGRAM} did not give every sentence a finite score.")
+    return scores
