@@ -18,7 +18,7 @@ PROGRAM = "comet-score"
 
 
 def check_comet(model: str) -> str:
-    """The program's path. HeedError if it, or a checkpoint named as a file, is not at hand."""
+    """The program's path. HeedError if it is not in PATH, or if the checkpoint that `model` names does not exist."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise HeedError(
@@ -41,7 +41,7 @@ def comet_scores(
     """COMET's score of each sentence of each system; most models give 0 to 1.
 
     model: a name that COMET knows, which it downloads if it has to, or a checkpoint (model.ckpt). HeedError if COMET is
-    not at hand or does not give every score.
+    not installed, fails, or leaves out a score.
     """
     program = check_comet(model)
     with TemporaryDirectory(prefix="heed-comet-") as folder:
