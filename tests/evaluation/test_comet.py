@@ -120,6 +120,13 @@ def test_comet_is_tested_for_significance_as_the_other_metrics_are(program):
     assert "seed:12345" in comparison.signatures["COMET"] and "model:some/model" in comparison.signatures["COMET"]
 
 
+def test_comet_is_found_by_a_relative_path(program, monkeypatch, tmp_path):
+    program(SCORES_LENGTHS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin")
+    assert comet_scores("model", [["four"]], sources=["a"], references=["b"]) == [[0.04]]
+
+
 def test_what_comet_fails_at_is_said_in_one_line(program, monkeypatch, tmp_path, heed):
     texts = {"sources": ["a", "b"], "references": ["c", "d"]}
     cases = {

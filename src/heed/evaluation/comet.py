@@ -27,7 +27,7 @@ def check_comet(model: str) -> str:
         )
     if model.endswith(".ckpt") and not Path(model).is_file():
         raise HeedError(f"{model}: there is no such COMET checkpoint.")
-    return program
+    return str(Path(program).absolute())  # PATH may name folders relative to this one, and COMET runs in another
 
 
 def comet_scores(
