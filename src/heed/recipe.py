@@ -103,14 +103,14 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
     """
     if is_run_folder(recipe):
-        return _read_recipe(Path(recipe) / RUN_CONFIG, overrides)
+        return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)
     with resources.as_file(recipe_file(recipe)) as path:
         return _read_recipe(path, overrides)
 
 
-def _read_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
+def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
     values = read_toml(path)
     preset = values.pop("preset", "base")
     if not isinstance(preset, str):
@@ -119,7 +119,7 @@ def _read_recipe(path: Path, overrides: Sequence[str]) -> Recipe:
     for text in overrides:
         values = merged(values, parse_override(text))
     _anchor_files(values, Path.cwd())
-    if path.name != RUN_CONFIG:  # which holds the given model's shape already; the model may have gone
+    if not of_run:  # which holds the given model's shape already; the model may have gone
         values = _with_given_shape(values, where=str(path))
     return validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
 

@@ -480,6 +480,7 @@ def test_folders_that_are_no_model_are_refused(trained, heed, tmp_path):
     assert_one_clear_line(heed("info", tmp_path), "not a model folder")
     assert_one_clear_line(heed("parse", run / "model", stdin="x"), "this model translates")
     assert_one_clear_line(heed("evaluate", "--ref", run), "--hyp")
+    assert_one_clear_line(heed("evaluate", "--ref", "x", "--hyp", "y", "--beam", 2), "--hyp is translated already")
     assert_one_clear_line(heed("data", "get", "multi3k"), "did you mean multi30k?")
 
 

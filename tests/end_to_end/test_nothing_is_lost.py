@@ -136,6 +136,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
     assert model_bytes(begun) == expected
 
 
+def test_damaged_ids_are_prepared_again_as_the_error_advises(straight, begun, heed):
+    assert heed("train", "small.toml", "--set", "training.max_steps=5", cwd=begun).returncode == 0
+    ids = begun / "runs" / "small" / "data" / "train" / "tgt.bin"
+    content = bytearray(ids.read_bytes())
+    content[len(content) // 2] ^= 1
+    ids.write_bytes(content)
+    assert_one_clear_line(heed("train", "small.toml", cwd=begun), "data/train: not a prepared corpus")
+    shutil.rmtree(ids.parent)
+    done = heed("train", "small.toml", cwd=begun)
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(begun) == model_bytes(straight)
+
+
 def test_a_damaged_older_checkpoint_is_left_out_of_the_average(begun, heed):
     assert heed("train", "small.toml", "--set", "training.max_steps=20", cwd=begun).returncode == 0
     run = begun / "runs" / "small"

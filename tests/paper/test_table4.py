@@ -17,6 +17,12 @@ def test_without_a_run_the_page_says_how_to_measure(tmp_path):
     assert "heed paper table4 --run --treebank FOLDER" in text and "Not measured on GUM yet" in text
 
 
+def test_the_default_recipes_are_those_that_come_with_heed(tmp_path, heed):
+    """They are found, so that the first thing missing is their data."""
+    for table, missing in (("table3", "train.lc.norm.tok.en"), ("table4", "treebank gum: no folder")):
+        assert_one_clear_line(heed("paper", table, "--run", "--mirror", tmp_path, cwd=tmp_path), missing)
+
+
 def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
     (tmp_path / "parsing-gum").symlink_to(parser_run / "runs" / "small")
     found = json.loads(heed("paper", "table4", "--folder", tmp_path, "--json").stdout)["parsers"]
@@ -25,5 +31,6 @@ def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
     assert "| **Heed, `parsing-gum`** | GUM only | GUM section23 | F1 " in text and "sentences left out" in text
     assert "corpus: treebank treebank" in text and "not comparable" in text
     assert_one_clear_line(heed("paper", "table4", "--treebank", "x"), "need --run")
+    assert_one_clear_line(heed("paper", "table4", "--run", "--recipe", "mine"), "--recipe mine: expected one of")
     (tmp_path / "parsing-gum").rename(tmp_path / "parsing-wsj")
     assert "not comparable" not in page(tmp_path).text

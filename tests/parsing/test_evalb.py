@@ -8,6 +8,7 @@ import subprocess
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from PYEVALB import parser as reference_parser
 from PYEVALB.scorer import Scorer
 
+from heed.data.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
 from heed.parsing.trees import MAX_DEPTH, Tree, parse_tree, read_trees, restored
@@ -25,6 +27,11 @@ GOLD = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran) (ADVP (RB away)) (PP (IN fr
 
 def score(gold: str, predicted: str, params: Params | None = None):
     return evalb([(parse_tree(gold), parse_tree(predicted))], params).all
+
+
+def written(folder: Path):
+    """The pairs of the folder's files gold and parsed."""
+    return read_pairs_of_trees(folder / "gold", read_lines(folder / "parsed"), name="parsed")
 
 
 def test_the_same_tree_is_complete():
@@ -100,7 +107,7 @@ def test_a_tree_that_a_model_writes_can_be_read_again():
 def test_a_line_that_is_no_tree_is_an_error_of_one_short_line(tmp_path, line):
     (tmp_path / "gold").write_text("(TOP (NN a))\n")
     (tmp_path / "parsed").write_text(f"{line}\n")
-    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"))
+    found = evalb(written(tmp_path))
     ((_, counts, why),) = found.each
     assert counts.errors == 1 and 0 < len(why) < 200 and "\n" not in why
 
@@ -135,7 +142,7 @@ def test_punctuation_in_one_tree_only_is_an_error():
 def test_several_trees_in_a_predicted_line_are_one(tmp_path):
     (tmp_path / "gold").write_text("(S (A (P this)) (B (Q is)))\n")
     (tmp_path / "parsed").write_text("(A (P this)) (Q is)\n")
-    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all
+    found = evalb(written(tmp_path)).all
     assert (found.errors, found.matched, found.gold, found.predicted) == (0, 1, 3, 1)
 
 
@@ -144,11 +151,11 @@ def test_gold_without_words_is_counted_as_evalb_does(tmp_path):
     traces = "(TOP (S (NP (-NONE- *))))"
     (tmp_path / "gold").write_text(f"{GOLD}\n\n{traces}\n{traces}\n{GOLD}\n")
     (tmp_path / "parsed").write_text(f"{GOLD}\n\n(TOP (NN a))\n\n{GOLD}\n")
-    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all
+    found = evalb(written(tmp_path)).all
     assert (found.sentences, found.errors, found.skipped, found.valid) == (5, 1, 2, 2)
     (tmp_path / "gold").write_text(GOLD.replace("(VP", "\n  (VP") + "\n" + GOLD)  # over lines: pairs are by place
     (tmp_path / "parsed").write_text(f"{GOLD}\n{GOLD}\n\n")
-    assert evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")).all.complete == 2
+    assert evalb(written(tmp_path)).all.complete == 2
 
 
 def test_the_root_never_counts():
@@ -277,7 +284,7 @@ def test_a_root_that_no_label_deletes_counts_if_asked_for_as_in_pyevalb(tmp_path
     for name, side in (("gold", 0), ("parsed", 1)):
         lines = (str(pair[side]).replace("(TOP", f"({label}", 1) for pair, _ in kept)
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    read = read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")
+    read = written(tmp_path)
     found = {count: evalb(read, Params(count_root=count)) for count in (False, True)}
     cleaned = evalb([pair for pair, _ in kept])
     n_roots = 0 if label == "TOP" else 2 * len(kept)
@@ -303,7 +310,7 @@ def test_a_root_that_no_label_deletes_counts_if_asked_for_as_in_pyevalb(tmp_path
 def test_several_trees_in_a_line_have_a_root_each(tmp_path):
     (tmp_path / "gold").write_text("(ROOT (S (A (P this)) (B (Q is))))\n")
     (tmp_path / "parsed").write_text("(ROOT (A (P this))) (ROOT (Q is))\n")
-    read = read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed")
+    read = written(tmp_path)
     for count, expected in ((False, (1, 3, 1)), (True, (1, 4, 3))):
         counts = evalb(read, Params(count_root=count)).all
         assert (counts.matched, counts.gold, counts.predicted) == expected
@@ -327,7 +334,7 @@ def test_agrees_with_evalb_itself(tmp_path, data_folder, root):
     command = [program, "-p", "collins.prm", "-e", "100000", "gold", "parsed"]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     params = replace(read_params(tmp_path / "collins.prm"), count_root=True)
-    found = evalb(read_pairs_of_trees(tmp_path / "gold", tmp_path / "parsed"), params)
+    found = evalb(written(tmp_path), params)
     for ours, summary in zip((found.all, found.short), shown.split("Number of sentence")[1:], strict=True):
         theirs = [float(value) for value in re.findall(r"= +([\d.]+)", summary)]
         numbers = ours.numbers()
@@ -347,7 +354,9 @@ def test_command_line(tmp_path, heed):
         assert (found[part]["sentences"], found[part]["errors"], found[part]["skipped"]) == (3, 1, 1)
     assert "never closed" in found["each"][2]["error"]
     assert done.stderr == "parsed, line 3: column 1, this bracket is never closed.\n"
-    shown = heed("evalb", "gold", "-", "--verbose", stdin=(tmp_path / "parsed").read_text(), cwd=tmp_path).stdout
+    from_pipe = heed("evalb", "gold", "-", "--verbose", stdin=(tmp_path / "parsed").read_text(), cwd=tmp_path)
+    assert from_pipe.stderr == "standard input, line 3: column 1, this bracket is never closed.\n"
+    shown = from_pipe.stdout
     assert "skipped" in shown and "EVALB, COLLINS.prm" in shown and "count as missed: 50.00" in shown
     assert "Not counted" not in shown and found["roots_left_out"] == {}
     (tmp_path / "gold").write_text(GOLD.replace("TOP", "ROOT") + "\n")

@@ -91,6 +91,27 @@ def test_a_run_resumes_without_the_model_that_it_started_from(tmp_path, number_t
         heed.train(read_recipe(tmp_path / "run", ["training.start_from=other"]), tmp_path / "run")
 
 
+def test_a_run_keeps_its_vocabulary_when_its_data_and_the_given_model_are_gone(tmp_path, number_tokenizer):
+    """Its text alone would give another. It was stopped before its first checkpoint."""
+    write_model(tmp_path / "given", number_tokenizer)
+    run = tmp_path / "run"
+    heed.train(write_recipe(tmp_path), run)
+    (run / "checkpoints" / "2").rename(run / "checkpoints" / "stopped")
+    shutil.rmtree(run / "checkpoints" / "1")
+    shutil.rmtree(run / "data")
+    shutil.rmtree(tmp_path / "given")
+    said: list[str] = []
+    trained = heed.train(read_recipe(run, ["training.max_steps=3"]), run, report=said.append)
+    assert load_model(trained.model).tokenizer == number_tokenizer
+    assert any(line.startswith("Resumed from step 2 ") for line in said)
+    assert not any("Learning" in line or "Starting from" in line for line in said)
+
+
+def test_a_recipe_may_have_the_name_of_a_runs_own(tmp_path, number_tokenizer):
+    write_model(tmp_path / "given", number_tokenizer)
+    assert read_recipe(write_recipe(tmp_path).rename(tmp_path / "config.toml")).model.d_model == 16
+
+
 def test_a_model_of_another_program_is_trained_on(tmp_path):
     """With every option of other Transformers, and words as its pieces: a vocabulary a side."""
     numbers = number_splits(n_train=60, n_dev=1, n_test=1).train

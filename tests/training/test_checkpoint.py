@@ -82,6 +82,25 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, numb
     shutil.rmtree(folder)
 
 
+def test_a_state_before_the_first_finite_gradient_is_restored(tmp_path, number_tokenizer, small_arch):
+    checkpoints = Checkpoints(tmp_path, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+    model = Transformer(small_arch, len(number_tokenizer))
+    checkpoints.save(model, torch.optim.Adam(model.parameters()), TrainState(step=1), stopped=True)
+    optimizer = torch.optim.Adam(model.parameters())
+    assert checkpoints.restore(model, optimizer).step == 1 and not optimizer.state
+
+
+def test_without_an_undamaged_checkpoint_a_run_does_not_begin_anew(tmp_path, number_tokenizer, small_arch):
+    checkpoints = Checkpoints(tmp_path, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+    model = Transformer(small_arch, len(number_tokenizer))
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoints.save(model, optimizer, TrainState(step=1))
+    (tmp_path / "1" / "model.safetensors").write_bytes(b"")
+    for _ in range(2):  # also when the damaged one has been put aside
+        with pytest.raises(HeedError, match="no undamaged checkpoint is left; restore the folder"):
+            checkpoints.restore(model, optimizer)
+
+
 # As Heed wrote it while it called rollbacks detours.
 OLD_STATE = """{
  "step": 1500,

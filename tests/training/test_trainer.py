@@ -198,6 +198,27 @@ def test_patience_ends_training_and_the_reason_is_kept(tmp_path, number_tokenize
     assert (state.step, state.finished) == (30, "no lower dev loss in 2 validations")
 
 
+def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path, number_tokenizer):
+    by_epoch = {"checkpoint_every": "2 epochs"}
+    run_training(tmp_path, number_tokenizer, "straight", **by_epoch)
+    steps = [entry["step"] for entry in entries(tmp_path / "straight", "validation")]
+    run_training(tmp_path, number_tokenizer, "ended", **by_epoch, max_steps=steps[0])
+    run_training(tmp_path, number_tokenizer, "ended", **by_epoch)
+    assert [entry["step"] for entry in entries(tmp_path / "ended", "validation")] == steps and len(steps) > 2
+    weights = [(tmp_path / run / "checkpoints" / "30" / "model.safetensors").read_bytes() for run in ("straight", "ended")]
+    assert weights[0] == weights[1]
+
+
+def test_a_stopped_run_that_is_ended_there_logs_its_learning_rate(tmp_path, number_tokenizer):
+    with pytest.raises(Stopped):
+        run_training(
+            tmp_path, number_tokenizer, "stopped", on_validation=lambda: signal.raise_signal(signal.SIGTERM)
+        )
+    run_training(tmp_path, number_tokenizer, "stopped", max_steps=11)
+    last = entries(tmp_path / "stopped", "train")[-1]
+    assert last["step"] == 12 and last["learning_rate"] > 0
+
+
 def test_a_signal_saves_the_state_between_two_checkpoints(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "straight")
     said: list[str] = []
@@ -305,6 +326,7 @@ def test_out_of_memory_in_the_validation_saves_the_state(tmp_path, number_tokeni
     said: list[str] = []
     run_training(tmp_path, number_tokenizer, "full", report=said.append)
     assert said[0].startswith("Resumed from step 10 ")
+    assert [entry["step"] for entry in entries(tmp_path / "full", "validation")] == [10, 20, 30]
 
 
 WIDE = {"arch": Architecture(n_layers=2, d_model=16, d_ff=1024, n_heads=2), "checkpoint_every": "2 steps"}

@@ -15,6 +15,7 @@ from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:
     from heed.evaluation.comparison import Comparison
+    from heed.runtime.device import DecodingPrecisionChoice
 
 N_PRINTED = 3  # sentences a system that gain most, and as many that lose most; JSON and page have more
 
@@ -45,13 +46,14 @@ def compare(
 ) -> None:
     """Compare translations with the first by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
-    from heed.evaluation.bleu import checked_tokenization
+    from heed.evaluation.bleu import checked_tokenization, tokenization_advice
     from heed.evaluation.comet import check_comet
-    from heed.evaluation.comparison import check_number
+    from heed.evaluation.comparison import check_number, checked_seed
     from heed.evaluation.comparison import compare as compared
     from heed.runtime.files import check_target
 
-    tokenization = checked_tokenization(tokenize)
+    tokenization, decoded_in = checked_tokenization(tokenize), decoding_precision(precision)
+    checked_seed()
     if comet is not None:
         if src is None:
             raise HeedError("--comet needs the source lines: give them by --src.")
@@ -67,6 +69,8 @@ def compare(
     if not references:
         raise HeedError(f"{ref} is empty: a comparison needs at least one line.")
     check_number(len(references))
+    if advice := tokenization_advice(references, tokenization):
+        say(advice)
     counted = None if training_text is None else _begun(training_text)
 
     def lines_of(path: Path) -> list[str]:
@@ -85,7 +89,7 @@ def compare(
     _check_models([path for path in systems if path.is_dir()])
     finished = {path: lines_of(path) for path in systems if not path.is_dir()}
     translations = [
-        (str(path), _translate(path, sources or [], precision, device) if path.is_dir() else finished[path])
+        (str(path), _translate(path, sources or [], decoded_in, device) if path.is_dir() else finished[path])
         for path in systems
     ]
     gpu = False
@@ -104,15 +108,17 @@ def compare(
         comet=comet,
         gpu=gpu,
     )
-    if html is not None:
-        from heed.visualization.comparison import write_comparison
+    try:
+        if html is not None:
+            from heed.visualization.comparison import write_comparison
 
-        write_comparison(html, comparison, reference=str(ref))
-        say(f"Wrote {html}.")
-    if as_json:
-        print_json({"reference": str(ref), **asdict(comparison)})
-    else:
-        _show(comparison)
+            write_comparison(html, comparison, reference=str(ref))
+            say(f"Wrote {html}.")
+    finally:  # also if the page cannot be written, after all the work
+        if as_json:
+            print_json({"reference": str(ref), **asdict(comparison)})
+        else:
+            _show(comparison)
 
 
 def _begun(path: Path) -> Iterator[str]:
@@ -135,10 +141,10 @@ def _check_models(folders: Sequence[Path]) -> None:
             read_config(folder)
 
 
-def _translate(model: Path, sources: Sequence[str], precision: str, device: str | None) -> list[str]:
+def _translate(model: Path, sources: Sequence[str], precision: "DecodingPrecisionChoice", device: str | None) -> list[str]:
     from heed.decoding.translator import Translator
 
-    translator = Translator.load(model, device=device, precision=decoding_precision(precision), report=say)
+    translator = Translator.load(model, device=device, precision=precision, report=say)
     return [translation.text for translation in translator.translate(sources)]
 
 
@@ -173,10 +179,10 @@ def _show(comparison: "Comparison") -> None:
         span = f"{group.shortest}–{group.longest}"
         print(f"{span:10}  {group.n_sentences:9,}" + "".join(f"{value:9.2f}" for value in group.bleu))
     print(f"\nF1 (recall) of words, %, by their occurrences in the {comparison.counted}\noccurrences     words", end="")
-    print("".join(f"{number:15}" for number in range(1, len(systems) + 1)))
+    print("".join(f"{number:17}" for number in range(1, len(systems) + 1)))
     for words in comparison.frequencies:
         cells = (f"{100 * f1:6.2f} ({100 * recall:.2f})" for f1, recall in zip(words.f1, words.recall, strict=True))
-        print(f"{words.span:11}  {words.n_words:8,}" + "".join(f"{cell:>15}" for cell in cells))
+        print(f"{words.span:11}  {words.n_words:8,}" + "".join(f"{cell:>17}" for cell in cells))
     for system, sentences in zip(systems[1:], comparison.sentences, strict=True):
         gains = [sentence for sentence in sentences if sentence.difference > 0][:N_PRINTED]
         losses = [sentence for sentence in sentences if sentence.difference < 0][:N_PRINTED]

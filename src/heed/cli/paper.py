@@ -53,9 +53,9 @@ def paper_table2(
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
-    recipe: Annotated[Path, typer.Option(help="Of --run: the recipe whose model stands for base.")] = Path(
-        "recipes/table3-multi30k.toml"
-    ),
+    recipe: Annotated[
+        str, typer.Option(help="Of --run: the recipe whose model stands for base.")
+    ] = "table3-multi30k",
     rows: Annotated[
         str, typer.Option(help="Of --run: presets or A to E, separated by commas, besides base. Default: all.")
     ] = "",
@@ -104,10 +104,8 @@ def paper_table4(
         Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
     ] = None,
     recipe: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of --run. Default: recipes/parsing-wsj.toml with --treebank, else recipes/parsing-gum.toml."
-        ),
+        str | None,
+        typer.Option(help="Of --run. Default: parsing-wsj with --treebank, else parsing-gum."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the runs parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),
@@ -125,11 +123,12 @@ def paper_table4(
         from heed.recipe import read_recipe
         from heed.run.train import train_recipe
 
-        path = recipe or Path("recipes") / ("parsing-wsj.toml" if treebank else "parsing-gum.toml")
-        if path.stem not in table4.RECIPES:
-            raise HeedError(f"--recipe {path}: expected one of {', '.join(table4.RECIPES)}, each .toml.")
+        recipe = recipe or ("parsing-wsj" if treebank else "parsing-gum")
+        name = Path(recipe).stem
+        if name not in table4.RECIPES:
+            raise HeedError(f"--recipe {recipe}: expected one of {', '.join(table4.RECIPES)}, or a file of that name.")
         changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
-        train_recipe(read_recipe(path, changes), folder / path.stem, directory=directory, mirror=mirror, report=say)
+        train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))
     else:

@@ -110,16 +110,18 @@ def evalb(
     """Compute labelled recall, precision and F1 by EVALB's rules, for all sentences and for those of up to 40 words."""
     from dataclasses import replace
 
+    from heed.data.lines import read_lines
     from heed.parsing.evalb import Params, read_pairs_of_trees, read_params
     from heed.parsing.evalb import evalb as scored
 
-    if str(predicted) == "-" and sys.stdin is None:
-        raise HeedError("standard input is closed; give it trees, such as < FILE.")
-    pairs = read_pairs_of_trees(gold, Path("/dev/stdin") if str(predicted) == "-" else predicted)
+    name, lines = str(predicted), read_lines(predicted)
+    if name == "-":
+        name, lines = "standard input", standard_input()
+    pairs = read_pairs_of_trees(gold, lines, name=name)
     result = scored(pairs, replace(read_params(params) if params else Params(), count_root=count_root))
     errors = [(number, why) for number, (_, _, why) in enumerate(result.each, start=1) if why]
     for number, why in errors if verbose else errors[:SHOWN_ERRORS]:
-        say(f"{predicted}, line {number}: {why}.")
+        say(f"{name}, line {number}: {why}.")
     if len(errors) > SHOWN_ERRORS and not verbose:
         say(f"{len(errors) - SHOWN_ERRORS:,} more errors: --verbose shows all.")
     if as_json:

@@ -258,20 +258,27 @@ def evaluate(
 ) -> None:
     """Score a model's translations of --src by BLEU, chrF and perplexity, or finished translations --hyp."""
     from heed.data.lines import read_sides
-    from heed.evaluation.bleu import bleu, checked_tokenization, chrf
+    from heed.evaluation.bleu import bleu, checked_tokenization, chrf, tokenization_advice
     from heed.tasks.evaluation import Evaluation
 
     tokenization = checked_tokenization(tokenize)
     if (model is None) == (hyp is None) or (model is None) != (src is None):
         raise HeedError("give either a model folder and --src, or --hyp.")
     if hyp is not None:
+        given = (beam, length_penalty, length_penalty_form, early_stopping, device)
+        if any(option is not None for option in given) or precision != "auto":
+            raise HeedError("--hyp is translated already: leave out what says how a model translates.")
         texts, references = read_sides((hyp, ref))
+        if advice := tokenization_advice(references, tokenization):
+            say(advice)
         scores = {"bleu": bleu(texts, references, tokenize=tokenization), "chrf": chrf(texts, references)}
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
     assert model is not None and src is not None
     import_torch()
     sources, references = read_sides((src, ref))
+    if advice := tokenization_advice(references, tokenization):
+        say(advice)
 
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
         from heed.decoding.translator import Translator

@@ -129,7 +129,8 @@ def prepare(
         raise HeedError("data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols.")
     sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
-        if not (folder / f"{name}.report.json").exists():  # written last
+        written = (folder / f"{name}.report.json").exists()  # last
+        if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
             _write_split(folder, name, pairs, tokenizer, data, report)
     train = ParallelCorpus(folder / "train", **sizes)
     if not len(train):

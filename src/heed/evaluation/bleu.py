@@ -33,10 +33,18 @@ def checked_tokenization(name: str) -> Tokenization:
     raise HeedError(f"unknown tokenisation {name!r}; known: {', '.join(get_args(Tokenization))}.")
 
 
+def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> str | None:
+    """What to tell the user if most lines end as tokenised text does, and BLEU would tokenise them again."""
+    n_tokenised = sum(line.endswith(" .") for line in references)
+    if tokenize == "none" or 2 * n_tokenised <= len(references):
+        return None
+    return f"{n_tokenised:,} of {len(references):,} references end in ' .'. If the text is tokenised: --tokenize none."
+
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: Tokenization = "13a") -> Score:
     """Corpus BLEU. 13a fits detokenised text; "none" text that is already tokenised, as lc.norm.tok files are."""
     _check_lengths(hypotheses, references)
-    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
+    metric = BLEU(tokenize=tokenize, force=True)  # no warning, which names an option of sacrebleu's
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score("BLEU", value, str(metric.get_signature()))
 

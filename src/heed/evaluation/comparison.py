@@ -1,6 +1,6 @@
 """Translations by several systems, held against one reference: which differences are significant, and where they lie.
 
-The tests are sacrebleu's, on the same sentences for both systems: paired bootstrap resampling (Koehn 2004) and
+The tests use the same sentences for both systems: paired bootstrap resampling (Koehn 2004), which is sacrebleu's, and
 approximate randomisation (Riezler and Maxwell 2005). Each system is compared with the first.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from sacrebleu.metrics.base import Score, Signature
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -21,6 +22,7 @@ from heed.evaluation.bleu import Tokenization
 from heed.evaluation.comet import comet_scores
 
 SIGNIFICANT = 0.05
+N_TRIALS = 10_000  # of approximate randomisation: sacrebleu's number
 MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
 N_SHOWN = 10  # sentences a system that gain most, and as many that lose most
 N_LENGTH_GROUPS = 5
@@ -133,20 +135,20 @@ def compare(
     HeedError for fewer than two systems, too many sentences, numbers of lines that differ, or if COMET fails.
     """
     _check(systems, references, sources)
-    seed = _seed()
-    bleu, chrf = BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()
+    seed = checked_seed()
+    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
     metrics: list[Any] = [bleu, chrf, TER()]
+    words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
+    frequencies = _frequencies(
+        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
+    )
     if comet is not None:
         if sources is None:
             raise HeedError("COMET needs the source lines.")
         texts = [lines for _, lines in systems]
         scored = comet_scores(comet, texts, sources=sources, references=references, gpu=gpu)
         metrics.append(_Comet(comet, texts, scored))
-    words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
-    frequencies = _frequencies(
-        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
-    )
-    scores, signatures, (n_resamples, n_trials) = _tested(systems, references, metrics)
+    scores, signatures, n_resamples = _tested(systems, references, metrics, seed)
     by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
     differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]
     compared = [
@@ -171,7 +173,7 @@ def compare(
         n_sentences=len(references),
         seed=seed,
         n_resamples=n_resamples,
-        n_trials=n_trials,
+        n_trials=N_TRIALS,
         signatures=signatures,
         systems=compared,
         lengths=_by_length(bleu, systems, references, [len(line) for line in words[0]]),
@@ -227,7 +229,7 @@ def check_number(n_sentences: int) -> None:
         )
 
 
-def _seed() -> str:
+def checked_seed() -> str:
     """sacrebleu's seed, which the environment may set. HeedError for one that sacrebleu cannot use as it is.
 
     It would take 0 for no seed.
@@ -239,30 +241,27 @@ def _seed() -> str:
 
 
 def _tested(
-    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], metrics: Sequence[Any]
-) -> tuple[list[dict[str, ComparedScore]], dict[str, str], tuple[int, int]]:
-    """Each system's scores by metric, the metrics' signatures, and the sizes of both tests."""
-    named = {type(metric).__name__: metric for metric in metrics}
-    both = [PairedTest(list(systems), named, [list(references)], test_type=kind) for kind in ("bs", "ar")]
-    results: list[Any] = [test() for test in both]
-    (signatures, bootstrap), (_, randomisation) = results
-    n_resamples, n_trials = (test.n_samples for test in both)
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], metrics: Sequence[Any], seed: str
+) -> tuple[list[dict[str, ComparedScore]], dict[str, str], int]:
+    """Each system's scores by metric, the metrics' signatures, and the number of bootstrap's resamples."""
+    test = PairedTest(list(systems), {type(metric).__name__: metric for metric in metrics}, [list(references)], "bs")
+    results: Any = test()
+    signatures, bootstrap = results
     scores: list[dict[str, ComparedScore]] = [{} for _ in systems]
-    for name, signature in signatures.items():
-        signature.update("ar", n_trials)
+    for metric, (name, signature) in zip(metrics, signatures.items(), strict=True):
+        signature.update("ar", N_TRIALS)
+        statistics = [
+            np.array(metric._extract_corpus_statistics(list(lines), [list(references)])) for _, lines in systems
+        ]
         first = bootstrap[name][0]
         scores[0][name] = ComparedScore(first.score, float(first.mean), float(first.ci))
         for i in range(1, len(systems)):
             result = bootstrap[name][i]
-            n_different = sum(a != b for a, b in zip(systems[0][1], systems[i][1], strict=True))
             difference = result.score - first.score
-            # sacrebleu counts only what is larger than the observed difference, so that it takes equal scores for
-            # the surest difference of all. A tie counts: with equal scores p is 1, and of the 2^n ways to exchange n
-            # translations at least two (all and none) give the observed difference.
+            # sacrebleu counts only what is larger than the observed difference, so that equal scores would be the
+            # surest difference of all.
             p_bootstrap = result.p_value if difference else 1.0
-            p_randomisation = (
-                max(randomisation[name][i].p_value, 2.0 ** (1 - min(n_different, 60))) if difference else 1.0
-            )
+            p_randomisation = _randomisation(metric, statistics[0], statistics[i], seed)
             scores[i][name] = ComparedScore(
                 result.score,
                 float(result.mean),
@@ -272,7 +271,26 @@ def _tested(
                 p_randomisation,
                 _verdict(-difference if name in LOWER_IS_BETTER else difference, p_bootstrap, p_randomisation),
             )
-    return scores, {name: str(signature) for name, signature in signatures.items()}, (n_resamples, n_trials)
+    return scores, {name: str(signature) for name, signature in signatures.items()}, test.n_samples
+
+
+def _randomisation(metric: Any, first: np.ndarray, second: np.ndarray, seed: str) -> float:
+    """The two-sided p by approximate randomisation; first, second: [sentences, statistics] of the metric.
+
+    The trials are sacrebleu's, but those that equal the observed difference count here. Where few sentences differ in
+    their statistics, as by TER, many trials do, and without them p is far too small.
+    """
+
+    def difference(sums: np.ndarray) -> float:
+        scores = [metric._compute_score_from_stats(list(part)).score for part in (sums, total - sums)]
+        return abs(float(scores[0] - scores[1]))
+
+    generator = np.random.default_rng(None if seed == "none" else int(seed))
+    kept = generator.integers(2, size=(N_TRIALS, len(first)), dtype=bool)
+    total = first.sum(0) + second.sum(0)
+    observed = difference(first.sum(0)) - 1e-9  # sums of COMET's scores are rounded
+    n_as_large = sum(difference(sums) >= observed for sums in kept @ (first - second) + second.sum(0))
+    return (n_as_large + 1) / (N_TRIALS + 1)
 
 
 def _verdict(gain: float, *p_values: float) -> Verdict:

@@ -336,14 +336,16 @@ def read_params(path: Path) -> Params:
     )
 
 
-def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree | None, Tree | str | None]]:
+def read_pairs_of_trees(
+    gold: Path, predicted: Iterable[str], *, name: str
+) -> list[tuple[Tree | None, Tree | str | None]]:
     """Gold trees, each with its prediction: of the same line where both files have as many, else of the same place.
 
     Each is what is written without traces, below a node AS_WRITTEN, so that `evalb` can tell which tree has a root of
-    its own. PREDICTED has a tree a line, or a blank one for none. HeedError if a gold tree is malformed or the numbers
-    differ; a malformed prediction is a text that says so.
+    its own. predicted: a tree a line, or a blank one for none; name: where they are from. HeedError if a gold tree is
+    malformed or the numbers differ; a malformed prediction is a text that says so.
     """
-    predictions = [_prediction(line) for line in read_lines(predicted)]
+    predictions = [_prediction(line) for line in predicted]
     lines = list(read_lines(gold))
     golds = _a_tree_each(lines) if len(lines) == len(predictions) else None
     if golds is None:
@@ -355,7 +357,7 @@ def read_pairs_of_trees(gold: Path, predicted: Path) -> list[tuple[Tree | None, 
             predictions.pop()  # blank lines at the end
     if len(golds) != len(predictions):
         raise HeedError(
-            f"{gold} has {len(golds):,} trees, {predicted} {len(predictions):,} lines: each tree needs the line of "
+            f"{gold} has {len(golds):,} trees, {name} {len(predictions):,} lines: each tree needs the line of "
             "its prediction, blank where there is none."
         )
     if not any(golds):

@@ -26,9 +26,9 @@ from heed.runtime.device import Machine, choose_machine, matrix_product_rate, mi
 from heed.runtime.files import remove_unfinished
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import Task, Validator, task_of
-from heed.text.loading import AnyTokenizer
+from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
-from heed.training.checkpoint import Checkpoints, TrainState, checkpoint_steps
+from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
@@ -48,9 +48,9 @@ def train_recipe(
 ) -> list[Evaluation]:
     """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
 
-    Its teachers (`training.teachers`) come first. Called again, it resumes, and skips what is complete. Returns the
-    scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the run, not of its
-    teachers. On a CPU a small model is trained by several processes (`n_workers`).
+    Its teachers (`training.teachers`) come first. Called again, it resumes; after the end, it averages and evaluates
+    again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
+    run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
@@ -118,7 +118,8 @@ def train_files(
     settings = recipe.training
     report(_computing_on(machine, workers))
     given = _given_model(recipe, run)
-    prepared = _prepare(recipe, files, run, workers, report, given.tokenizer if given else None)
+    known = given.tokenizer if given else _lost_tokenizer(run)
+    prepared = _prepare(recipe, files, run, workers, report, known)
     tokenizer = prepared.tokenizer
     torch.manual_seed(settings.seed)
     model = Transformer(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
@@ -179,7 +180,7 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
     HeedError if the recipe asks for a network of another shape.
     """
     folder = recipe.training.start_from
-    if folder is None or checkpoint_steps(run / "checkpoints"):
+    if folder is None or state_names(run / "checkpoints"):
         return None
     given = load_model(Path(folder))
     asked, found = (arch.model_dump(exclude=set(DROPOUTS)) for arch in (recipe.model, given.model.arch))
@@ -187,6 +188,14 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
         if asked[name] != found[name]:
             raise HeedError(f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {found[name]!r}.")
     return given
+
+
+def _lost_tokenizer(run: Path) -> AnyTokenizer | None:
+    """That of a run's newest checkpoint, if RUN/data has been deleted: the text might give another one now."""
+    names = state_names(run / "checkpoints")
+    if not names or (run / "data" / "tokenizer.json").exists():
+        return None
+    return load_tokenizer(run / "checkpoints" / names[-1] / "tokenizer.json")
 
 
 def _prepare(

@@ -114,8 +114,7 @@ class Checkpoints:
         return TrainState() if name is None else _restored(self.folder / name, model, optimizer)
 
     def _newest_good(self) -> str | None:
-        names = [str(step) for step in self.steps()] + [STOPPED] * (self.folder / STOPPED).is_dir()
-        for name in reversed(names):
+        for name in reversed(state_names(self.folder)):
             try:
                 check(self.folder / name, STATE_FILES)
                 return name
@@ -124,7 +123,7 @@ class Checkpoints:
                 shutil.rmtree(aside, ignore_errors=True)
                 (self.folder / name).rename(aside)
                 self._report(f"{error} Put aside as {aside.name}; going back to the state before.")
-        if names:
+        if any(self.folder.glob("*.damaged")):  # some of which a call before this one may have put aside
             raise HeedError(
                 f"{self.folder}: no undamaged checkpoint is left; restore the folder from a backup, or train again "
                 "with another --run."
@@ -150,6 +149,7 @@ def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer
         states = {
             parameter: {kind: moments[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
             for name, parameter in model.named_parameters()
+            if moments  # none before the first finite gradient
         }
     except KeyError as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
@@ -175,6 +175,11 @@ def checkpoint_steps(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name))
+
+
+def state_names(folder: Path) -> list[str]:
+    """Names of all that can be resumed from in a run's folder `checkpoints`, oldest first."""
+    return [str(step) for step in checkpoint_steps(folder)] + [STOPPED] * (folder / STOPPED).is_dir()
 
 
 def averaged_weights(folders: Sequence[Path]) -> dict[str, Tensor]:

@@ -175,6 +175,8 @@ class _Loop:
     def run(self, stop: StopSignals) -> None:
         """Until a limit; Stopped if a signal came."""
         state = self.state
+        if state.checkpoint_step != state.step and self._checkpoint_is_due():  # a signal or a lack of memory kept it off
+            self._checkpoint()
         while not (reason := self._limit_reached()):
             plan = self.batches.plan(state.epoch)
             self.epoch_batches = len(plan)
@@ -182,14 +184,15 @@ class _Loop:
                 self._step(micro_batches, stop=bool(stop.signal))
                 if state.step % self.settings.report_every == 0:
                     self._report()
-                if self.unit != "epochs" and self._checkpoint_is_due():
+                if state.batch == len(plan):
+                    state.epoch, state.batch = state.epoch + 1, 0
+                if self._checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                     self._checkpoint()
                 if self._limit_reached() or self.stopping:
                     break
             else:
-                state.epoch, state.batch = state.epoch + 1, 0
-                if self.unit == "epochs" and self._checkpoint_is_due():
-                    self._checkpoint()
+                if state.batch:  # an older Heed saved the end of an epoch like this
+                    state.epoch, state.batch = state.epoch + 1, 0
             if self.stopping:
                 self._stop(stop.signal)
         if state.checkpoint_step != state.step:
@@ -207,16 +210,10 @@ class _Loop:
         shard = workers.shard(micro_batches, merged=self.machine.device.type == "cpu")
         collated = [self.batches.collate(rows) for rows in shard]
         work = self.batches.workload(micro_batches)
-        rate = learning_rate(
-            step,
-            d_model=self.weights.model.arch.d_model,
-            warmup_steps=settings.warmup_steps,
-            factor=settings.learning_rate_factor,
-        )
         try:
             result = train_step(
                 *(self.weights, self.optimizer, collated, settings, self.machine, workers),
-                rate=rate,
+                rate=self._learning_rate(step),
                 n_tgt_tokens=work.n_tgt,
                 stop=stop,
                 seconds=state.seconds,
@@ -238,6 +235,14 @@ class _Loop:
         seconds = time.perf_counter() - started
         state.seconds += seconds
         state.window_seconds += seconds
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(
+            step,
+            d_model=self.weights.model.arch.d_model,
+            warmup_steps=self.settings.warmup_steps,
+            factor=self.settings.learning_rate_factor,
+        )
 
     def _check_last_step(self) -> None:
         """Reports the last step if it was not finite and hence skipped; _NotFinite after MAX_FAULTS in a row."""
@@ -267,7 +272,7 @@ class _Loop:
         state, tokens = self.state, max(1, self.state.window_tokens)
         loss, nll = float(self.window_loss) / tokens, float(self.window_nll) / tokens
         speed = state.window_tokens / max(1e-9, state.window_seconds)
-        rate = self.optimizer.param_groups[0]["lr"]
+        rate = self._learning_rate(state.step)
         perplexity = math.exp(min(nll, 700))
         self.logbook.record(
             "train",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from heed.evaluation.comparison import (
     LOWER_IS_BETTER,
+    SIGNIFICANT,
     ComparedScore,
     Comparison,
     SentenceDifference,
@@ -202,9 +203,9 @@ def _sentence(comparison: Comparison, place: int, sentence: SentenceDifference) 
 
 def _method(comparison: Comparison) -> Iterable[str]:
     yield (
-        f"<p>Significant: p &lt; 0.05 by paired bootstrap resampling ({comparison.n_resamples:,} resamples) and by "
-        f"approximate randomisation ({comparison.n_trials:,} trials), seed {_text(comparison.seed)}. The p values are "
-        "not corrected for the number of systems.</p>"
+        f"<p>Significant: p &lt; {SIGNIFICANT} by paired bootstrap resampling ({comparison.n_resamples:,} resamples, "
+        f"one-sided) and by approximate randomisation ({comparison.n_trials:,} trials, two-sided), seed "
+        f"{_text(comparison.seed)}. The p values are not corrected for the number of systems.</p>"
     )
     for metric, signature in comparison.signatures.items():
         yield f"<p><code>{_text(f'{metric} {signature}')}</code></p>"
