@@ -205,15 +205,15 @@ def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path,
     run_training(tmp_path, number_tokenizer, "ended", **by_epoch, max_steps=steps[0])
     run_training(tmp_path, number_tokenizer, "ended", **by_epoch)
     assert [entry["step"] for entry in entries(tmp_path / "ended", "validation")] == steps and len(steps) > 2
-    weights = [(tmp_path / run / "checkpoints" / "30" / "model.safetensors").read_bytes() for run in ("straight", "ended")]
+    weights = [
+        (tmp_path / run / "checkpoints" / "30" / "model.safetensors").read_bytes() for run in ("straight", "ended")
+    ]
     assert weights[0] == weights[1]
 
 
 def test_a_stopped_run_that_is_ended_there_logs_its_learning_rate(tmp_path, number_tokenizer):
     with pytest.raises(Stopped):
-        run_training(
-            tmp_path, number_tokenizer, "stopped", on_validation=lambda: signal.raise_signal(signal.SIGTERM)
-        )
+        run_training(tmp_path, number_tokenizer, "stopped", on_validation=lambda: signal.raise_signal(signal.SIGTERM))
     run_training(tmp_path, number_tokenizer, "stopped", max_steps=11)
     last = entries(tmp_path / "stopped", "train")[-1]
     assert last["step"] == 12 and last["learning_rate"] > 0

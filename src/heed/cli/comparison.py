@@ -141,7 +141,9 @@ def _check_models(folders: Sequence[Path]) -> None:
             read_config(folder)
 
 
-def _translate(model: Path, sources: Sequence[str], precision: "DecodingPrecisionChoice", device: str | None) -> list[str]:
+def _translate(
+    model: Path, sources: Sequence[str], precision: "DecodingPrecisionChoice", device: str | None
+) -> list[str]:
     from heed.decoding.translator import Translator
 
     translator = Translator.load(model, device=device, precision=precision, report=say)

@@ -53,9 +53,7 @@ def paper_table2(
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
-    recipe: Annotated[
-        str, typer.Option(help="Of --run: the recipe whose model stands for base.")
-    ] = "table3-multi30k",
+    recipe: Annotated[str, typer.Option(help="Of --run: the recipe whose model stands for base.")] = "table3-multi30k",
     rows: Annotated[
         str, typer.Option(help="Of --run: presets or A to E, separated by commas, besides base. Default: all.")
     ] = "",

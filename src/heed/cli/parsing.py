@@ -20,7 +20,6 @@ from heed.cli.terminal import (
     show,
     standard_input,
 )
-from heed.errors import HeedError
 from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:

@@ -89,7 +89,9 @@ def _check_packages() -> None:
 
     for name in ("starlette", "uvicorn", "httptools", "python_multipart", "sentencex", "py3langid", "lxml"):
         if find_spec(name) is None:
-            raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed[serve]'.")
+            raise HeedError(
+                f"heed serve needs {name}, which is not installed: pip install '.[serve]' in Heed's folder."
+            )
 
 
 def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, str], Path]:

@@ -69,7 +69,7 @@ def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
         specification = _specification(folder)
     except ImportError:
         raise HeedError(
-            "CTranslate2's package writes its format, and is not installed: pip install 'heed[exchange]'."
+            "CTranslate2's package writes its format, and is not installed: pip install '.[exchange]' in Heed's folder."
         ) from None
     specification.validate()
     if int8:

@@ -110,7 +110,9 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
+        raise HeedError(
+            f"{path}: PyYAML reads it, which is not installed: pip install '.[exchange]' in Heed's folder."
+        ) from None
     try:
         text = content.decode("utf-8")
         depth = 0

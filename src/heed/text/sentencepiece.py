@@ -265,7 +265,7 @@ def _processor(model: SentencePieceModel) -> Any:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
         raise HeedError(
-            "this model segments text with SentencePiece, which is not installed: pip install 'heed[exchange]'."
+            "this model's text needs SentencePiece, which is not installed: pip install '.[exchange]' in Heed's folder."
         ) from None
     try:
         return SentencePieceProcessor(model_proto=model.protobuf())
@@ -338,7 +338,9 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
     try:
         import yaml
     except ImportError:
-        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed[exchange]'.") from None
+        raise HeedError(
+            f"{path}: PyYAML reads it, which is not installed: pip install '.[exchange]' in Heed's folder."
+        ) from None
     text = read_bounded(path, MAX_FILE_BYTES)
     try:
         # The parser in C is ten times as fast.
