@@ -44,6 +44,17 @@ def test_the_recipes_for_wmt14_have_the_settings_of_the_paper(language, size):
     assert (model.n_layers, model.d_model, model.d_ff, model.n_heads) == (6, *width)
 
 
+def test_a_treebank_in_the_recipes_folder_or_here_is_found_else_it_is_a_name(tmp_path, monkeypatch):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(recipe_text("parsing-gum").replace('treebank = "gum"', 'treebank = "trees"'))
+    assert read_recipe(recipe).parsing.treebank == "trees"
+    (tmp_path / "trees").mkdir()
+    assert read_recipe(recipe).parsing.treebank == str(tmp_path / "trees")
+    monkeypatch.chdir(tmp_path)
+    found = read_recipe("parsing-gum", ["parsing.treebank=trees"])
+    assert found.parsing.treebank == str(tmp_path / "trees")
+
+
 def test_presets_are_the_rows_of_table_3():
     def settings(name):
         return validated(

@@ -150,6 +150,11 @@ def _anchor_files(values: dict[str, Any], folder: Path) -> None:
     training = values.get("training")
     if isinstance(training, dict) and isinstance(training.get("start_from"), str):
         training["start_from"] = _absolute(folder, training["start_from"])
+    parsing = values.get("parsing")
+    if isinstance(parsing, dict) and isinstance(treebank := parsing.get("treebank"), str):
+        path = _absolute(folder, treebank)
+        if Path(path).is_dir():  # else a name below --mirror or --dir
+            parsing["treebank"] = path
     data = values.get("data")
     if not isinstance(data, dict):
         return

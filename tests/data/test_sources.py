@@ -6,7 +6,10 @@ import io
 import os
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -26,14 +29,15 @@ def sha256(data: bytes) -> str:
 class Server(ThreadingHTTPServer):
     """Serves `files`; `break_after` bytes it drops the first connection; `ranges` says whether it knows Range.
 
-    content_length: what it says instead of the truth; with "" it says nothing and repeats the file until the client
-    hangs up.
+    pause: seconds between the two halves of a file. content_length: what it says instead of the truth; with "" it says
+    nothing and repeats the file until the client hangs up.
     """
 
     daemon_threads = True
     files: dict[str, bytes]
     break_after: int | None = None
     ranges = True
+    pause = 0.0
     content_length: str | None = None
 
     def __init__(self):
@@ -70,7 +74,10 @@ class Handler(BaseHTTPRequestHandler):
             body, self.server.break_after = body[: self.server.break_after], None
             self.close_connection = True
         try:
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            time.sleep(self.server.pause)
+            self.wfile.write(body[len(body) // 2 :])
             while self.server.content_length == "":
                 self.wfile.write(data)
         except ConnectionError:
@@ -100,7 +107,7 @@ def store(tmp_path, reports, **changes) -> Store:
 
 
 def files_below(folder) -> list[str]:
-    return [path.name for path in folder.rglob("*") if path.is_file()]
+    return [path.name for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
 
 
 def flipped(data: bytes, every: int) -> Iterator[bytes]:
@@ -148,6 +155,19 @@ def test_a_download_that_another_process_began_is_taken_up(server, tmp_path, rep
     (tmp_path / "corpora" / "train.en.part").write_bytes(TEXT[:700])
     assert store(tmp_path, reports).text(wanted).read_bytes() == TEXT
     assert server.requests == [("/published/train.en", "bytes=700-")]
+
+
+def test_two_who_want_the_same_file_at_once_fetch_it_once(server, tmp_path, reports):
+    wanted = replace(remote(server, zipped=False), sha256=None)
+    server.pause = 0.5
+
+    def fetched(delay: float) -> bytes:
+        time.sleep(delay)
+        return store(tmp_path, reports).text(wanted).read_bytes()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(fetched, [0, 0.2])) == [TEXT, TEXT]
+    assert len(server.requests) == 1
 
 
 def test_a_wrong_checksum_removes_the_file_and_names_both_hashes(server, tmp_path, reports):

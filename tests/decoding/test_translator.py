@@ -52,6 +52,20 @@ def test_blank_lines_stay_empty(translator):
     assert translations[0].score == 0.0
 
 
+def test_what_is_drawn_for_a_line_depends_on_its_number_alone(number_tokenizer):
+    drawer = Translator(random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(max_extra_tokens=5))
+    lines = [drawer.translate([first, "seven"], sampling=SamplingSettings())[1] for first in ("one", "", "two " * 600)]
+    assert len({line.text for line in lines}) == 1
+    assert drawer.translate(["seven"], sampling=SamplingSettings())[0].text != lines[0].text
+
+
+def test_an_output_has_the_fewest_tokens_that_were_asked_for(number_tokenizer):
+    settings = DecodingSettings(max_extra_tokens=1, min_tokens=30)
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, settings)
+    (translation,) = translator.translate(["one"])
+    assert len(translator.tokenizer.encode(translation.text)) >= 25  # text may have fewer tokens than were found
+
+
 def test_a_stream_is_read_as_it_is_needed(translator):
     taken = 0
 

@@ -52,8 +52,8 @@ def test_trees_are_counted_as_they_would_be_written(bank, tmp_path):
     assert not list(tmp_path.iterdir()) and n_trees > 800
     files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)
     assert sum(1 for _ in read_pairs(files.train[0])) == n_trees
-    with pytest.raises(HeedError, match="treebank treebank: no folder"):
-        task.count_pairs(directory=tmp_path, mirror=None, report=str)
+    with pytest.raises(HeedError, match="treebank trees: no folder"):
+        task_with(bank, "parsing.treebank=trees").count_pairs(directory=tmp_path, mirror=None, report=str)
 
 
 def test_the_card_says_how_trees_are_sequences_and_what_words_are_known(bank, tmp_path):

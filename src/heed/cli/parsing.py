@@ -74,7 +74,7 @@ def parse(
     for parsed in parser.stream(Arriving(sentences, size=n_characters)):
         n_sentences += len(parsed.words) > 0
         n_broken += parsed.tree is None and len(parsed.words) > 0
-        if parsed.confidence < min_confidence:
+        if min_confidence and (parsed.tree is None or parsed.confidence < min_confidence):
             n_left_out += len(parsed.words) > 0
         elif as_json:
             tree = None if parsed.tree is None else str(parsed.tree)

@@ -167,4 +167,4 @@ def info(
         show(title if isinstance(content, dict) else f"{title}: {content}")
         if isinstance(content, dict):
             for name, value in content.items():
-                show(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
+                show(f"  {name}: {value:,}" if type(value) is int else f"  {name}: {value}")

@@ -28,9 +28,7 @@ Beam = Annotated[
 ]
 Alpha = Annotated[
     float | None,
-    typer.Option(
-        help="α of the length penalty, in the paper's form ((5 + length) / 6)^α. Default: the model's recipe."
-    ),
+    typer.Option(help="α of the length penalty, in the form that the model's recipe names. Default: the recipe's."),
 ]
 PrecisionOption = Annotated[
     str,

@@ -77,7 +77,7 @@ def translate(
     top_p: Annotated[
         float, typer.Option(metavar="P", help="Sample from the fewest tokens whose probabilities reach P.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of --sample.")] = 1,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of --sample. Default: 1.")] = None,
     mbr: Annotated[
         int | None,
         typer.Option(
@@ -132,8 +132,10 @@ def translate(
         raise HeedError(f"--mbr {mbr} is the size of the beam too; leave out --beam.")
     if sampling is not None and beam is not None:
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
+    if sampling is not None and early_stopping is not None:
+        raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
     if mbr is not None and n_best > mbr:
-        raise HeedError(f"--n-best {n_best} needs as many candidates; set --mbr {n_best} or more.")
+        raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
     translator = Translator.load(
         *models,
         device=device,
@@ -189,17 +191,17 @@ def _utility(mbr: int | None, name: str | None) -> "Utility | None":
 
 
 def _sampling_settings(
-    temperature: float | None, *, top_k: int | None, top_p: float, seed: int
+    temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
 ) -> "SamplingSettings | None":
     """Those of --sample, or None without it. HeedError for values out of range or options that would do nothing."""
     if temperature is None:
-        if top_k is not None or top_p != 1.0:
-            raise HeedError("--top-k and --top-p need --sample TEMPERATURE.")
+        if top_k is not None or top_p != 1.0 or seed is not None:
+            raise HeedError("--top-k, --top-p and --seed need --sample TEMPERATURE.")
         return None
     from heed.config import validated
     from heed.decoding.settings import SamplingSettings
 
-    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": 1 if seed is None else seed}
     return validated(SamplingSettings, values, where="--sample")
 
 
@@ -229,7 +231,10 @@ def score(
     )
     settings = translator.settings
     sources, targets = read_sides((src, tgt))
-    for target, log_probs in zip(targets, translator.log_probs(sources, targets), strict=True):
+    found = translator.log_probs(sources, targets)
+    for number, (target, log_probs) in enumerate(zip(targets, found, strict=True), start=1):
+        if target.strip() and len(log_probs) == 1:  # eos alone
+            raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
         total = sum(log_probs)
         value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
         if as_json:

@@ -23,7 +23,7 @@ from heed.config import shown
 from heed.data.lines import FilePair, decoded_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
-from heed.runtime.files import whole_file
+from heed.runtime.files import locked, whole_file
 
 Report = Callable[[str], None]
 DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
@@ -318,6 +318,12 @@ class Store:
             return target
         if not self._fetching:
             raise NotHere(f"{target}: still to be fetched from {remote.address}.")
+        with locked(target.parent, wait=True):  # two processes would write into the same part
+            if not _is_there(target):
+                return self._fetch(remote, target, marker)
+        return self._download(remote, target)
+
+    def _fetch(self, remote: Remote, target: Path, marker: Path) -> Path:
         address = remote.address
         if self._mirror_address is not None:
             address = f"{self._mirror_address}/{Path(remote.address).name}"

@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heed.config import Settings
 
@@ -39,6 +39,12 @@ class DecodingSettings(Settings):
         description="end a sentence when beam_size hypotheses have ended, even if another could still score higher",
     )
     min_tokens: int = Field(default=0, ge=0, le=10_000, description="the fewest tokens of an output, eos not included")
+
+    @model_validator(mode="after")
+    def _no_more_than_the_most(self) -> "DecodingSettings":
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
+        return self
 
 
 class SamplingSettings(Settings):

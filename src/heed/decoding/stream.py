@@ -48,6 +48,8 @@ def maximum_length(source: Source, settings: DecodingSettings) -> int:
         longest = min(longest, max(1, int(settings.max_length_factor * (length + 1))))
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
+    elif settings.min_tokens:
+        longest = max(longest, settings.min_tokens + 1)
     return max(longest, _guaranteed_length(source))
 
 

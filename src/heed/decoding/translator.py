@@ -176,7 +176,7 @@ class Translator(PickledByValue):
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
         prefix_ids = self.prefix_ids(prefix)
-        line_numbers, source_numbers = itertools.count(1), itertools.count()
+        line_numbers = itertools.count(1)
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
             for pieces in self.pieces(lines):
@@ -185,7 +185,8 @@ class Translator(PickledByValue):
                     n_tokens = sum(map(len, pieces))
                     self.report(f"line {line_number}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
-                    Source(next(source_numbers), piece, prefix_ids if place == 0 else ())
+                    # Of the line alone, so that other lines do not change what is drawn. A line has fewer pieces.
+                    Source(line_number << 21 | place, piece, prefix_ids if place == 0 else ())
                     for place, piece in enumerate(pieces)
                 ]
 
@@ -231,7 +232,7 @@ class Translator(PickledByValue):
     def prefix_ids(self, prefix: str) -> list[int]:
         """The ids that every translation begins with. HeedError for text that the vocabulary lacks."""
         ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
-        if self.tokenizer.special.unk in ids:
+        if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
             raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
         return ids
 

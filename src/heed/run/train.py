@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from heed.backends.cpu.build import state as kernels_state
@@ -127,6 +128,7 @@ def train_files(
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())
         del given
+    _check_positions(recipe, prepared)
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
@@ -207,6 +209,21 @@ def _prepare(
             prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report, given=given)
         workers.broadcast(None)
     return prepared
+
+
+def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
+    """HeedError names a pair that is too long for learned positions; dev's are of any length."""
+    if recipe.model.positions != "learned":
+        return
+    most = recipe.model.max_positions
+    for name, corpus in (("training", prepared.train), ("dev", prepared.dev)):
+        n_positions = np.maximum(*corpus.lengths) + 1  # with bos or eos
+        row = int(n_positions.argmax())
+        if n_positions[row] > most:
+            raise HeedError(
+                f"line {corpus.lines[row]:,} of the {name} text has {n_positions[row]:,} positions, but "
+                f"model.max_positions is {most:,}: raise it, or shorten the line."
+            )
 
 
 def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:

@@ -49,7 +49,7 @@ class ParsingTask:
             self.recipe.data.tgt,
             parsing=ParserCard(**self.settings.linearisation(), lexicon=read_lexicon(files.dev[0])).model_dump(),
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": f"treebank {self.settings.treebank}"},
+            trained_on={"corpus": f"treebank {Path(self.settings.treebank).name}"},
         )
 
     def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:

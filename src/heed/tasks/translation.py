@@ -1,8 +1,10 @@
 """Translation: parallel text in, BLEU, chrF and perplexity out."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from heed.data.lines import FilePair, count_pairs, read_sides
@@ -61,7 +63,11 @@ class TranslationTask:
         try:
             files = self._text_files(directory, mirror, report, None, fetching=False)
         except NotHere as missing:
-            report(f"{missing} The run will do that (or heed data get {self.recipe.data.corpus}).")
+            data = self.recipe.data
+            options = {"--src": data.src, "--tgt": data.tgt, "--variant": data.variant, "--dir": str(directory)}
+            options |= {} if mirror is None else {"--mirror": mirror}
+            command = shlex.join(["heed", "data", "get", str(data.corpus), *chain.from_iterable(options.items())])
+            report(f"{missing} The run will do that (or {command}).")
             return None
         n_pairs = sum(map(count_pairs, files.train))
         for pair in files.evaluation_sets.values():
