@@ -57,6 +57,9 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
+UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names of languages
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores.

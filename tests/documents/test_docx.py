@@ -11,6 +11,7 @@ from docx.shared import Pt
 
 from heed.documents.formats import translate_document
 from heed.errors import HeedError
+from heed.text.alignment import Translated
 from tests.documents.translators import shuffled, swapped_case, unchanged
 
 NOTES = (
@@ -85,9 +86,9 @@ def test_words_and_references_are_all_there_in_any_order(translate):
     assert files(after)["word/document.xml"].count(b"footnoteReference ") == 1
 
 
-def with_document(xml: bytes) -> bytes:
+def with_document(xml: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     output = io.BytesIO()
-    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as package:
+    with zipfile.ZipFile(output, "w", compression) as package:
         package.writestr("word/document.xml", xml)
     return output.getvalue()
 
@@ -95,6 +96,8 @@ def with_document(xml: bytes) -> bytes:
 NAMESPACE = b'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 
 
+# Each tab would get a copy of the properties.
+HEAVY = b"<w:rPr>" + b"<w:b/>" * 50_000 + b"</w:rPr><w:t>a</w:t>" + b"<w:tab/>" * 50_000
 EXTERNAL = b'<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]><w:document %b>&e;</w:document>' % NAMESPACE
 EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %b>&b;</w:document>' % NAMESPACE
 
@@ -110,13 +113,42 @@ EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %
         with_document(b"<w:document %b>" % NAMESPACE + b"<w:p>" * 100_000),
         with_document(b"<w:document %b>" % NAMESPACE + b" " * 2**27 + b"</w:document>"),
         letter()[:-200],
+        with_document(b"<w:document %b><w:p><w:r>%b</w:r></w:p></w:document>" % (NAMESPACE, HEAVY)),
+        with_document(b'<w:document xmlns:w="http://purl.oclc.org/ooxml/wordprocessingml/main"/>'),
+        with_document(b"<w:document %b/>" % NAMESPACE, zipfile.ZIP_LZMA),
     ],
-    ids=["empty", "no zip", "broken", "external entity", "entities", "deep", "bomb", "cut short"],
+    ids=[
+        "empty",
+        "no zip",
+        "broken",
+        "external entity",
+        "entities",
+        "deep",
+        "bomb",
+        "cut short",
+        "heavy runs",
+        "strict",
+        "lzma",
+    ],
 )
 def test_hostile_packages_are_refused_in_one_line(content):
     with pytest.raises(HeedError, match=r"^letter\.docx: [^\n]+$") as refused:
         translated(content, unchanged)
     assert "root:" not in str(refused.value)
+
+
+def test_moved_text_is_translated_and_no_character_is_written_that_xml_lacks():
+    run = b"<w:r><w:t>%b</w:t></w:r>"
+    moved = b"<w:document %b><w:body><w:p>%b<w:moveTo>%b</w:moveTo></w:p></w:body></w:document>" % (
+        NAMESPACE, run % b"one ", run % b"two"
+    )  # fmt: skip
+    after = files(translated(with_document(moved), swapped_case))["word/document.xml"]
+    assert b"ONE" in after and b"TWO" in after
+
+    def odd(texts):
+        return [Translated("\ufffeuno\uffff\x00") for _ in texts]
+
+    assert "uno" in docx.Document(io.BytesIO(translated(letter(), odd))).paragraphs[0].text
 
 
 def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():

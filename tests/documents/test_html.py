@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 
 from heed.documents.html import INLINE, read_html, write_html
 from heed.text.alignment import Link, Translated
@@ -160,12 +161,28 @@ def test_malformed_pages_keep_every_tag(page):
         "<b><i>" * 20_000 + "word. " * 20_000 + "</i></b>" * 20_000,
         "http://" * 100_000,
         "a@" * 300_000,
+        "".join(f"<a{i} translate=no>" for i in range(30_000)),
     ],
     ids=lambda page: page[:12],
 )
 @pytest.mark.slow
 def test_pages_of_strangers_end(page):
     translated(page, shuffled, "html")
+
+
+def test_an_element_without_an_end_does_not_unprotect_the_next():
+    page = '<p translate=no>Keep me.<p>Text.</p><p translate="no">Keep me too.</p><code>a<p>b <code>c</code> d'
+    assert translated(page, swapped_case, "html") == (
+        '<p translate=no>kEEP ME.<p>tEXT.</p><p translate="no">Keep me too.</p><code>A<p>B <code>c</code> D'
+    )
+
+
+def test_elements_that_close_themselves_hide_nothing():
+    page = "<p>One.</p><svg/><p>Two.</p><svg><text>three</text></svg>"
+    assert translated(page, swapped_case, "html") == page.replace("One", "oNE").replace("Two", "tWO")
+    page = '<?xml version="1.0"?><html><script src="a"/><p>Five\xa0six &#160; seven.</p></html>'
+    result = translated(page, swapped_case, "html")
+    assert "fIVE" in result and etree.fromstring(result) is not None
 
 
 def test_links_side_by_side_are_texts_of_their_own():

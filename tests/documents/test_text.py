@@ -69,7 +69,7 @@ def test_a_document_that_is_no_utf_8_or_too_long_is_refused():
 
 def test_without_sentencex_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(HeedError, match=r"pip install 'heed\[serve\]'"):
+    with pytest.raises(HeedError, match=r"pip install '\.\[serve\]'"):
         splitter("en")
 
 
@@ -163,8 +163,15 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
     translated(text, shuffled, "md")
 
 
+def test_rules_of_tables_are_told_apart_in_no_time():
+    for rule in ("| --- |:---:|", "--- | ---", "|---", ":-: | -", "|" + "---|" * 500):
+        assert translated(f"a | b\n{rule}\nc | d\n", swapped_case, "md") == f"A | B\n{rule}\nC | D\n"
+    for words in ("-" * 60 + "|x", "|" + "-" * 40 + "+" + "-" * 40 + "|"):  # the second is a table of Emacs
+        translated(f"a | b\n{words}\nc | d\n", unchanged, "md")
+
+
 @pytest.mark.parametrize(
-    "signs", ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-"]
+    "signs", ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+"]
 )
 @pytest.mark.parametrize("format", ["md", "text", "srt"])
 @pytest.mark.slow

@@ -34,6 +34,7 @@ PARTS = {"content-type": "multipart/form-data; boundary=x"}
         ({"alternatives": "many"}, "Invalid request: alternatives parameter is not a number"),
         ({"alternatives": 10_000}, "Invalid request: alternatives (10000) exceeds limit (4)"),
         ({"format": "docx"}, "docx format is not supported"),
+        ({"format": "\ud800"}, "? format is not supported"),
         ({"q": "\ud800"}, "Invalid request: q parameter holds half a surrogate pair"),
     ],
 )

@@ -336,7 +336,7 @@ def wait_until(condition) -> None:
     raise AssertionError("it never came")
 
 
-def test_what_the_page_asks_for(model_folder):
+def test_what_the_page_asks_for(model_folder, monkeypatch):
     """The page is there unless it is not wanted, under a policy of its own; its requests say what it needs to know."""
     translator = Translator.load(model_folder, precision="fp32")
     translator._piece_tokens = 4  # a sentence longer than the model knows
@@ -372,6 +372,13 @@ def test_what_the_page_asks_for(model_folder):
         assert answer["alignment"] == [list(link) for link in translator.alignment("one two", "eins")]
         refused = await app.post("/v1/attention", json=asked | {"views": ["all"]})
         assert refused.status_code == 400 and "encoder, decoder, cross" in refused.json()["error"]
+
+        long = await app.post("/v1/attention", json={"q": "one " * 200})
+        assert long.status_code == 400 and "more than 600 characters" in long.json()["error"]
+        monkeypatch.setattr("heed.serving.streaming.MAX_WEIGHTS", 10)
+        many = await app.post("/v1/attention", json=asked)
+        assert many.status_code == 400 and "weights, more than 10; ask for fewer views" in many.json()["error"]
+        monkeypatch.undo()
 
         go_on = threading.Event()
         busy = [asyncio.ensure_future(service.attention.run(go_on.wait)) for _ in range(service.limits.queue + 1)]

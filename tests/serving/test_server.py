@@ -10,7 +10,7 @@ import socket
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import deepl
 import httpx
@@ -174,6 +174,23 @@ def test_a_connection_that_is_used_again_must_send_its_head_in_time_too(serve, m
     assert HTTP.options(server.url + "/translate", headers=asking | {"origin": "null"}).status_code == 405
 
 
+def test_fields_without_end_are_refused_also_behind_a_body_and_behind_another_request(serve, slow_model_folder):
+    server = serve(slow_model_folder)
+    chunked = b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    busy = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    question = json.dumps({"q": "one", "source": "en", "target": "de"}).encode()
+    pipelined = busy % (len(question), question) + b"GET / HTTP/1.1\r\nHost: x\r\n"
+    for begun in (chunked, pipelined):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            connection.sendall(begun)
+            sent = 0
+            with suppress(ConnectionError):
+                while sent < 2**24:
+                    sent += connection.send(b"a:b\r\n" * 1000)
+            assert sent < 2**24
+    assert HTTP.get(server.url + "/health").status_code == 200
+
+
 def test_sigterm_under_load_loses_nothing_that_was_accepted(serve, slow_model_folder):
     server = serve(slow_model_folder)
     translator = Translator.load(slow_model_folder, precision="fp32")
@@ -191,7 +208,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(serve, slow_model_fo
 
 def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text(f"# of the tests\n{hashlib.sha256(b'sesame').hexdigest()}\n")
+    keys.write_text(f"# of the tests\n{hashlib.sha256(b'sesame').hexdigest()}  -\n")  # as sha256sum writes it
     server = serve(model_folder, "--api-keys", keys, "--no-metrics")
     assert post(server.url, "secret seven").status_code == 400
     assert post(server.url, "secret seven", api_key="other").status_code == 403

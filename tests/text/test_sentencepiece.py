@@ -153,7 +153,7 @@ def test_pieces_show_a_space_before_a_word(pair):
 
 def test_a_model_without_the_package_says_what_to_install(spm, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(HeedError, match=r"not installed: pip install 'heed\[exchange\]'\.$"):
+    with pytest.raises(HeedError, match=r"not installed: pip install '\.\[exchange\]' in Heed's folder\.$"):
         marian_tokenizer(spm, spm)
 
 

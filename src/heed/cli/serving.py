@@ -96,12 +96,12 @@ def _check_packages() -> None:
 
 def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, str], Path]:
     """The model folder of each language pair. HeedError if one is not known, or if two folders have the same."""
-    from heed.model_folder import read_config
+    from heed.model_folder import UNKNOWN_LANGUAGES, read_config
 
     named = [_named_pair(text) for text in pairs]
     for folder in models:
         card = read_config(folder).card
-        if not card.src or not card.tgt:
+        if not card.src or not card.tgt or (card.src, card.tgt) == UNKNOWN_LANGUAGES:
             raise HeedError(f"{folder}: does not say its languages; {LANGUAGE_HINT}.")
         named.append(((card.src, card.tgt), folder))
     folders: dict[tuple[str, str], Path] = {}

@@ -7,7 +7,7 @@ import io
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -18,10 +18,11 @@ from heed.errors import HeedError
 
 MAX_UNPACKED = 2**27  # bytes of all files of a document
 MAX_FILES = 10_000
+MAX_COPIED = 2**20  # bytes of formats that are copied, besides four times those of the text
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 # What may be within a paragraph and holds runs. All else stands between words or ends the sentence.
-_HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins")}
+_HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo")}
 _BETWEEN_WORDS = {WORD + name for name in ("bookmarkStart", "bookmarkEnd", "proofErr", "commentRangeStart",
                                            "commentRangeEnd", "lastRenderedPageBreak")}  # fmt: skip
 _IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference", "softHyphen",
@@ -41,6 +42,7 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
     if sum(len(data) for entry, data in files if _has_text(entry.filename)) > max_xml:
         raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
     parts = {entry.filename: _parsed(data, name) for entry, data in files if _has_text(entry.filename)}
+    _check_formats(parts.values(), sum(len(data) for entry, data in files if entry.filename in parts), name)
     paragraphs = {part: [_Paragraph(p) for p in root.iter(WORD + "p")] for part, root in parts.items()}
     # All at once, which a search translates faster than one after the other.
     items: list[Item] = []
@@ -72,6 +74,8 @@ def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, b
         raise HeedError(f"{name}: no .docx document: word/document.xml is not there, or a file is there twice.")
     files, left = [], MAX_UNPACKED
     for entry in entries:
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise HeedError(f"{name}: {entry.filename} is compressed in another way than a .docx may be.")
         with package.open(entry) as file:
             data = file.read(left + 1)  # the size that the package states may be a lie
         left -= len(data)
@@ -102,7 +106,22 @@ def _parsed(data: bytes, name: str) -> Any:
         raise HeedError(f"{name}: damaged ({' '.join(str(error).split())}).") from None
     if root.getroottree().docinfo.doctype:
         raise HeedError(f"{name}: declares a document type, which no good .docx does.")
+    if not str(root.tag).startswith(WORD):
+        raise HeedError(f"{name}: written as Strict Open XML; save it as an ordinary .docx.")
     return root
+
+
+def _check_formats(roots: Iterable[Any], n_bytes: int, name: str) -> None:
+    """HeedError if copies of runs' properties, one for each part of a run, would take far more than the document."""
+    from lxml import etree
+
+    left = MAX_COPIED + 4 * n_bytes
+    for run in (run for root in roots for run in root.iter(WORD + "r")):
+        properties = run.find(WORD + "rPr")
+        size = 0 if properties is None else len(etree.tostring(properties))
+        left -= len(run) * (size + sum(len(key) + len(value) for key, value in run.attrib.items()))
+        if left < 0:
+            raise HeedError(f"{name}: its runs have too many properties.")
 
 
 def _serialized(root: Any) -> bytes:
@@ -250,5 +269,5 @@ def _run_with(run: Any, children: list[Any]) -> Any:
 
 def _text_element(run: Any, text: str) -> Any:
     element = run.makeelement(WORD + "t", {SPACE: "preserve"})
-    element.text = "".join(c for c in text if c in "\t\n" or c >= " ")  # XML has no other control characters
+    element.text = "".join(c for c in text if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff"))  # all that XML has
     return element

@@ -29,8 +29,8 @@ _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[
 def read_html(page: str) -> list[Item]:
     """Words with character references resolved; tags, comments, scripts and code as they stand."""
     tokens = _tokens(page)
+    ends = _ends_of_elements(tokens)
     items: list[Item] = []
-    endless: set[str] = set()  # names of elements found without an end, which are not searched again
     place = 0
     while place < len(tokens):
         text, name, is_end = tokens[place]
@@ -39,14 +39,8 @@ def read_html(page: str) -> list[Item]:
             place += 1
             continue
         stop = place + 1
-        if (
-            not is_end
-            and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text))
-            and name not in VOID | endless
-        ):
-            stop = _end_of_element(tokens, place) or place + 1
-            if stop == place + 1:
-                endless.add(name)
+        if not is_end and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text)):
+            stop = ends.get(place, stop)
         if stop > place + 1:
             whole = "".join(token[0] for token in tokens[place:stop])
             within = name in CODE or name in INLINE
@@ -66,16 +60,18 @@ def write_html(items: list[Item]) -> str:
     return "".join(_escaped(item) if isinstance(item, str) else item.markup for item in items)
 
 
-def _end_of_element(tokens: list[tuple[str, str, bool]], place: int) -> int:
-    """Behind the end tag of the element that begins there, or 0 if it has none."""
-    name, depth = tokens[place][1], 0
-    while place < len(tokens):
-        if tokens[place][1] == name and not tokens[place][0].endswith("/>"):
-            depth += -1 if tokens[place][2] else 1
-            if depth == 0:
-                return place + 1
-        place += 1
-    return 0
+def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
+    """Of each tag that begins an element: behind its end tag, if it has one."""
+    ends: dict[int, int] = {}
+    open_elements: dict[str, list[int]] = {}
+    for place, (text, name, is_end) in enumerate(tokens):
+        if not name or name in VOID or text.endswith("/>"):
+            continue
+        if not is_end:
+            open_elements.setdefault(name, []).append(place)
+        elif open_elements.get(name):
+            ends[open_elements[name].pop()] = place + 1
+    return ends
 
 
 def _tokens(page: str) -> list[tuple[str, str, bool]]:
@@ -84,6 +80,7 @@ def _tokens(page: str) -> list[tuple[str, str, bool]]:
     Every character of the page is in one token.
     """
     tokens: list[tuple[str, str, bool]] = []
+    is_xml = page.lstrip("\ufeff \t\r\n").startswith("<?xml")
     place = last = 0
     while (start := page.find("<", place)) >= 0:
         is_end = page.startswith("/", start + 1)
@@ -103,7 +100,7 @@ def _tokens(page: str) -> list[tuple[str, str, bool]]:
         if end < 0:  # it never ends, and no later one can
             tokens.append((page[start:], "!", False))
             return tokens
-        if name in RAW and not is_end:
+        if name in RAW and not is_end and not (is_xml and page.startswith("/>", end - 2)):
             close = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(page, end)
             end = close.start() if close else len(page)
         tokens.append((page[start:end], name, is_end))
@@ -138,4 +135,6 @@ def _resolved(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\xa0", "&nbsp;")
+    return (
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\xa0", "&#160;")
+    )  # XML has no &nbsp;

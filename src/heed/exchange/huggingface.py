@@ -22,7 +22,16 @@ from heed.exchange.parts import Parts, check_expressible, check_parts, halves, i
 from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
-from heed.model_folder import ModelCard, ModelConfig, ModelFolder, model_card, model_of, read_weights, write_weights
+from heed.model_folder import (
+    UNKNOWN_LANGUAGES,
+    ModelCard,
+    ModelConfig,
+    ModelFolder,
+    model_card,
+    model_of,
+    read_weights,
+    write_weights,
+)
 from heed.runtime.files import json_object, write_json
 from heed.text.tokenizer import SpecialIds
 
@@ -356,5 +365,5 @@ def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> Mod
         {"beam_size": beam, "length_penalty": alpha, "length_penalty_form": "average"},
         where=str(path / "generation_config.json"),
     )
-    src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in ("source", "target"))
+    src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)
     return ModelCard(src, tgt, decoding=decoding.model_dump(), trained_on={"imported from": "Hugging Face"})

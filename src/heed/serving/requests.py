@@ -52,7 +52,8 @@ def error_response(path: str, error: Exception) -> Response:
     """The error in the form of the interface that the path belongs to."""
     fault = as_fault(error)
     name = "message" if path.startswith(DEEPL_PATHS) else "error"
-    return JSONResponse({name: fault.message}, fault.status, fault.headers)
+    message = fault.message.encode(errors="replace").decode()  # it may quote half a surrogate pair
+    return JSONResponse({name: message}, fault.status, fault.headers)
 
 
 async def parameters(request: Request) -> dict[str, Any]:

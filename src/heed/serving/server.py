@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -23,6 +24,7 @@ from heed.serving.service import Service
 MAX_CONNECTIONS = 1024  # if all of more are in use, the newest are refused with 503
 OTHER_FILES = 256  # that the process may have open
 MAX_HEAD_BYTES = 2**16
+FIELD_BYTES = 32  # that a field of a head counts at least
 HEADER_SECONDS = 20  # within which a request's headers must have come
 KEEP_ALIVE_SECONDS = 30
 
@@ -100,7 +102,7 @@ class _Connection(HttpToolsProtocol):
     def __init__(self, *, service: Service, connections: dict["_Connection", None], most: int, **parts: Any):
         super().__init__(**parts)
         self._service, self._all, self._most = service, connections, most
-        self._whole_app, self._head_bytes = self.app, 0
+        self._whole_app, self._head_bytes, self._fields_bytes = self.app, 0, 0
         self._head_is_late: asyncio.TimerHandle | None = None
         self._reader_is_late: asyncio.TimerHandle | None = None
 
@@ -141,6 +143,24 @@ class _Connection(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("the head of the request is too long")
         self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._fields_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + FIELD_BYTES)
+        super().on_header(name, value)
+
+    def _count(self, n_bytes: int) -> None:
+        """Bytes of a head and of a body's trailers, also while another request is being answered."""
+        self._fields_bytes += n_bytes
+        if self._fields_bytes > MAX_HEAD_BYTES:
+            raise httptools.HttpParserError("the head of the request is too long")
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0

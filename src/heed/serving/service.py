@@ -76,7 +76,7 @@ class ApiKeys:
             raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
         digests = []
         for number, line in enumerate(lines, start=1):
-            digest = line.partition("#")[0].strip()
+            digest = line.partition("#")[0].strip().removesuffix(" -").strip()  # sha256sum's name of standard input
             if digest and not re.fullmatch("[0-9a-fA-F]{64}", digest):
                 raise HeedError(
                     f"{path}, line {number}: not the SHA-256 of a key; make one with: printf %s KEY | sha256sum"

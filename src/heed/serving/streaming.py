@@ -43,6 +43,7 @@ from heed.serving.specification import (
 from heed.visualization.trace import VIEWS, Attention, View, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
+MAX_WEIGHTS = 8_000_000  # of an answer, which take some seconds and half a gigabyte
 LANGUAGES = (
     Parameter("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
     Parameter("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
@@ -121,15 +122,17 @@ def routes(service: Service) -> list[Route]:
             raise Fault(400, "source and target are the same language")
         deadline = asyncio.get_running_loop().time() + service.limits.timeout_seconds
         service.attention.check_room()  # before the work of translating
+        check_size(service, [source])
+        _check_length(source, views)
         translation = fields.get("translation")
         if translation is None:
-            async with aclosing(service.engines[pair].translate([source])) as results:
+            seconds = service.limits.timeout_seconds
+            async with aclosing(service.engines[pair].translate([source], timeout_seconds=seconds)) as results:
                 _, found = await anext(results)
                 translation = found.text
         translation = checked_text(translation, "translation")
         check_size(service, [source, translation])
-        if views and max(len(source), len(translation)) > MAX_ATTENTION_CHARS:
-            raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
+        _check_length(translation, views)
         translator = service.engines[pair].translator
         service.attention.check_room()
         async with service.in_time(deadline):
@@ -200,13 +203,31 @@ def _views_field(fields: dict[str, Any]) -> list[View]:
     return names
 
 
+def _check_length(text: str, views: list[View]) -> None:
+    if views and len(text) > MAX_ATTENTION_CHARS:
+        raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
+
+
 def _attention(translator: Translator, source: str, translation: str, views: list[View]) -> str:
     """In JSON: the weights of these views, and which characters of the translation stand for which of the source."""
     content: dict[str, Any] = {"source": source, "translation": translation}
     if views:
+        _check_weights(translator, source, translation, views)
         traced = trace(translator, source, target=translation)
         content |= {name: _weights(traced.view(name)) for name in views}
     return json.dumps(content | {"alignment": translator.alignment(source, translation)})
+
+
+def _check_weights(translator: Translator, source: str, translation: str, views: list[View]) -> None:
+    """Fault if the answer would be too long: rare characters are several tokens each."""
+    n_src = 1 + len(translator.tokenizer.encode(source))
+    n_tgt = 1 + len(translator.tokenizer.encode_targets([translation])[0])
+    arch = translator.models[0].arch
+    layers = {"encoder": arch.encoder_layers, "decoder": arch.decoder_layers, "cross": arch.decoder_layers}
+    sizes = {"encoder": n_src * n_src, "decoder": n_tgt * n_tgt, "cross": n_src * n_tgt}
+    n_weights = arch.n_heads * sum(layers[view] * sizes[view] for view in views)
+    if n_weights > MAX_WEIGHTS:
+        raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
 
 
 def _weights(attention: Attention) -> dict[str, Any]:
