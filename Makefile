@@ -47,4 +47,4 @@ docs: .venv/ready-dev
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist src/*.egg-info

@@ -248,7 +248,6 @@ def start(name: str, job_file: str) -> subprocess.Popen[str]:
         [sys.executable, __file__, "--worker", name, "--job", job_file],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
         env=environment,
     )
@@ -260,7 +259,7 @@ def translate(name: str, process: subprocess.Popen[str], job: Job, result: Resul
     print("go", file=process.stdin, flush=True)
     line = next((line for line in process.stdout if line.startswith('{"seconds"')), None)
     if line is None:
-        raise SystemExit(f"{name} ended before it answered: run this file with --worker {name} to see why.")
+        raise SystemExit(f"{name} ended before it answered; its own error is above. --only chooses other contestants.")
     answer = json.loads(line)
     result.targets, result.peak_memory_bytes = answer["targets"], answer["peak_memory_bytes"]
     job.check(name, result.targets)

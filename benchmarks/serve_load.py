@@ -8,8 +8,8 @@ idle. The clients' process has its share of the machine, the same with every ser
 them, without a server: all sentences translated as `heed translate` does it (batch), and one at a time (lone).
 
 --memory N: one server gets N requests of all kinds from 16 clients; its memory is read after a tenth of them and at the
-end, each time after 20 seconds of rest. Needs ctranslate2: NAME-1x2 is one worker with two threads, NAME-2x1 two
-workers with one.
+end, each time after 20 seconds of rest. Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
+threads, NAME-2x1 two workers with one.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python benchmarks/soak.py --kills 10 --workers 2          # heed train starts the second; one of both is killed
     python benchmarks/soak.py --kills 10 --workers 2 --torchrun
 
-The corpus is Heed's own number words. Ends with exit status 1 and the names of the files that differ.
+The corpus is Heed's own number words. Ends with exit status 1 if the final models differ.
 """
 
 import argparse

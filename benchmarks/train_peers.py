@@ -403,9 +403,7 @@ def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens
         python = arguments.eole_python if name.startswith("eole") else sys.executable
         command = [python, __file__, "--worker", name, "--preset", arguments.preset, "--batches", str(source)]
         command += ["--threads", str(arguments.threads)]
-        processes[name] = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     speeds: dict[str, list[float]] = {name: [] for name in names}
     memory: dict[str, int] = {}
     for window in range(arguments.windows + 1):  # the first one warms up
@@ -415,7 +413,9 @@ def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens
             print(arguments.n_batches, file=process.stdin, flush=True)
             answer = next((line for line in process.stdout if line.startswith('{"seconds"')), None)
             if answer is None:
-                raise SystemExit(f"{name} ended before it answered: run this file with --worker {name} to see why.")
+                raise SystemExit(
+                    f"{name} ended before it answered; its own error is above. --only chooses other contestants."
+                )
             told = json.loads(answer)
             memory[name] = told["peak_memory_bytes"]
             if window:

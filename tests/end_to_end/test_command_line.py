@@ -133,6 +133,7 @@ def test_bench_train_refuses_what_it_does_not_know(heed):
 
 
 def test_bench_decode_tells_speed_latency_and_memory(heed):
+    assert_one_clear_line(heed("bench", "decode", "--preset", "demo", "--beam", 1001), "setting beam_size")
     shape = ["--preset", "tiny", "--vocab", 300, "--batch", 3, "--src-len", 6, "--tgt-len", 7, "--beam", 2]
     done = heed_briefly("bench", "decode", *shape, "--precision", "fp32", "--json")
     assert done.returncode == 0, done.stderr

@@ -228,6 +228,8 @@ def test_rows_are_trained_once_and_the_page_shows_them(tmp_path, heed):
     wrong_ones = [
         (["--rows", "x"], "need --run"),
         (["--seeds", 3], "need --run"),
+        (["--recipe", "mine"], "need --run"),
+        (["--run", "--rows", "AB"], "--rows AB: no row of Table 3"),
         (["--folder", "runs/tabel3"], "no folder runs/tabel3"),
     ]
     for wrong, part in wrong_ones:

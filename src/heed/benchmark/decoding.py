@@ -10,6 +10,7 @@ import torch
 
 from heed.benchmark.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.benchmark.training import peak_memory
+from heed.config import validated
 from heed.decoding.beam import search
 from heed.decoding.loading import chosen_precision, no_report, prepacked
 from heed.decoding.settings import DecodingSettings
@@ -55,6 +56,8 @@ def decoding_speed(
     seconds: float = 15.0,
 ) -> DecodingSpeed:
     """Searches with random weights, random sources of `src_length` tokens and every output forced to `tgt_length`."""
+    lengths = dict.fromkeys(("max_extra_tokens", "max_tokens", "min_tokens"), tgt_length)
+    settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)
     machine = choose_machine("fp32", device=device)
     torch.manual_seed(1)
@@ -62,9 +65,6 @@ def decoding_speed(
     computed = chosen_precision(model, precision, report=no_report)
     (model,) = prepacked(model, computed, copy=False)
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
-    settings = DecodingSettings(
-        beam_size=beam, max_extra_tokens=tgt_length, max_tokens=tgt_length, min_tokens=tgt_length
-    )
     sources = stopwatch.sources(src_length, vocab_size)
     for result in search([model], sources, SPECIAL, settings, n_sentences=batch):
         if result is None:  # nothing has finished

@@ -65,6 +65,7 @@ def preset_shape(
     precision: str,
     consistency: float | None = None,
     n_workers: int = 1,
+    device: str | None = None,
 ) -> tuple[Architecture, TrainingSettings, int]:
     """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
 
@@ -75,9 +76,9 @@ def preset_shape(
     training = tables.get("training", {}) | ({} if consistency is None else {"consistency": consistency})
     settings = validated(TrainingSettings, training, where=f"preset {preset}")
     tokens = batch_tokens or settings.batch_tgt_tokens
-    device = choose_machine().device
-    if batch_tokens is None and device.type == "cpu":
-        tokens = min(tokens, n_workers * micro_batch_tokens(device))
+    chosen = choose_machine(device=device).device
+    if batch_tokens is None and chosen.type == "cpu":
+        tokens = min(tokens, n_workers * micro_batch_tokens(chosen))
     changes = {"batch_src_tokens": tokens, "batch_tgt_tokens": tokens, "precision": precision}
     return arch, settings.model_copy(update=changes), vocab_size
 

@@ -19,7 +19,8 @@ def bench_train(
     tokens: Annotated[
         int | None,
         typer.Option(
-            min=64, help="Tokens per side and step, padding included. Default: the preset's, on a CPU 4,096 at most."
+            min=64,
+            help="Tokens per side and step, padding included. Default: the preset's, on a CPU 4,096 a worker at most.",
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
@@ -48,6 +49,7 @@ def bench_train(
         precision=dtype,
         consistency=consistency,
         n_workers=workers,
+        device=device,
     )
     arguments = ["bench", "train", "--preset", preset, "--dtype", dtype, "--workers", str(workers)]
     own = (("--vocab", vocab), ("--tokens", tokens), ("--consistency", consistency), ("--device", device))

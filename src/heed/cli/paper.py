@@ -21,10 +21,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder to write the page and its
 def paper_table1(out: Out = None, as_json: JSON = False) -> None:
     """Layer types: measured time and memory, fitted exponents, path lengths."""
     from heed.paper import table1
-    from heed.visualization.render import require_matplotlib
 
-    if out is not None:
-        require_matplotlib()
     _check_out(out, "table1")
     say("Measuring five layer types, which takes a few minutes.")
     results, of_model = table1.measured(), table1.model_costs()
@@ -53,7 +50,10 @@ def paper_table2(
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
-    recipe: Annotated[str, typer.Option(help="Of --run: the recipe whose model stands for base.")] = "table3-multi30k",
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Of --run: the recipe whose model stands for base. Default: table3-multi30k."),
+    ] = None,
     rows: Annotated[
         str, typer.Option(help="Of --run: presets or A to E, separated by commas, besides base. Default: all.")
     ] = "",
@@ -74,15 +74,15 @@ def paper_table3(
     from heed.paper import table3
     from heed.recipe import read_recipe
 
-    if not run and (rows or seeds or settings):
-        raise HeedError("--rows, --seeds and --set choose what to train; they need --run.")
+    if not run and (rows or seeds or settings or recipe):
+        raise HeedError("--recipe, --rows, --seeds and --set choose what to train; they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
     _check_out(out, "table3")
     if run:
         table3.run_rows(
             table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
-            read_recipe(recipe, settings or []),
+            read_recipe(recipe or "table3-multi30k", settings or []),
             folder,
             n_seeds=seeds or 2,
             directory=directory,
@@ -99,7 +99,7 @@ def paper_table3(
 def paper_table4(
     run: Annotated[bool, typer.Option("--run", help="Train and evaluate a parser first.")] = False,
     treebank: Annotated[
-        Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM.")
+        Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM, in --mirror.")
     ] = None,
     recipe: Annotated[
         str | None,
@@ -138,6 +138,7 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
     """The learning rate, the linearity of sinusoidal positions, the variance of dot products."""
     from heed.paper import equations
 
+    _check_out(out, "equations")
     if as_json:
         print_json(equations.facts())
     else:
@@ -180,6 +181,7 @@ def paper_heads(
     model: FigureModel,
     src: Annotated[Path, typer.Option(help="Sentences, one per line.")],
     lines: Annotated[int, typer.Option(min=1, help="Number of sentences to read.")] = 200,
+    lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
     as_json: JSON = False,
 ) -> None:
@@ -188,11 +190,12 @@ def paper_heads(
     from heed.paper import figures
 
     if as_json:
-        heads = figures.named_heads(Translator.load(model), figures.first_sentences(src, lines))
+        sentences = figures.first_sentences(src, lines, lower=lower)
+        heads = figures.named_heads(Translator.load(model, precision="fp32"), sentences)
         print_json([vars(head) for head in heads])
     else:
         _check_out(out, "heads")
-        _show_page(figures.heads_page(model, src, lines), out)
+        _show_page(figures.heads_page(model, src, lines, lower=lower), out)
 
 
 @paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")
@@ -225,11 +228,14 @@ def paper_all(
 
 
 def _check_out(out: Path | None, name: str) -> None:
-    """HeedError, before long work, if the page would replace a file that Heed did not write."""
+    """HeedError, before long work, if the page would replace a file that Heed did not write, or lack its pictures."""
     from heed.paper.page import check_pages
+    from heed.visualization.render import require_matplotlib
 
     if out is not None:
         check_pages(out, [name])
+        if name not in ("table3", "table4"):
+            require_matplotlib()
 
 
 def _show_page(page: Any, out: Path | None) -> None:

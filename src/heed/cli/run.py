@@ -153,7 +153,9 @@ def average(
 
 def info(
     path: Annotated[Path, typer.Argument(help="A model folder, a run folder or a recipe.")],
-    vocab_size: Annotated[int | None, typer.Option(help="Count a recipe's parameters for this vocabulary.")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=1, help="Count a recipe's parameters for this vocabulary.")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Show a model's shapes, parameters by part, training data and scores."""

@@ -172,17 +172,17 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedH
     return heads
 
 
-def first_sentences(src: Path, n_lines: int) -> list[str]:
-    """Those of the first lines of a file that are not blank. HeedError if none is."""
-    sentences = [line for line in islice(read_lines(src), n_lines) if line.strip()]
+def first_sentences(src: Path, n_lines: int, *, lower: bool = False) -> list[str]:
+    """Those of the first lines of a file that are not blank, in lower case if asked. HeedError if none is."""
+    sentences = [line.lower() if lower else line for line in islice(read_lines(src), n_lines) if line.strip()]
     if not sentences:
         raise HeedError(f"{src}: no sentence in its first {n_lines} lines.")
     return sentences
 
 
-def heads_page(model: Path, src: Path, n_lines: int) -> Page:
+def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> Page:
     """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
-    sentences = first_sentences(src, n_lines)
+    sentences = first_sentences(src, n_lines, lower=lower)
     translator = Translator.load(model, precision="fp32")
     found = named_heads(translator, sentences)
     sample = trace(translator, _sample(sentences), whole_words=True)
@@ -211,7 +211,7 @@ def heads_page(model: Path, src: Path, n_lines: int) -> Page:
         name = f"heads-{h.what.replace(' ', '-')}.svg"
         plots[name] = _drawn(sample.view(h.view), h.layer - 1, [h.head - 1], None)
         lines += [f"## {h.what.capitalize()}: {h.view}, layer {h.layer}, head {h.head}", "", f"![{h.what}]({name})", ""]
-    made_by = command("heads", model=model, src=src, lines=None if n_lines == HEADS_LINES else n_lines)
+    made_by = command("heads", model=model, src=src, lower=lower, lines=None if n_lines == HEADS_LINES else n_lines)
     return Page("heads", "\n".join(lines), made_by, plots)
 
 

@@ -51,7 +51,9 @@ def write_all(
     if model is None or src is None:
         missing.append("Named heads: `heed paper all --model MODEL --src FILE`.")
     else:
-        pages.append((figures.heads_page(model, src, figures.HEADS_LINES), "heads that do something nameable"))
+        pages.append(
+            (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads that do something nameable")
+        )
     lines = ["# The paper, page by page", ""]
     for page, shows in pages:
         report(f"Wrote {page.write(folder)}.")

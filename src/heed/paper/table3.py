@@ -150,7 +150,7 @@ def chosen(names: Sequence[str]) -> list[Row]:
     """
     for name in names:
         known = [row.preset for row in ROWS]
-        if name not in known and name not in "ABCDE":
+        if name not in known and name not in tuple("ABCDE"):
             raise HeedError(f"--rows {name}: no row of Table 3; known: A, B, C, D, E, {', '.join(known)}.")
     wanted = {"base", *names, *(f"({name})" for name in names)}
     return [row for row in ROWS if not names or wanted & {row.preset, row.row}]

@@ -91,13 +91,13 @@ def page(runs: Path) -> Page:
             "",
         ]
     if not parsers:
-        lines += ["Not measured on GUM yet: `heed paper table4 --run`.", ""]
+        lines += ["Not measured on GUM yet: `heed paper table4 --run --mirror FOLDER`.", ""]
     for parser in parsers:
         lines += [f"**{parser['recipe']}**: {parser['parameters']:,} parameters, {code(parser['model'])}", ""]
         lines += [*(f"- {plain(name)}: {plain(value)}" for name, value in parser["trained_on"].items()), ""]
     missing = [
         f"Table 4 on {treebank}: `heed paper table4 --run{option}`."
-        for treebank, option in (("the WSJ", " --treebank FOLDER"), ("GUM", ""))
+        for treebank, option in (("the WSJ", " --treebank FOLDER"), ("GUM", " --mirror FOLDER"))
         if not any(treebank[-3:].lower() in parser["recipe"] for parser in parsers)
     ]
     made_by = command("table4", folder=None if runs == RUNS else runs)

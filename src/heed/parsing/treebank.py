@@ -69,8 +69,8 @@ def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str |
             return place
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise HeedError(
-        f"treebank {settings.treebank}: no folder {tried}; name the folder that holds it with --mirror, or itself with "
-        "--set parsing.treebank=FOLDER."
+        f"treebank {settings.treebank}: no folder {tried}; name the folder that holds it with --mirror, or itself "
+        "as parsing.treebank."
     )
 
 
@@ -118,8 +118,8 @@ def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
                 raise HeedError(f"{folder}: no section {section} (files such as wsj/{section}/*.mrg).")
             case [one, other, *_]:
                 raise HeedError(
-                    f"{folder}: section {section} is in {one} and in {other}; name the folder of one treebank with "
-                    "--set parsing.treebank=FOLDER."
+                    f"{folder}: section {section} is in {one} and in {other}; name the folder of one treebank "
+                    "as parsing.treebank."
                 )
     return [path for section in sections for files in by_section[section].values() for path in files]
 

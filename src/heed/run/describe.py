@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from heed.errors import HeedError
 from heed.model.cost import parameters_by_part
 from heed.model_folder import read_config
 from heed.recipe import read_recipe
@@ -21,6 +22,8 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
         facts: dict[str, Any] = {"recipe": str(path)}
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
     else:
+        if vocab_size is not None:
+            raise HeedError(f"{path}: a model has its own vocabulary; --vocab-size is for recipes.")
         path = _model_in(path)
         arch, vocab_size, card, src_vocab_size = read_config(path)
         facts = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
