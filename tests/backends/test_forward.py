@@ -75,7 +75,7 @@ def test_tokens_that_are_cut_off_keep_their_positions_alone(backend, small_arch)
 def test_packed_sequences_are_the_padded_batch(share, changes, positions, radius):
     """Features and gradients: without padding by the kernels, and with it by PyTorch alone."""
     torch.manual_seed(5)
-    options = {**changes, "share": share, "positions": positions, "radius": radius}
+    options = {**changes, "share": share, "positions": positions, "max_positions": 30, "radius": radius}
     arch = Architecture(n_layers=2, d_model=48, d_ff=80, n_heads=3, dropout=0.0, **options)
     model = Transformer(arch, 120).train()
     lengths, tgt_lengths = torch.tensor([9, 1, 30, 4]), torch.tensor([3, 12, 1, 7])

@@ -551,7 +551,7 @@ def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_p
         assert_one_clear_line(done, "--sample", "temperature")
         assert done.stdout == ""
     for kind in ("meta", "xla", "privateuseone", "nonsense"):
-        assert_one_clear_line(heed("translate", model, "--device", kind, stdin="x"), kind, "cpu, cuda, mps, xpu")
+        assert_one_clear_line(heed("translate", model, "--device", kind, stdin="x"), kind, "cpu, cuda, xpu")
     for arguments in (["translate", model, "--prefix", b"\xff"],
                       ["attention", model, b"\xff", "--out", tmp_path / "a.html"],
                       ["attention", model, "x", "--target", b"\xff", "--out", tmp_path / "a.html"]):  # fmt: skip

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
 DecodingPrecisionChoice = Literal["auto", "fp32", "bf16", "int8"]
-DEVICES = ("cpu", "cuda", "mps", "xpu")  # PyTorch has others, such as meta, that cannot compute or that nobody tried
+DEVICES = ("cpu", "cuda", "xpu")  # PyTorch has others, such as meta, that cannot compute, or mps, without fp64
 
 
 @dataclass(frozen=True)

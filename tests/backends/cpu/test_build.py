@@ -98,6 +98,15 @@ def test_a_damaged_library_is_not_loaded(cache, tmp_path, damage):
     assert ("undefined symbol" if damage == "without symbols" else f"{path}: ") in last
 
 
+def test_a_library_that_the_system_does_not_load_is_not_compiled_again(cache):
+    code = b"not for this system"
+    for path in kernels_in(cache):
+        path.write_bytes(code + hashlib.sha256(code).digest())
+    done = python(STATE, cache=cache)
+    assert done.stdout.startswith("PyTorch's operations alone: the kernels could not be made (")
+    assert "the system does not load it" in done.stdout and "Compiling" not in done.stderr
+
+
 def test_a_damaged_library_is_made_anew_once(cache):
     for path in kernels_in(cache):
         path.write_bytes(bytes(path.stat().st_size))

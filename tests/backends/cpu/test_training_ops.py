@@ -223,9 +223,9 @@ def dropout_factors(tgt, src, n_heads, causal, rate, seed):
     """What each weight is multiplied by, a sentence (head, query, key): equal weights of one-hot values show it."""
     width = int(src.offsets.diff().max())
     q, k = torch.zeros(len(tgt.positions), n_heads), torch.zeros(len(src.positions), n_heads)
-    v = torch.eye(width)[src.positions].repeat(1, n_heads)
+    lengths = src.offsets.diff().tolist()  # the padding is the last sentence
+    v = torch.cat([torch.eye(width)[:n] for n in lengths]).repeat(1, n_heads)
     seen = by_sentence(attend(q, k, v, tgt, src, n_heads, causal, rate, seed), tgt, n_heads)
-    lengths = src.offsets.diff().tolist()
     if causal:
         return [x[:, :, :n] * torch.arange(1, n + 1)[:, None] for x, n in zip(seen, lengths, strict=True)]
     return [x[:, :, :n] * n for x, n in zip(seen, lengths, strict=True)]
@@ -250,6 +250,15 @@ def test_dropout_of_attention_weights_is_the_same_forwards_and_backwards(dtype, 
     exact = copies(leaves)
     ours = attend(*leaves, *shape, rate, seed=7)
     assert_same(ours, reference_attention(*exact, *shape, factors), leaves, exact)
+
+
+def test_attention_that_does_not_fit_into_memory_is_an_error_in_python(monkeypatch):
+    """In C++ it would end the process."""
+    tgt = sequences_of([9000])
+    qkv = torch.zeros(len(tgt.positions), 6)
+    monkeypatch.setattr(training_ops, "free_memory", lambda: 2.0**20)
+    with pytest.raises(MemoryError, match=r"attention of 9,000 tokens to 9,000 takes [0-9,]+ bytes"):
+        training_ops.self_attention(qkv, tgt, n_heads=1, widths=[2, 2, 2], causal=True, dropout=0.0)
 
 
 def test_attention_with_huge_scores_stays_finite():

@@ -158,6 +158,10 @@ def state() -> str:
 
 
 @functools.cache
+class NotLoadable(HeedError):
+    """An undamaged library that cannot be loaded here."""
+
+
 def _found() -> tuple[ctypes.CDLL | None, str]:
     without = "PyTorch's operations alone"
     if native_kernels() == "none":
@@ -271,7 +275,11 @@ def _processor() -> bytes:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others."""
+    """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others.
+
+    NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again
+    would not help.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -283,15 +291,18 @@ def _loaded(path: Path) -> ctypes.CDLL:
         if hashlib.sha256(code).digest() != content[-DIGEST_BYTES:]:
             raise OSError(f"{path}: damaged")
         # What was checked is loaded, whatever the file's name leads to by now.
-        if platform.system() == "Linux":
-            loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-        else:
-            loaded = _load_copy(code, path.parent)
+        try:
+            if platform.system() == "Linux":
+                loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+            else:
+                loaded = _load_copy(code, path.parent)
+        except OSError as error:
+            raise NotLoadable(f"{path}: the system does not load it: {error}") from None
         try:
             _declare(loaded)
         except AttributeError as error:
             raise OSError(f"{path}: {error}") from None
-    except OSError:
+    except (OSError, NotLoadable):
         os.close(descriptor)
         raise
     return loaded  # the descriptor stays open: under its number dlopen would find this library again, not another one

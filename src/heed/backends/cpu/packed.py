@@ -28,7 +28,8 @@ class PackedSequences:
         n_padding = ROW_MULTIPLE - int(offsets[-2]) % ROW_MULTIPLE
         offsets[-1] = offsets[-2] + n_padding
         positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
-        return cls(mask, offsets, torch.cat([positions, torch.arange(n_padding)]))
+        # At position 0, which every table of learned positions has.
+        return cls(mask, offsets, torch.cat([positions, torch.zeros(n_padding, dtype=torch.int64)]))
 
     @property
     def n_real(self) -> int:

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from heed.backends.cpu.build import Wanted, addresses, check_range, has_tiles, kernel, library
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.structures import Shape
+from heed.runtime.memory import free_memory
 
 
 def _seed() -> int:
@@ -385,6 +386,17 @@ def _parts(q: Tensor, kv: Tensor | None, widths: list[int]) -> tuple[Tensor, Ten
     return q, kv[:, : widths[1]], kv[:, widths[1] :]
 
 
+LARGE_SCRATCH = 2**28  # bytes; whether less is free need not be asked
+
+
+def _check_scratch(tgt: PackedSequences, src: PackedSequences) -> None:
+    """MemoryError if the weights of a sentence's head cannot be held: the kernel itself could only end the process."""
+    n_queries, n_keys = tgt.mask.shape[1], src.mask.shape[1]
+    n_bytes = 8 * torch.get_num_threads() * n_queries * n_keys  # two fp32 matrices a thread in the backward pass
+    if n_bytes > LARGE_SCRATCH and n_bytes > free_memory():
+        raise MemoryError(f"attention of {n_queries:,} tokens to {n_keys:,} takes {n_bytes:,} bytes")
+
+
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -398,6 +410,7 @@ class _Attend(torch.autograd.Function):
         causal: bool,
         dropout: float,
     ) -> Tensor:
+        _check_scratch(tgt, src)
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
         n_offsets, n_keys = len(tgt.offsets), len(src.positions)
         at = addresses(
