@@ -67,6 +67,10 @@ def planted(tmp_path: Path) -> bytes:
     return content + hashlib.sha256(content).digest()
 
 
+def test_the_library_is_looked_for_once_in_a_process():
+    assert library() is library()
+
+
 def test_a_kept_library_is_loaded_and_not_made_again(cache):
     done = python(STATE, cache=cache)
     assert (done.stdout, done.stderr) == ("Heed's kernels\n", "")

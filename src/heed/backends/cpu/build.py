@@ -157,11 +157,11 @@ def state() -> str:
     return _found()[1]
 
 
-@functools.cache
 class NotLoadable(HeedError):
     """An undamaged library that cannot be loaded here."""
 
 
+@functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
     without = "PyTorch's operations alone"
     if native_kernels() == "none":
