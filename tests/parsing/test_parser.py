@@ -296,7 +296,7 @@ def test_the_treebank_may_move_once_its_lines_are_written(parser_run, heed, tmp_
     shutil.copy(parser_run / "small.toml", tmp_path)
     done = heed("train", "small.toml", "--set", "parsing.treebank=elsewhere", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "parsing.treebank was 'treebank', is 'elsewhere'" in done.stderr
+    assert f"parsing.treebank was '{parser_run / 'treebank'}', is 'elsewhere'" in done.stderr
 
 
 def test_parse_and_evalb_from_the_command_line(parser_run, heed):
@@ -353,7 +353,8 @@ def test_bad_input_is_one_clear_line(parser_run, heed):
         "standard input, line 1: '*T*-1/-NONE-' is a trace",
     )
     assert_one_clear_line(
-        heed("train", "small.toml", "--run", "x", cwd=parser_run), "treebank treebank: no folder corpora/treebank"
+        heed("train", "small.toml", "--run", "x", "--set", "parsing.treebank=missing", cwd=parser_run),
+        "treebank missing: no folder corpora/missing",
     )
     other = ["--set", 'parsing.leaves="single"', "--mirror", "."]
     assert_one_clear_line(heed("train", "small.toml", *other, cwd=parser_run), "parsing.leaves was 'tags', is 'single'")
