@@ -151,6 +151,7 @@ class Outer(Settings):
     name: str = "plain"
     rate: float | None = None
     inner: Inner = Inner()
+    extra: Inner | None = None
 
 
 def test_settings_are_frozen_and_never_converted():
@@ -167,8 +168,10 @@ def test_settings_are_frozen_and_never_converted():
 def test_an_unknown_setting_is_refused_with_the_nearest_name_or_its_siblings():
     message = refusal(validated, Outer, {"inner": {"sise": 3}}, where="here")
     assert message == "here: unknown setting inner.sise; did you mean inner.size?"
+    message = refusal(validated, Outer, {"extra": {"sise": 3}}, where="here")  # a table that may be left out
+    assert message == "here: unknown setting extra.sise; did you mean extra.size?"
     message = refusal(validated, Outer, {"zzzz": 3}, where="here")
-    assert message == "here: unknown setting zzzz; known: name, rate, inner."
+    assert message == "here: unknown setting zzzz; known: name, rate, inner, extra."
 
 
 names = st.text("abcdef", min_size=1, max_size=3)

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -141,9 +141,9 @@ def _known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in kind.model_fields.items():
         names.append(prefix + name)
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            names += _known_names(inner, f"{prefix}{name}.")
+        for inner in get_args(field.annotation) or (field.annotation,):  # a table, or one that may be left out
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                names += _known_names(inner, f"{prefix}{name}.")
     return names
 
 

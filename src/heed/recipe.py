@@ -12,7 +12,7 @@ from heed.data.prepare import DataSettings
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization
-from heed.model.architecture import Architecture
+from heed.model.architecture import DROPOUTS, Architecture
 from heed.model_folder import read_config
 from heed.parsing.treebank import ParsingSettings
 from heed.recipes import recipe_file, recipe_names
@@ -20,7 +20,6 @@ from heed.text.tokenizer import MAX_VOCAB_SIZE, MIN_VOCAB_SIZE, TokenizerSetting
 from heed.training.settings import TrainingSettings
 
 RUN_CONFIG = "config.toml"  # a run folder's recipe
-DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # of the model's settings, those that are no shape
 
 
 class EvaluationSettings(Settings):
@@ -50,6 +49,8 @@ class Recipe(Settings):
             raise ValueError(f"parsing gives the pairs, so {' and '.join(given)} must go")
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
+        if self.parsing and self.decoding.min_tokens:
+            raise ValueError("the words decide how long a tree is at least: leave out decoding.min_tokens")
         if not self.parsing and not self.data.corpus and not own_files:
             raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
         return self
@@ -65,8 +66,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _two_passes_that_differ(self) -> Self:
-        rates = [self.training.cutoff, *(getattr(self.model, name) for name in DROPOUTS)]
-        if self.training.consistency and not any(rates):
+        if self.training.consistency and not (self.training.cutoff or self.model.has_dropout):
             raise ValueError(
                 "training.consistency has no effect where both passes are the same; set model.dropout or "
                 "training.cutoff, or leave it out"

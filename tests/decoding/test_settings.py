@@ -1,8 +1,15 @@
-"""The length penalty against numbers worked out by hand."""
+"""The length penalty against numbers worked out by hand; the limits of a target; what a search refuses."""
 
+import numpy as np
 import pytest
 
+from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import length_penalty
+from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source, maximum_length
+from heed.errors import HeedError
+from tests.conftest import SPECIAL
+from tests.decoding.searches import MODEL, hypotheses_of, sharp_model
 
 
 def test_length_penalty_is_that_of_wu_et_al():
@@ -15,3 +22,52 @@ def test_length_penalty_is_that_of_wu_et_al():
 def test_the_other_forms_divide_by_a_power_of_the_length_and_by_nothing():
     assert length_penalty(8, 2.0, "average") == 64.0
     assert length_penalty(8, 2.0, "none") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({}, 13),
+        ({"min_tokens": 40}, 41),  # and eos
+        ({"min_tokens": 40, "max_tokens": 50}, 41),
+        ({"min_tokens": 5, "max_tokens": 8}, 8),
+        ({"max_length_factor": 2.0}, 8),
+    ],
+)
+def test_the_fewest_tokens_raise_the_limit_and_the_most_tokens_cap_it(changes, limit):
+    assert maximum_length(Source(0, [5, 6, 7]), DecodingSettings(max_extra_tokens=10, **changes)) == limit
+
+
+def test_an_output_of_the_fewest_tokens_must_have_room_for_eos():
+    with pytest.raises(ValueError, match="min_tokens is 10, but max_tokens, which counts eos too, is 10"):
+        DecodingSettings(min_tokens=10, max_tokens=10)
+    (found,) = hypotheses_of(MODEL, [[5]], DecodingSettings(min_tokens=9, max_tokens=10))
+    assert [len(hypothesis.ids) for hypothesis in found] == [9] and found[0].ended
+
+
+@pytest.mark.parametrize("n_best", [0, -1])
+def test_a_search_for_no_hypothesis_is_refused(n_best):
+    with pytest.raises(HeedError, match=f"n_best is {n_best}; it must be at least 1"):
+        beam_search(MODEL, [[5]], SPECIAL, DecodingSettings(), n_best=n_best)
+
+
+def test_a_search_with_dropout_is_refused():
+    with pytest.raises(HeedError, match=r"call model.eval\(\) first"):
+        beam_search(sharp_model().train(), [[5]], SPECIAL, DecodingSettings())
+
+
+class Anything:
+    given = np.array([], np.int64)
+
+    def admit(self, numbers): ...
+
+    def choices(self, rows, steps_left): ...
+
+    def advance(self, rows, ids): ...
+
+
+@pytest.mark.parametrize("changes", [{"min_tokens": 3}, {}])
+def test_a_constraint_is_combined_with_nothing_that_it_would_not_heed(changes):
+    sampling = None if changes else SamplingSettings()
+    with pytest.raises(HeedError, match="neither sampling nor min_tokens can be combined with a constraint"):
+        list(search([MODEL], [], SPECIAL, DecodingSettings(**changes), sampling=sampling, constraint=Anything()))

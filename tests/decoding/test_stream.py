@@ -81,7 +81,7 @@ def test_a_search_continues_while_no_other_source_is_at_hand():
 
 def test_what_a_refusal_proposes_fits():
     arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=16, d_k=4096, d_v=4096)  # a megabyte a position
-    model, sources = Transformer(arch, 50), [Source(0, [5] * 9000)]
+    model, sources = Transformer(arch, 50).eval(), [Source(0, [5] * 9000)]
     options = DecodingSettings(beam_size=1000, max_tokens=9000)
     with pytest.raises(HeedError) as refused:
         next(search([model], sources, SPECIAL, options))

@@ -211,3 +211,25 @@ def test_a_new_process_translates_with_the_translator_that_it_is_sent(number_tok
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(translator.translate, (texts,), {"n_best": 2}) == expected
     assert [first, *stream] == expected
+
+
+@pytest.mark.parametrize("changes", [{"max_extra_tokens": 200, "max_tokens": 20}, {"min_tokens": 90}, {}])
+def test_learned_positions_have_room_for_what_the_settings_allow(number_tokenizer, changes):
+    model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
+    settings = DecodingSettings(**({"max_extra_tokens": 5} | changes))
+    translator = Translator(model, number_tokenizer, settings)
+    (found,) = translator.translate([" ".join([english(987_654)] * 60)])
+    assert found.n_pieces > 1 and found.text
+
+
+def test_learned_positions_without_room_are_refused(number_tokenizer):
+    model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
+    for changes in ({"min_tokens": 150}, {"max_extra_tokens": 200}):
+        with pytest.raises(HeedError, match="max_positions=100 leaves no room for a target: .* lower them"):
+            Translator(model, number_tokenizer, DecodingSettings(**changes))
+
+
+def test_no_alternative_is_none_to_choose_from(translator):
+    for options in ({}, {"utility": "chrf"}):
+        with pytest.raises(HeedError, match="n_best is 0"):
+            translator.translate(["one"], n_best=0, **options)

@@ -332,6 +332,7 @@ def test_dropout_drops_its_rate_and_keeps_the_mean():
     assert y.mean().item() == pytest.approx(1.0, abs=0.004)
     assert y.unique().tolist() == pytest.approx([0, 1 / 0.7], rel=1e-4)
     assert torch.equal(dropout.eval()(x), x)
+    assert torch.isfinite(Dropout(1 - 2**-20).train()(x)).all()  # rounded to the largest rate below 1
 
 
 def test_width_that_heads_do_not_divide_is_refused_with_both_numbers():

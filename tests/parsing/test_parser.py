@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.decoding.beam import Hypothesis
+from heed.decoding.beam import Hypothesis, search
+from heed.decoding.loading import prepacked
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import maximum_length
+from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -54,8 +55,8 @@ def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
     st.sampled_from(["tags", "words"]),
 )
 def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam, leaves):
-    search = BEAM.model_copy(update={"beam_size": beam})
-    parser = Parser(random_model(len(tokenizer), seed), tokenizer, search, LinearisationSettings(leaves=leaves))
+    options = BEAM.model_copy(update={"beam_size": beam})
+    parser = Parser(random_model(len(tokenizer), seed), tokenizer, options, LinearisationSettings(leaves=leaves))
     parses = parser.parse(sentences)
     assert [list(parse.words) for parse in parses] == sentences
     for words, parse in zip(sentences, parses, strict=True):
@@ -387,3 +388,30 @@ def test_the_name_of_a_test_set_leads_nowhere_else(tmp_path, heed, name):
     done = heed("train", "recipes/small.toml", "--mirror", ".", "--run", "runs/a", cwd=tmp_path)
     assert_one_clear_line(done, "small.toml: setting parsing.tests: a test set cannot be called", name)
     assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("leaves", ["tags", "words"])
+def test_a_cancelled_sentence_leaves_the_others_constraint_as_it_was(tokenizer, leaves):
+    (model,) = prepacked(random_model(len(tokenizer), 3), "fp32", copy=False)
+    sentences = [["the", "dog"], ["a", "dog", "runs"], ["the", "cat"], ["x"] * 4]
+
+    def found(gone: int | None) -> dict[int, list[Hypothesis]]:
+        asked = 0
+
+        def cancelled(number: int) -> bool:
+            nonlocal asked
+            asked += number == gone
+            return number == gone and asked > 3
+
+        constraint = TreeConstraint(tokenizer, BEAM.beam_size, leaves=leaves)
+        sources = [
+            Source(number, tokenizer.encode(" ".join(words)), min_limit=constraint.expect(number, words, None) + 20)
+            for number, words in enumerate(sentences)
+        ]
+        results = search([model], sources, tokenizer.special, BEAM, constraint=constraint, cancelled=cancelled)
+        return dict(result for result in results if result is not None)
+
+    everything, fewer = found(None), found(1)
+    assert set(everything) == {0, 1, 2, 3} and set(fewer) == {0, 2, 3}
+    for number, hypotheses in fewer.items():
+        assert [hypothesis.ids for hypothesis in hypotheses] == [hypothesis.ids for hypothesis in everything[number]]

@@ -184,13 +184,27 @@ def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_pa
 
 def test_weights_that_are_not_finite_are_neither_validated_nor_saved(tmp_path, number_tokenizer):
     said: list[str] = []
-    with pytest.raises(HeedError, match="or the weights at a checkpoint, and going back to step 0 did not help"):
+    with pytest.raises(HeedError, match="or the weights at a checkpoint, and there is no checkpoint to go back to"):
         run_training(
             tmp_path, number_tokenizer, "huge", learning_rate_factor=1e300, checkpoint_every="1 steps",
             report=said.append,
         )  # fmt: skip
     assert "step 1: the weights are not finite, so they are not saved." in said
     assert not list((tmp_path / "huge" / "checkpoints").glob("*"))
+
+
+def test_without_dropout_training_does_not_go_back_to_take_the_same_steps_again(tmp_path, number_tokenizer):
+    def poisoned(*arguments, **options):
+        loss, nll = real(*arguments, **options)
+        return loss * torch.nan, nll
+
+    arch, real = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0), step.micro_batch_loss
+    run_training(tmp_path, number_tokenizer, "same", arch=arch, max_steps=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "micro_batch_loss", poisoned)
+        with pytest.raises(HeedError, match="without dropout, the steps after the checkpoint at step 10, .* the same"):
+            run_training(tmp_path, number_tokenizer, "same", arch=arch)
+    assert len(entries(tmp_path / "same", "fault")) == 3
 
 
 def test_patience_ends_training_and_the_reason_is_kept(tmp_path, number_tokenizer):

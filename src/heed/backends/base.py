@@ -72,6 +72,9 @@ class SearchState(Protocol):
 class Backend(Protocol):
     """How the network is run. `backend_for` chooses one."""
 
+    # Whether `target_features` computes padding: if not, sentences of any lengths may share a pass.
+    computes_padding: bool
+
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
         """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
 

@@ -20,6 +20,8 @@ from heed.runtime.device import DecodingPrecision, choose_machine
 class ReferenceBackend:
     """Runs the model's own `forward`, padding included."""
 
+    computes_padding = True
+
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
         state = model.start(model.encode(batch.src, batch.src_mask, kept=batch.src_kept), batch.src_mask)
         features = model.decode_features(batch.tgt_in, state, kept=batch.tgt_kept)

@@ -123,8 +123,8 @@ class TokenBatches:
 
     A batch holds at most `max_src_tokens` and `max_tgt_tokens`, special symbols and padding counted, and is cut into
     micro-batches of like lengths that hold an equal share of it each, at most `micro_tokens` a side. A pair that is
-    longer than that share is a micro-batch by itself. The plan of an epoch depends on the corpus, the limits, seed and
-    epoch only.
+    longer than that share is a micro-batch by itself, and one longer than the limits a batch. The plan of an epoch
+    depends on the corpus, the limits, seed and epoch only.
     """
 
     def __init__(
@@ -154,8 +154,21 @@ class TokenBatches:
         for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
             order = order[np.argsort(lengths[order], kind="stable")]
         micro_batches = self._cut(order)
-        shuffled = [micro_batches[i] for i in draw.permutation(len(micro_batches))]
-        return [shuffled[i : i + self._n_micro] for i in range(0, len(shuffled), self._n_micro)]
+        return self._grouped([micro_batches[i] for i in draw.permutation(len(micro_batches))])
+
+    def _grouped(self, micro_batches: list[Rows]) -> list[list[Rows]]:
+        """Batches of `_n_micro` each, or of fewer where pairs longer than a share would make one too large."""
+        batches: list[list[Rows]] = []
+        n_src = n_tgt = 0
+        for rows in micro_batches:
+            src, tgt = (len(rows) * int(lengths[rows].max()) for lengths in (self._src_lengths, self._tgt_lengths))
+            full = n_src + src > self._max_src_tokens or n_tgt + tgt > self._max_tgt_tokens
+            if not batches or full or len(batches[-1]) == self._n_micro:
+                batches.append([])
+                n_src = n_tgt = 0
+            batches[-1].append(rows)
+            n_src, n_tgt = n_src + src, n_tgt + tgt
+        return batches
 
     def with_micro_tokens(self, micro_tokens: int) -> "TokenBatches":
         """The same with another limit of a micro-batch: other batches, of the same size."""

@@ -17,8 +17,9 @@ from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, 
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
 from heed.decoding.scoring import length_penalties
-from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, SourceQueue, maximum_length
+from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
@@ -78,8 +79,7 @@ def search(
     A hypothesis ends when eos is among the beam_size best continuations of its sentence; the search continues with
     beam_size unfinished ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best,
     which never changes the result; with `early_stopping` also when beam_size hypotheses have ended, as a beam of 1
-    always does. A hypothesis that reaches the maximum length
-    without eos counts only where none has ended.
+    always does. A hypothesis that reaches the maximum length without eos counts only where none has ended.
 
     Several models decide together, by the mean of their probabilities. With `sampling`, each of the beam_size
     hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
@@ -92,9 +92,12 @@ def search(
     search looks less often for the next source.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
-    own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, or if a source needs more
-    memory than is free.
+    own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, if a source needs more
+    memory than is free, if n_best is less than 1, or if a model is in training mode.
     """
+    check_n_best(n_best)
+    if any(model.training for model in models):
+        raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
     memory = SearchMemory(models, settings, sampling, n_beside=n_beside)
     n_sentences = memory.max_sentences(n_sentences)
     states = [
@@ -283,7 +286,7 @@ class BeamBatch:
 
     def drop(self, gone: Bools) -> tuple[Ints, Ints]:
         """Ends the search of some sentences without a result; returns what `step` returns."""
-        self._choice.advance(self._own_rows(), self._account.last, ~gone)
+        self._choice.advance(self._own_rows(), None, ~gone)
         return self._kept(self._own_rows(), np.flatnonzero(~gone))
 
     def _own_rows(self) -> Ints:

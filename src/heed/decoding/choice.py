@@ -1,4 +1,4 @@
-"""Which ids follow: the most probable ones, those that a constraint allows, or drawn ones. One strategy a search.
+"""How a search extends its hypotheses: by the most probable ids, by those that a constraint allows, or by drawn ones.
 
 Axes: row = sentence × beam; of a sentence, choice = continuations.
 """
@@ -16,6 +16,7 @@ from heed.backends.base import Backend
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
 from heed.backends.reference import without_forbidden
 from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
 
 
@@ -45,8 +46,8 @@ class Beams(Protocol):
 class Choice(Protocol):
     """How hypotheses are continued."""
 
-    # Whether the rows of a sentence compete: its continuations come from any row, best first, twice the beam of them,
-    # since even if half of them end, `beam_size` unfinished ones remain. Else every row has one, its own.
+    # True in beam search: a sentence has 2 · beam_size continuations, the best of any of its rows, so that beam_size
+    # unfinished ones remain even if half of them end. False in sampling: each row has one continuation of its own.
     rows_compete: bool
 
     @property
@@ -61,8 +62,8 @@ class Choice(Protocol):
     ) -> Continuations:
         """The continuations of every sentence. active: the rows that have logits, None for all."""
 
-    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
-        """Row i of each sentence, (sentence, beam), is now what was rows[i], with ids[i] behind.
+    def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
+        """Row i of each sentence, (sentence, beam), is now what was rows[i], with ids[i] behind, or nothing if None.
 
         Sentences that are not going_on are gone.
         """
@@ -85,8 +86,8 @@ class Constraint(Protocol):
         steps_left: how many ids each row may still get, eos included.
         """
 
-    def advance(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        """Row i is now what was rows[i], with ids[i] behind; the rows that are not named are gone."""
+    def advance(self, rows: NDArray[np.int64], ids: NDArray[np.int64] | None) -> None:
+        """Row i is now what was rows[i], with ids[i] behind, or nothing if None; rows that are not named are gone."""
 
 
 def make_choice(
@@ -99,7 +100,9 @@ def make_choice(
     sampling: SamplingSettings | None,
     constraint: Constraint | None,
 ) -> Choice:
-    """The strategy of a search with these settings."""
+    """The strategy of a search with these settings. HeedError if they cannot be combined."""
+    if constraint is not None and (sampling is not None or settings.min_tokens):
+        raise HeedError("neither sampling nor min_tokens can be combined with a constraint; leave them out.")
     if sampling is not None:
         return SampledChoice(settings, special, sampling, vocab_size=vocab_size, device=device)
     if constraint is not None:
@@ -136,7 +139,7 @@ class BestChoice:
         parents = places // self._vocab_size
         return Continuations(values.numpy(), parents, places - parents * self._vocab_size)
 
-    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+    def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
 
 
@@ -170,9 +173,9 @@ class ConstrainedChoice:
         chosen = ids.reshape(n_sentences, -1)[np.arange(n_sentences)[:, None], index]
         return Continuations(best.values.numpy(), index // n_allowed, chosen.clip(0))
 
-    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
-        old_rows, new_ids = (array[going_on].astype(np.int64).ravel() for array in (rows, ids))
-        self._constraint.advance(old_rows, new_ids)
+    def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
+        new_ids = None if ids is None else ids[going_on].astype(np.int64).ravel()
+        self._constraint.advance(rows[going_on].astype(np.int64).ravel(), new_ids)
 
 
 class SampledChoice:
@@ -222,7 +225,7 @@ class SampledChoice:
             values, np.broadcast_to(np.arange(self._beam_size), shape), chosen.cpu().numpy().reshape(shape)
         )
 
-    def advance(self, rows: Ints, ids: Ints, going_on: Bools) -> None:
+    def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
 
     def _random_numbers(self, beams: Beams) -> Float[Tensor, "row 1"]:

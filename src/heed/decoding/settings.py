@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from heed.config import Settings
+from heed.errors import HeedError
 
 LengthPenalty = Literal["paper", "average", "none"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -42,9 +43,18 @@ class DecodingSettings(Settings):
 
     @model_validator(mode="after")
     def _no_more_than_the_most(self) -> "DecodingSettings":
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
+        if self.max_tokens is not None and self.min_tokens >= self.max_tokens:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}, but max_tokens, which counts eos too, is {self.max_tokens}: it must "
+                "be larger"
+            )
         return self
+
+
+def check_n_best(n_best: int) -> None:
+    """HeedError if a search cannot give that many hypotheses."""
+    if n_best < 1:
+        raise HeedError(f"n_best is {n_best}; it must be at least 1.")
 
 
 class SamplingSettings(Settings):

@@ -46,10 +46,10 @@ def maximum_length(source: Source, settings: DecodingSettings) -> int:
     longest = max(1, length + settings.max_extra_tokens)
     if settings.max_length_factor is not None:
         longest = min(longest, max(1, int(settings.max_length_factor * (length + 1))))
+    if settings.min_tokens:
+        longest = max(longest, settings.min_tokens + 1)
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
-    elif settings.min_tokens:
-        longest = max(longest, settings.min_tokens + 1)
     return max(longest, _guaranteed_length(source))
 
 

@@ -15,8 +15,8 @@ from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings
-from heed.decoding.stream import MAX_SENTENCES, Source, search_in_order
+from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
+from heed.decoding.stream import MAX_SENTENCES, Source, maximum_length, search_in_order
 from heed.errors import HeedError
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
@@ -52,7 +52,8 @@ class Translation:
 class Translator(PickledByValue):
     """A model with its tokenizer and search settings, or several models of one vocabulary, which decide together.
 
-    On a CPU with the kernels, in fp32 and int8, a line's translation and score are the same bits for every batching.
+    On a CPU with the kernels, in fp32 and int8, a line's translation and score are the same bits for every batching,
+    unless the model's attention has a radius.
 
     Thread safety: `translate`, `stream`, `log_probs` and `attention` change nothing in the translator, so several
     threads may call them at once and get the results that they would get one after the other; one stream belongs to one
@@ -85,13 +86,7 @@ class Translator(PickledByValue):
         self._piece_tokens = PIECE_TOKENS
         for arch in (model.arch for model in self.models):
             if arch.positions == "learned":
-                longest = arch.max_positions - self.settings.max_extra_tokens - 2
-                if longest < 1:
-                    raise HeedError(
-                        f"max_positions={arch.max_positions} leaves no room for a source and "
-                        f"max_extra_tokens={self.settings.max_extra_tokens}; lower the latter."
-                    )
-                self._piece_tokens = min(self._piece_tokens, longest)
+                self._piece_tokens = min(self._piece_tokens, _longest_source(arch.max_positions, self.settings))
 
     @classmethod
     def load(
@@ -170,6 +165,7 @@ class Translator(PickledByValue):
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
+        check_n_best(n_best)
         n_candidates = self.settings.beam_size
         if utility is not None and checked_utility(utility) and n_candidates > MAX_CANDIDATES:
             raise HeedError(
@@ -185,7 +181,7 @@ class Translator(PickledByValue):
                     n_tokens = sum(map(len, pieces))
                     self.report(f"line {line_number}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
-                    # Of the line alone, so that other lines do not change what is drawn. A line has fewer pieces.
+                    # Numbered by line, so that no other line changes what is drawn; 2²¹ is more pieces than any has.
                     Source(line_number << 21 | place, piece, prefix_ids if place == 0 else ())
                     for place, piece in enumerate(pieces)
                 ]
@@ -344,6 +340,20 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
         )
+
+
+def _longest_source(max_positions: int, settings: DecodingSettings) -> int:
+    """The most ids that a source may have, so that neither it, with eos, nor its target has too many positions.
+
+    HeedError if not even one id leaves room for the target.
+    """
+    for n in range(min(PIECE_TOKENS, max_positions - 1), 0, -1):
+        if maximum_length(Source(0, (), length=n), settings) <= max_positions:
+            return n
+    raise HeedError(
+        f"max_positions={max_positions} leaves no room for a target: max_extra_tokens is {settings.max_extra_tokens}, "
+        f"min_tokens {settings.min_tokens}; lower them, or set max_tokens."
+    )
 
 
 def _groups(lengths: list[int]) -> Iterator[list[int]]:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings
 
+DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # the settings that are no shape
 Activation = Literal["relu", "gelu", "swish"]  # in the order of the enum in backends/cpu/csrc/kernels.h
 SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
 
@@ -86,6 +87,11 @@ class Architecture(Settings):
                 f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
             )
         return self
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether two passes in training differ."""
+        return any(getattr(self, name) for name in DROPOUTS)
 
     @property
     def encoder_layers(self) -> int:

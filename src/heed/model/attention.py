@@ -35,7 +35,7 @@ class Dropout(nn.Module):
             return x
         if not x.is_cpu:
             return F.dropout(x, self.rate)
-        n_dropped = max(1, round(self.rate * 65536))
+        n_dropped = min(max(1, round(self.rate * 65536)), 65535)
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         return x * (bits >= n_dropped - 32768).to(x.dtype).mul_(65536 / (65536 - n_dropped))

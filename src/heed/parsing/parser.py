@@ -332,16 +332,19 @@ class TreeConstraint:
             axis=1,
         )
 
-    def advance(self, rows: Ints, ids: Ints) -> None:
-        """Row i is now the old row rows[i] with ids[i] behind; rows that are not named are gone."""
-        opens, closes = self._opens[ids], self._closes[ids]
+    def advance(self, rows: Ints, ids: Ints | None) -> None:
+        """Row i is now the old row rows[i] with ids[i] behind, or nothing; rows that are not named are gone."""
         self._script, self._begins, self._length = self._script[rows], self._begins[rows], self._length[rows]
-        self._at = np.minimum(self._at[rows] + ((opens < 0) & (closes < 0)), self._length)
-        self._stack, n_open = self._stack[rows], self._open[rows]
+        self._at, self._stack, self._open = self._at[rows], self._stack[rows], self._open[rows]
+        self._just_opened = self._just_opened[rows]
+        if ids is None:
+            return
+        opens, closes, n_open = self._opens[ids], self._closes[ids], self._open
+        self._at = np.minimum(self._at + ((opens < 0) & (closes < 0)), self._length)
         opening = np.flatnonzero((opens >= 0) & (n_open < MAX_OPEN))
         self._stack[opening, n_open[opening]] = opens[opening]
         self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
-        self._just_opened = np.where(opens >= 0, self._just_opened[rows] + 1, 0)
+        self._just_opened = np.where(opens >= 0, self._just_opened + 1, 0)
 
 
 def n_characters(sentence: Tagged) -> int:

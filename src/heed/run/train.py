@@ -15,10 +15,11 @@ from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.errors import HeedError
+from heed.model.architecture import DROPOUTS
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
-from heed.recipe import DROPOUTS, Recipe
+from heed.recipe import Recipe
 from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import open_run_folder

@@ -55,7 +55,7 @@ class Communicator(Protocol):
     device: torch.device  # where tensors must be
 
     def all_reduce_(self, x: Tensor) -> None:
-        """Replaces x by the sum of all workers' x, in the order of their ranks."""
+        """Replaces x by the sum of all workers' x, the same on each of them."""
 
     def broadcast_(self, x: Tensor) -> None:
         """Replaces x by the first worker's."""

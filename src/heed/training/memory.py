@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from heed.backends.base import backend_for
 from heed.data.batching import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
@@ -38,7 +39,7 @@ class MemoryProbe:
         return batches
 
     def fits(self, batches: TokenBatches) -> bool:
-        """Whether every worker can make both passes over the heaviest micro-batches."""
+        """Whether every worker can run forward and backward over the heaviest micro-batches."""
         fits = torch.ones(1, device=self.machine.device)
         try:
             self._try_heaviest(batches)
@@ -53,14 +54,14 @@ class MemoryProbe:
         return int(fits) == self.workers.n
 
     def _try_heaviest(self, batches: TokenBatches) -> None:
-        """Makes both passes over the heaviest micro-batches; an out-of-memory error if they do not fit.
+        """Runs forward and backward over the heaviest micro-batches; an out-of-memory error if they do not fit.
 
         A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the
         rows goes first, and all of them only if four times the memory that the quarter took is free.
         """
         on_cpu = self.machine.device.type == "cpu"
         heaviest = batches.heaviest()
-        if not on_cpu:  # on a CPU a worker's pass merges its rows of several micro-batches: see _Loop._step
+        if backend_for(self.weights.model).computes_padding:  # else a pass merges a worker's parts: see _Loop
             heaviest = self.workers.shard(heaviest)
         moments = []
         if not self.optimizer.state:  # the first step allocates Adam's two moments

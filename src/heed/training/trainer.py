@@ -1,6 +1,7 @@
 """The training loop of section 5: steps over token batches, validation, checkpoints, early stop."""
 
 import math
+import signal
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -10,6 +11,7 @@ from typing import NamedTuple, NoReturn
 
 import torch
 
+from heed.backends.base import backend_for
 from heed.data.batching import Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
@@ -77,14 +79,26 @@ def train(
                 return state
         state = _restore(setup, wanted_micro_tokens)
         n_rollbacks = n_rollbacks + 1 if state.step == start_step else 1
-        if n_rollbacks > MAX_ROLLBACKS or state.step == 0:
+        if why := _no_way_back(model, settings, state, n_rollbacks):
             raise HeedError(
-                f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights at a checkpoint, and going "
-                f"back to step {state.step:,} did not help; the checkpoint is unharmed. Lower "
-                "training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
+                f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights at a checkpoint, and {why}. "
+                "Lower training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
             )
         state.rollbacks += n_rollbacks
         report(f"Going back to step {state.step:,}, continuing with a new dropout seed.")
+
+
+def _no_way_back(model: Transformer, settings: TrainingSettings, state: TrainState, n_rollbacks: int) -> str:
+    """Why training cannot go on from this checkpoint after its n-th rollback; an empty string if it can."""
+    if state.step == 0:
+        return "there is no checkpoint to go back to"
+    if not (settings.cutoff or model.arch.has_dropout):
+        return (
+            f"without dropout, the steps after the checkpoint at step {state.step:,}, which is unharmed, stay the same"
+        )
+    if n_rollbacks > MAX_ROLLBACKS:
+        return f"going back to step {state.step:,} did not help; the checkpoint is unharmed"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -137,11 +151,16 @@ def _run_to_a_limit(loop: "_Loop") -> bool:
             loop.run(stop)
             reached = True
         if loop.workers.any(bool(stop.signal)):  # it came after the last step, and the last checkpoint is saved
-            raise Stopped(stop.signal)
+            raise _stopped_by(stop)
     except UnresponsiveWorker:
         loop.logbook.report("A worker does not answer; the same command resumes from the last checkpoint.")
         raise
     return reached
+
+
+def _stopped_by(stop: StopSignals) -> Stopped:
+    """By this worker's signal, or by another's."""
+    return Stopped(stop.signal or signal.SIGTERM)
 
 
 class _PendingStep(NamedTuple):
@@ -161,6 +180,8 @@ class _Loop:
         self.machine, self.workers = setup.machine, setup.workers
         self.checkpoints, self.validate = setup.checkpoints, setup.validate
         self.batches, self.logbook, self.state = batches, logbook, state
+        # Without padding, sentences of any lengths can share a pass; a worker's parts alone would be slow short passes.
+        self.merged = not backend_for(setup.weights.model).computes_padding
         self.interval, self.unit = self.settings.checkpoint_interval
         self.epoch_batches = 1
         self.window_loss = torch.tensor(state.window_loss, device=self.machine.device)
@@ -196,7 +217,7 @@ class _Loop:
                 if state.batch:  # an older Heed saved the end of an epoch like this
                     state.epoch, state.batch = state.epoch + 1, 0
             if self.stopping:
-                self._stop(stop.signal)
+                self._stop(stop)
         if state.checkpoint_step != state.step:
             self._checkpoint()
         self.logbook.report(f"Training ended at step {state.step:,}: {reason}.")
@@ -208,8 +229,7 @@ class _Loop:
         step = state.step + 1
         seed = settings.seed + ROLLBACK_SEED * state.rollbacks + WORKER_SEED * workers.rank
         torch.manual_seed(seed * 1_000_003 + step)
-        # A CPU's kernels compute no padding, so sentences of any lengths share a pass; short passes would be slow.
-        shard = workers.shard(micro_batches, merged=self.machine.device.type == "cpu")
+        shard = workers.shard(micro_batches, merged=self.merged)
         collated = [self.batches.collate(rows) for rows in shard]
         work = self.batches.workload(micro_batches)
         try:
@@ -356,7 +376,7 @@ class _Loop:
         self._save(stopped=True)
         return True
 
-    def _stop(self, signal_number: int) -> NoReturn:
+    def _stop(self, stop: StopSignals) -> NoReturn:
         if self._save_between_checkpoints():
             self.logbook.report(f"Stopped at step {self.state.step:,}; its state is saved. The same command resumes.")
         else:
@@ -364,7 +384,7 @@ class _Loop:
                 f"Stopped at step {self.state.step:,}; its weights are not finite, so they are not saved. The same "
                 "command resumes from the last checkpoint."
             )
-        raise Stopped(signal_number)
+        raise _stopped_by(stop)
 
     def _end_without_memory(self, when: str) -> NoReturn:
         self._save_between_checkpoints()

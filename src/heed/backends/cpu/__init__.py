@@ -31,6 +31,8 @@ def supports(device: torch.device, dtype: torch.dtype) -> bool:
 class CpuBackend:
     """Runs the network by the kernels. A search with a radius takes the plain network, with prepacked weights."""
 
+    computes_padding = False
+
     def target_features(self, model: Transformer, batch: Batch) -> Tensor:
         return forward.target_features(model, batch)
 
