@@ -223,7 +223,7 @@ def _stored(name: str, entry: dict[str, Any], *, behind: int) -> _Stored:
 
 
 def _counts(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _read(file: BinaryIO, stored: _Stored) -> Tensor:
@@ -291,7 +291,7 @@ def _write_config(folder: Path, config: ModelConfig) -> None:
 def read_config(folder: Path) -> ModelConfig:
     """What config.json says, without reading weights. HeedError if the folder is no model."""
     path = folder / "config.json"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         raise HeedError(f"{folder}: no such folder; expected a model folder, such as runs/demo/model.")
     if not path.is_file():
         inner = folder / "model" / "config.json"

@@ -92,6 +92,17 @@ def test_the_python_in_the_readme_prints_heeds_translation(number_tokenizer, sep
     assert done.stdout.decode("utf-8") == f"{expected.text}\n" and expected.text
 
 
+def test_the_readme_asks_for_no_position_that_the_model_lacks(number_tokenizer, tmp_path):
+    decoding = {"beam_size": 1, "early_stopping": True, "max_extra_tokens": 20}
+    changes = {"positions": "learned", "max_positions": 64, "n_layers": 1}
+    folder = random_folder(tmp_path / "model", number_tokenizer, decoding=decoding, **changes)
+    exported(folder, tmp_path / "ct2", "ctranslate2")
+    readme = (tmp_path / "ct2" / "README.md").read_text(encoding="utf-8")
+    assert "max_input_length=45, max_decoding_length=64" in readme
+    code = readme.split("```python\n")[1].split("```")[0].replace("A sentence.", "two hundred " * 50)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+
+
 def test_eight_bits_load_and_translate(number_tokenizer, tmp_path):
     folder = trained_folder(tmp_path / "model", number_tokenizer, d_model=64, n_heads=4)
     exported(folder, tmp_path / "float", "ctranslate2")

@@ -22,6 +22,7 @@ from heed.errors import HeedError
 from heed.exchange import huggingface, marian
 from heed.exchange.marian import SETTINGS
 from heed.model_folder import ModelCard, save_model
+from heed.runtime.memory import peak_memory, reset_peak_memory
 from heed.text.sentencepiece import marian_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.exchange.folders import ENGLISH, exported, random_folder, random_network
@@ -113,10 +114,10 @@ GAPS = {f"encoder_{name}": value for name, value in (("layers", 7), ("ffn_dim", 
         ({"share_encoder_decoder_embeddings": "no"}, "share_encoder_decoder_embeddings is 'no'"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": 0}, "tie_word_embeddings is 0"),
         ({"share_encoder_decoder_embeddings": False}, "weight model.encoder.embed_tokens.weight is missing"),
-        ({"encoder_layers": "2"}, "n_layers"),
+        ({"encoder_layers": "2"}, "encoder_layers is '2'; expected a number"),
         ({"encoder_layers": -1}, "n_layers"),
-        ({"encoder_layers": [2]}, "n_layers"),
-        ({"encoder_layers": 2.0}, "n_layers"),
+        ({"encoder_layers": [2]}, "encoder_layers is [2]; expected a number"),
+        ({"encoder_layers": 2.0}, "encoder_layers is 2.0; expected a number"),
         ({"decoder_layers": 3}, "decoder.2.cross_attention.k.bias is missing"),
         ({"encoder_layers": 1, "decoder_layers": 1}, "decoder.1.cross_attention.k.bias is one too many"),
         ({"encoder_layers": 10**9}, "n_layers"),
@@ -226,15 +227,81 @@ def test_code_in_a_pickle_never_runs(hf, refused, form):
         ([torch.ones(1)], "holds no tensors by name"),
         ({1: torch.ones(1)}, "holds no tensors by name"),
         ({"model.shared.weight": 3}, "holds no tensors by name"),
-        ({"model.shared.weight": torch.ones(1).expand(10**6, 10**6)}, "is larger than the file"),
+        ({"model.shared.weight": torch.ones(1).expand(10**6, 10**6)}, "its tensors are larger than the file"),
         ({"model.shared.weight": torch.ones(3, 3, dtype=torch.int8)}, "is no matrix of floats"),
-        ({"model.shared.weight": torch.eye(3).to_sparse()}, "is no matrix of floats"),
-        ({"model.shared.weight": torch.ones(2**20, 2**20, device="meta")}, "is no matrix of floats"),
+        ({"model.shared.weight": torch.eye(3).to_sparse()}, "holds more than tensors"),
+        ({"model.shared.weight": torch.ones(2**20, 2**20, device="meta")}, "holds more than tensors"),
     ],
 )
 def test_tensors_in_a_pickle_that_would_do_harm_are_refused(hf, refused, content, message):
     as_pickle(hf, content)
     refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)
+
+
+def peak_of(command) -> int:
+    """By how many bytes the memory of this process has grown at most."""
+    before = reset_peak_memory()
+    command()
+    return peak_memory() - before
+
+
+BYTES = b"\x80\x02cbuiltins\nbytearray\nJ" + (6 * 10**8).to_bytes(4, "little") + b"\x85R."
+
+
+@pytest.mark.parametrize("form", ["archive", "legacy"])
+def test_a_pickle_that_asks_for_memory_does_not_get_it(hf, refused, form):
+    (hf / "model.safetensors").unlink()
+    path = hf / "pytorch_model.bin"
+    if form == "archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (("version", b"3"), ("byteorder", b"little"), ("data.pkl", BYTES)):
+                archive.writestr(f"archive/{name}", content)
+    else:
+        torch.save({}, path, _use_new_zipfile_serialization=False)
+        start = path.read_bytes()
+        path.write_bytes(start.replace(pickle.dumps({}, protocol=2), BYTES, 1))
+        assert BYTES in path.read_bytes()
+    message = "holds more than tensors, perhaps code"
+    assert peak_of(lambda: refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)) < 10**8
+
+
+def test_an_archive_is_checked_as_torch_reads_it(hf, refused):
+    """Eight bytes behind it hide an archive from zipfile, not from torch."""
+    as_pickle(hf, {"model.shared.weight": torch.zeros(10**8)})
+    path = hf / "pytorch_model.bin"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    small = path.read_bytes()
+    assert torch.load(io.BytesIO(small), weights_only=True)["model.shared.weight"].numel() == 10**8
+    for content, message in ((small, "would expand to 400,0"), (small + b"PK\5\6abcd", "damaged or no archive")):
+        path.write_bytes(content)
+        growth = peak_of(lambda m=message: refused("import", hf, hf.parent / "out", "--from", "huggingface", message=m))
+        assert growth < 10**8
+
+
+def test_many_names_of_the_same_numbers_take_the_memory_of_one(hf, refused):
+    half = torch.zeros(2_000_000, dtype=torch.float16)
+    as_pickle(hf, {f"w{i}": half[:] for i in range(300)})
+    message = "weight model.shared.weight is missing"
+    assert peak_of(lambda: refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)) < 10**8
+    as_pickle_again = {f"w{i}": half[i:] for i in range(300)}
+    torch.save(as_pickle_again, hf / "pytorch_model.bin")
+    message = "its tensors are larger than the file"
+    assert peak_of(lambda: refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)) < 10**8
+
+
+def test_a_dimension_that_no_tensor_has_is_refused(hf, refused):
+    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}}).encode()
+    (hf / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="tensor x has no good shape or place")
+
+
+def test_a_foreign_tokenizer_is_refused_with_what_heed_imports(hf, refused):
+    (hf / "tokenizer.json").write_text("{}")
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="Heed imports such a one, or source.spm")
 
 
 def test_a_pickle_that_is_cut_or_expands_is_refused(hf, refused):
@@ -296,12 +363,13 @@ def change_arrays(folder: Path, changes: dict[str, np.ndarray | None], **options
         ({"input-types": ["class", "sequence"]}, "input-types is ['class', 'sequence']"),
         ({"tied-embeddings-all": False, "tied-embeddings-src": True}, "tied-embeddings-src without tied-embeddings"),
         ({"tied-embeddings-all": False}, "encoder_Wemb is missing"),
-        ({"dim-emb": "32"}, "d_model"),
+        ({"dim-emb": "32"}, "dim-emb is '32'; expected a number"),
+        ({"enc-depth": None}, "enc-depth is None; expected a number"),
+        ({"dim-vocabs": [5]}, "dim-vocabs is [5]; expected the sizes of two vocabularies"),
         ({"dim-emb": -32}, "d_model"),
-        ({"dim-emb": [32]}, "d_model"),
+        ({"dim-emb": [32]}, "dim-emb is [32]; expected a number"),
         ({"dim-emb": 65_536}, "has shape"),
         ({"enc-depth": 1000}, "is missing"),
-        ({"enc-depth": None}, "n_layers"),
         ({"transformer-heads": 0}, "n_heads"),
         ({"transformer-dim-ffn": 1_000_000}, "has shape"),
         ({"output-omit-bias": False}, "decoder_ff_logit_out_b is missing"),
@@ -381,7 +449,7 @@ def test_yaml_made_to_do_harm_is_one_line(npz, refused, content):
         ({SETTINGS: None}, "has no special:model.yml; was it trained with Marian?"),
         ({SETTINGS: np.zeros(5, np.int8)}, "holds no settings of Marian's"),
         ({SETTINGS: np.frombuffer(b"[" * 100_000, np.int8)}, "damaged settings"),
-        ({SETTINGS: np.zeros(2**20, np.int8) + 32}, "model.npz"),
+        ({SETTINGS: np.zeros(2**20, np.int8) + 32}, "special:model.yml is longer than 131,072 bytes"),
     ],
 )
 def test_arrays_that_are_not_the_models_are_named(npz, refused, changes, message):
@@ -417,6 +485,19 @@ def test_out_that_holds_something_else_is_left_alone(originals, refused, tmp_pat
         refused("export", originals / "model", out, "--to", "huggingface", message=f"{out}: ")
         refused("import", originals / "hf", out, "--from", "huggingface", message=f"{out}: ")
     assert (tmp_path / "folder" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_model_of_another_program_is_never_replaced(originals, refused, tmp_path):
+    """Its files have the names of Heed's."""
+    out = tmp_path / "thesis"
+    shutil.copytree(originals / "hf", out)
+    for name in os.listdir(out):
+        if name not in ("config.json", "model.safetensors", "tokenizer.json"):
+            (out / name).unlink()
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    message = "has no manifest.json of Heed's that lists its files"
+    refused("import", originals / "hf", out, "--from", "huggingface", message=message)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_commands_that_ask_for_what_is_not_there_are_refused(originals, refused, tmp_path):

@@ -9,6 +9,7 @@ import torch
 
 from heed.decoding.beam import Hypothesis, beam_search
 from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.exchange.marian import SETTINGS
 from heed.model_folder import ModelFolder, load_model
@@ -161,6 +162,20 @@ def test_marian_translates_pieces_of_heeds_own_tokenizer(number_tokenizer, tmp_p
     texts, scores = greedy(translator(tmp_path / "marian"), lines)
     assert [" ".join(names[i] for i in one.ids) for one in found] == texts
     assert_same_scores(found, scores)
+
+
+def test_the_limit_of_lengths_is_never_lower_than_heeds_and_what_is_lost_is_said(separate, tmp_path):
+    decoding = {"max_extra_tokens": 50, "min_tokens": 3, "early_stopping": True}
+    folder = random_folder(tmp_path / "model", separate, decoding=decoding, n_layers=1, share="tgt", **LIKE_MARIAN)
+    messages = exported(folder, tmp_path / "marian", "marian")
+    assert [message for message in messages if message.startswith("Marian has no")] == [
+        "Marian has no min_tokens, which is 3 in the model's search settings.",
+        "Marian has no early_stopping, which is True in the model's search settings.",
+    ]
+    back = load_model(imported(tmp_path / "marian", tmp_path / "back", "marian")).card.decoding
+    ours, theirs = DecodingSettings(**decoding), DecodingSettings(**back)
+    for n in (1, 2, 10, 500):
+        assert maximum_length(Source(0, [5] * n), theirs) >= maximum_length(Source(0, [5] * n), ours)
 
 
 @pytest.mark.parametrize("piece", ["🙂", '"', "\\", "a: b", "\x85", "\u2028", "#", "'", "\x7f", "𝄞 x"])

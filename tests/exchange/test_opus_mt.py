@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
+from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import load_model
 from heed.text.sentencepiece_model import SentencePieceModel
@@ -124,9 +125,13 @@ def test_a_model_that_returns_has_the_same_weights_tokenizer_and_logits(small, t
         assert (again / name).read_bytes() == (ours / name).read_bytes()
 
 
-def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path):
+@pytest.mark.parametrize("as_before_1_6", [False, True])
+def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path, as_before_1_6):
     _, ours = small
     folder = opus_mt(tmp_path / "theirs", **SMALL, safe=False)
+    if as_before_1_6:
+        weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
+        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     found = imported(folder, tmp_path / "ours", "huggingface")
     assert (found / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
 
@@ -134,6 +139,16 @@ def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path):
 def test_it_goes_on_to_ctranslate2(small, tmp_path):
     pytest.importorskip("ctranslate2")
     assert "the same log-probabilities" in exported(small[1], tmp_path / "ct2", "ctranslate2")[-1]
+    readme = (tmp_path / "ct2" / "README.md").read_text(encoding="utf-8")
+    assert """translate_batch([[">>fra<<"] + src.encode("A sentence.", out_type=str)], beam_size=""" in readme
+    assert "`>>fra<<` asks for one of the languages that the model translates into" in readme
+
+
+def test_documents_are_translated(small):
+    """Which asks for the characters that each piece stands for."""
+    translator = Translator.load(small[1], max_tokens=20)
+    (found,) = translator.translate_aligned([">>fra<< two hundred"])
+    assert found.text and len(found.alignment) == len(translator.tokenizer.encode_targets([found.text])[0])
 
 
 def test_marian_has_other_positions_than_hugging_faces_model(small, tmp_path):

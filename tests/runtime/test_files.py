@@ -189,17 +189,23 @@ def test_modes_are_those_of_a_plain_file_and_never_wider_than_before(tmp_path):
     assert modes == {"new": 0o640, "secret": 0o600, "folder": 0o750}
 
 
-def write_folder(path: Path) -> None:
+NAMES = ["a", "b", "manifest.json", "README.md"]
+
+
+def write_folder(path: Path, text: str = "new") -> None:
     with whole_folder(path) as temporary:
-        for name in ("a", "b"):
-            (temporary / name).write_text("new")
+        for name in ("a", "b", "README.md"):
+            (temporary / name).write_text(text)
+        seal(temporary)
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", ".git/", "a/", "b -> notes", "b fifo"])
 def test_a_folder_that_holds_anything_else_is_never_replaced(tmp_path, foreign):
     folder = tmp_path / "folder"
     folder.mkdir()
-    (folder / "a").touch() if foreign != "a/" else None
+    if foreign != "a/":
+        (folder / "a").touch()
+        seal(folder)
     name = foreign.split(" ")[0].rstrip("/")
     if foreign.endswith("/"):
         (folder / name).mkdir()
@@ -210,7 +216,7 @@ def test_a_folder_that_holds_anything_else_is_never_replaced(tmp_path, foreign):
     else:
         (folder / name).write_text("mine")
     before = sorted(os.listdir(folder))
-    for attempt in (lambda: check_replaceable(folder, ["a", "b"]), lambda: write_folder(folder)):
+    for attempt in (lambda: check_replaceable(folder, NAMES), lambda: write_folder(folder)):
         with pytest.raises(HeedError) as error:
             attempt()
         one_line(error, folder, f"holds {name},")
@@ -221,15 +227,29 @@ def test_a_folder_that_holds_anything_else_is_never_replaced(tmp_path, foreign):
 def test_a_folder_of_the_same_files_or_none_is_replaced_also_behind_a_link(tmp_path):
     write_folder(tmp_path / "new")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "a").write_text("old")
+    write_folder(tmp_path / "old", "old")
+    (tmp_path / "old" / "a").write_text("changed by hand")
     (tmp_path / "link").symlink_to("old")
     for name in ("empty", "link", "new"):
-        check_replaceable(tmp_path / name, ["a", "b"])
+        check_replaceable(tmp_path / name, NAMES)
         write_folder(tmp_path / name)
-        assert {path.name: path.read_text() for path in (tmp_path / name).iterdir()} == {"a": "new", "b": "new"}
+        assert {path.read_text() for path in (tmp_path / name).iterdir() if path.name != "manifest.json"} == {"new"}
     assert (tmp_path / "link").is_symlink() and (tmp_path / "old" / "b").read_text() == "new"
     assert sorted(os.listdir(tmp_path)) == ["empty", "link", "new", "old"]
+
+
+@pytest.mark.parametrize("manifest", [None, "{}", '{"files": {"b": {"bytes": 0, "sha256": ""}}}', "[", "files"])
+def test_a_folder_of_the_same_names_that_heed_did_not_write_is_never_replaced(tmp_path, manifest):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("mine")
+    if manifest is not None:
+        (folder / "manifest.json").write_text(manifest)
+    for attempt in (lambda: check_replaceable(folder, NAMES), lambda: write_folder(folder)):
+        with pytest.raises(HeedError) as error:
+            attempt()
+        one_line(error, folder, "has no manifest.json of Heed's that lists its files")
+    assert (folder / "a").read_text() == "mine" and os.listdir(tmp_path) == ["folder"]
 
 
 def test_where_no_folder_can_be_made_is_known_before(tmp_path):

@@ -113,6 +113,41 @@ def test_decoding_gives_back_a_text_wherever_sentencepiece_loses_nothing(lossles
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@given(text=TEXTS)
+@example(text="naïve  日本 two")
+@settings(max_examples=200, deadline=None)
+def test_spans_are_the_characters_of_each_piece(lossless, text):
+    text = text.replace("▁", "").replace("\0", "")  # ▁ is its space
+    for tokenizer in lossless:
+        ids = tokenizer.encode(text)
+        for (spans,), pieces in ((f([text]), g(ids)) for f, g in zip(*views(tokenizer), strict=True)):
+            assert len(spans) == len(ids)
+            for (begin, end), piece in zip(spans, pieces, strict=True):
+                assert 0 <= begin <= end <= len(text)
+                if not piece.startswith("<0x"):  # one byte of a character
+                    assert text[begin:end].strip(" ") == piece.strip(" ")
+
+
+def views(tokenizer):
+    return (tokenizer.src_spans, tokenizer.tgt_spans), (tokenizer.src_pieces, tokenizer.pieces)
+
+
+@given(text=TEXTS)
+@example(text="Ｆｕｌｌ ½ﬁ")
+@settings(max_examples=100, deadline=None)
+def test_spans_stand_in_order_whatever_is_normalised(pair, text):
+    (spans,) = pair[0].src_spans([text])
+    assert len(spans) == len(pair[0].encode(text))
+    assert all(0 <= begin <= end <= len(text) for begin, end in spans)
+    assert [begin for begin, _ in spans] == sorted(begin for begin, _ in spans)
+
+
+def test_spans_of_a_long_line_take_no_longer_than_its_pieces(pair):
+    line = "zwei hundért " * 50_000
+    (spans,) = pair[0].src_spans([line])
+    assert len(spans) == len(pair[0].encode(line)) and spans[-1][1] >= len(line) - 1
+
+
 def test_a_saved_tokenizer_loads_equal_and_pickles(pair, tmp_path):
     tokenizer, _ = pair
     tokenizer.save(tmp_path / "tokenizer.json")
@@ -205,6 +240,10 @@ def test_ids_and_decoded_texts_are_those_of_marian_tokenizer(opus_pair, text):
     (tgt_ids,) = tokenizer.encode_targets([text])
     assert [*tgt_ids, eos] == theirs(text_target=text).input_ids
     assert tokenizer.decode([tokenizer.special.bos, *tgt_ids, eos]) == theirs.decode(tgt_ids, skip_special_tokens=True)
+    (spans,) = tokenizer.src_spans([text])
+    assert len(spans) == len(tokenizer.encode(text))
+    if text.startswith(">>") and "<<" in text:
+        assert spans[0] == (0, text.find("<<") + 2)
 
 
 def test_no_text_spells_a_special_symbol_of_a_table(opus_pair):
@@ -243,6 +282,14 @@ def test_sides_may_have_vocabularies_of_different_size(tmp_path):
     assert tokenizer.encode_targets(GERMAN) == german_model.encode(GERMAN)
     assert tokenizer.src_pieces([5]) != tokenizer.pieces([5])
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_targets(GERMAN)] == GERMAN
+
+
+def test_a_marian_table_has_the_size_that_the_model_has(tmp_path):
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps({"</s>": 0, "<unk>": 1, "a": 2, "b": 3}))
+    tokenizer = marian_tokenizer(path, path, sizes=(3, 6))
+    assert tokenizer.src.pieces == ["</s>", "<unk>", "a"] and tokenizer.encode("a b") == [2, 1]
+    assert tokenizer.tgt.pieces == ["</s>", "<unk>", "a", "b", None, None] and len(tokenizer) == 6
 
 
 def test_a_marian_table_splits_at_spaces(tmp_path):

@@ -11,12 +11,15 @@ from heed.backends.base import FIRST_CAPACITY, bytes_per_position
 from heed.data.lines import windows
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
 
 # Limits on what is searched at a time: sentences; tokens of all targets; bytes. Base reaches the last two first with
 # beams above 21. A single sentence may exceed them if that much memory is free.
 MAX_SENTENCES, MAX_LIVE_TOKENS, MAX_BYTES = 64, 8192, 5 * 2**30
+# A longer source is translated in pieces: attention's memory grows with the square of the length.
+PIECE_TOKENS = 512
 # Items that are sorted by length together, so that sentences of similar lengths are searched together: few at first, so
 # that output starts at once.
 FIRST_WINDOW, LAST_WINDOW = 16, 2048
@@ -51,6 +54,22 @@ def maximum_length(source: Source, settings: DecodingSettings) -> int:
     if settings.max_tokens is not None:
         longest = min(longest, settings.max_tokens)
     return max(longest, _guaranteed_length(source))
+
+
+def longest_source(arch: Architecture, settings: DecodingSettings) -> int:
+    """The most ids of a source that is searched in one piece, so that it and its targets have a position each.
+
+    HeedError if not even one id leaves room for a target.
+    """
+    if arch.positions != "learned":
+        return PIECE_TOKENS
+    for n in range(min(PIECE_TOKENS, arch.max_positions - 1), 0, -1):
+        if maximum_length(Source(0, (), length=n), settings) <= arch.max_positions:
+            return n
+    raise HeedError(
+        f"max_positions={arch.max_positions} leaves no room for a target: max_extra_tokens is "
+        f"{settings.max_extra_tokens}, min_tokens {settings.min_tokens}; lower them, or set max_tokens."
+    )
 
 
 def _guaranteed_length(source: Source) -> int:

@@ -16,7 +16,7 @@ from heed.decoding.loading import PickledByValue, chosen_precision, load_models,
 from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, Source, maximum_length, search_in_order
+from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
 from heed.errors import HeedError
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
@@ -26,8 +26,6 @@ from heed.text.alignment import Link, Translated
 from heed.text.loading import AnyTokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
-# A longer source is translated in pieces: attention's memory grows with the square of the length.
-PIECE_TOKENS = 512
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
@@ -83,10 +81,7 @@ class Translator(PickledByValue):
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self.languages = languages
-        self._piece_tokens = PIECE_TOKENS
-        for arch in (model.arch for model in self.models):
-            if arch.positions == "learned":
-                self._piece_tokens = min(self._piece_tokens, _longest_source(arch.max_positions, self.settings))
+        self._piece_tokens = min(longest_source(model.arch, self.settings) for model in self.models)
 
     @classmethod
     def load(
@@ -340,20 +335,6 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
         )
-
-
-def _longest_source(max_positions: int, settings: DecodingSettings) -> int:
-    """The most ids that a source may have, so that neither it, with eos, nor its target has too many positions.
-
-    HeedError if not even one id leaves room for the target.
-    """
-    for n in range(min(PIECE_TOKENS, max_positions - 1), 0, -1):
-        if maximum_length(Source(0, (), length=n), settings) <= max_positions:
-            return n
-    raise HeedError(
-        f"max_positions={max_positions} leaves no room for a target: max_extra_tokens is {settings.max_extra_tokens}, "
-        f"min_tokens {settings.min_tokens}; lower them, or set max_tokens."
-    )
 
 
 def _groups(lengths: list[int]) -> Iterator[list[int]]:

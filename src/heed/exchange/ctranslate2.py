@@ -1,6 +1,7 @@
 """CTranslate2's folders: model.bin, its vocabularies, and the tokenizer that a program needs beside them."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from heed.config import validated
 from heed.data.batching import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source, longest_source, maximum_length
 from heed.errors import HeedError
 from heed.exchange.parts import check_expressible, with_symbols_barred
 from heed.exchange.samples import ranking_note, sample_ids
@@ -36,7 +38,7 @@ USE_SENTENCEPIECE = """\
 import ctranslate2, sentencepiece
 src, tgt = (sentencepiece.SentencePieceProcessor(f"{out}/{{side}}.spm") for side in ("source", "target"))
 model = ctranslate2.Translator("{out}")
-best = model.translate_batch([src.encode("{text}", out_type=str)], {search})[0].hypotheses[0]
+best = model.translate_batch([{code}src.encode("{text}", out_type=str)], {search})[0].hypotheses[0]
 print(tgt.decode(best))
 """
 
@@ -57,7 +59,7 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
         write_model(folder, out, int8=True)
     usage = _write_tokenizer(folder, out)
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
-    (out / "README.md").write_text(_readme(usage, name, search), encoding="utf-8")
+    (out / "README.md").write_text(_readme(folder, usage, name, search), encoding="utf-8")
     if note := ranking_note(folder.card, "CTranslate2"):
         report(note)
 
@@ -183,13 +185,26 @@ def _write_tokenizer(folder: ModelFolder, out: Path) -> str:
     return USE_SENTENCEPIECE
 
 
-def _readme(usage: str, name: str, search: DecodingSettings) -> str:
+def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings) -> str:
+    if not usage:
+        return "# A model of Heed's\n"
+    n_src = longest_source(folder.model.arch, search)
     options = {
         "beam_size": search.beam_size,
         "length_penalty": 0 if search.length_penalty_form == "none" else search.length_penalty,
+        "max_input_length": n_src + 1,
+        "max_decoding_length": min(maximum_length(Source(0, (), length=n_src), search), N_POSITIONS),
         "min_decoding_length": search.min_tokens,
         "disable_unk": True,
     }
     arguments = ", ".join(f"{name}={value}" for name, value in options.items())
-    lines = usage.format(out=name, text="A sentence.", search=arguments)
-    return f"# A model of Heed's for CTranslate2\n\n```python\n{lines}```\n" if usage else "# A model of Heed's\n"
+    code = _language_code(folder)
+    lines = usage.format(out=name, text="A sentence.", search=arguments, code=f'["{code}"] + ' if code else "")
+    note = f"\n`{code}` asks for one of the languages that the model translates into; put another in its place.\n"
+    return f"# A model of Heed's for CTranslate2\n\n```python\n{lines}```\n{note if code else ''}"
+
+
+def _language_code(folder: ModelFolder) -> str:
+    """One of the codes before a source, such as >>fra<<, which name the target's language; empty if there is none."""
+    pieces = folder.tokenizer.src.pieces if isinstance(folder.tokenizer, SentencePieceTokenizer) else None
+    return next((p for p in pieces or () if p and re.fullmatch(r">>[^<>\"\\]+<<", p)), "")

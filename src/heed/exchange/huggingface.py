@@ -4,12 +4,17 @@ Its network is the paper's but for the order of the positions' channels, all sin
 anew when it loads. A model with interleaved positions is therefore written with its channels in that order.
 """
 
+import io
 import pickle
+import pickletools
+import re
+import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -32,12 +37,15 @@ from heed.model_folder import (
     read_weights,
     write_weights,
 )
-from heed.runtime.files import json_object, write_json
+from heed.runtime.files import json_object, regular_file, write_json
 from heed.text.tokenizer import SpecialIds
 
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
+# What a pickle of tensors names.
+OBJECTS = re.compile(r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch [A-Za-z0-9]+Storage")
+N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
 STACKS = ("encoder", "decoder")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
@@ -215,17 +223,27 @@ def _weights(path: Path) -> dict[str, Tensor]:
         found = _unpickled(path / "pytorch_model.bin")
     else:
         raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin.")
-    return {name: tensor.float() for name, tensor in found.items()}
+    # Names of the same numbers share one copy, as they do in the file.
+    copies = {_place(tensor): tensor.float() for tensor in found.values()}
+    return {name: copies[_place(tensor)] for name, tensor in found.items()}
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """What two tensors have in common if they are the same numbers in memory."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
-    if zipfile.is_zipfile(path):
-        check_expansion(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
-            found = torch.load(path, map_location="cpu", weights_only=True)
+        with _unpacked(path) as file:
+            _check_pickles(file)
+            file.seek(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
+                found = torch.load(file, map_location="cpu", weights_only=True)
+    except HeedError:
+        raise
     except pickle.UnpicklingError:
         raise HeedError(
             f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."
@@ -240,9 +258,50 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             raise HeedError(f"{path}: {shown(name)} is no matrix of floats; import the model before it was quantised.")
-        if tensor.numel() * tensor.element_size() > path.stat().st_size:
-            raise HeedError(f"{path}: {shown(name)} is larger than the file.")
+    sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
+    if sum(sizes.values()) > path.stat().st_size:
+        raise HeedError(f"{path}: its tensors are larger than the file.")
     return found
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
+    """The file, or a copy of an archive as zipfile reads it.
+
+    torch's own reader may find other, larger files in the same archive than those that `check_expansion` has counted.
+    """
+    with regular_file(path) as file:
+        if not _is_archive(file):
+            yield file
+            return
+        check_expansion(path)
+        with tempfile.TemporaryFile() as copy:
+            with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as plain:
+                for name in set(archive.namelist()):
+                    plain.writestr(name, archive.read(name))
+            yield copy
+
+
+def _is_archive(file: BinaryIO) -> bool:
+    """As torch tells an archive from the form that it wrote before version 1.6."""
+    file.seek(0)
+    start = file.read(4)
+    file.seek(0)
+    return start == b"PK\3\4"
+
+
+def _check_pickles(file: BinaryIO) -> None:
+    """UnpicklingError if a pickle names anything but tensors: torch's reader would also make arrays of any size."""
+    pickles: list[IO[bytes]] = [file] * N_PICKLES
+    if _is_archive(file):  # which `_unpacked` wrote
+        with zipfile.ZipFile(file) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+            pickles = [io.BytesIO(archive.read(name))]
+    for source in pickles:
+        for opcode, argument, _ in pickletools.genops(source):
+            names_object = opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4")
+            if names_object and not (opcode.name == "GLOBAL" and OBJECTS.fullmatch(str(argument))):
+                raise pickle.UnpicklingError
 
 
 def _special(config: Mapping[str, Any], path: Path) -> SpecialIds:
@@ -317,6 +376,9 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
         raise HeedError(f"{where}: activation_function is {shown(activation)}; Heed knows {known}.")
     if not _flag(config, "scale_embedding", path, default=False):
         raise HeedError(f"{where}: scale_embedding is false; Heed scales embeddings by √d_model (section 3.4).")
+    for name in ("encoder_layers", "decoder_layers", "d_model", "encoder_ffn_dim", "encoder_attention_heads"):
+        if type(config.get(name)) is not int:
+            raise HeedError(f"{where}: {name} is {shown(config.get(name))}; expected a number.")
     values = {
         "n_layers": config.get("encoder_layers"),
         "n_decoder_layers": config.get("decoder_layers"),

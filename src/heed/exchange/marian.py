@@ -20,6 +20,7 @@ from torch import Tensor
 from heed.config import SHOWN, cut, shown, validated
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
 from heed.exchange.parts import Parts, check_expressible, check_parts, merged, parts_of, with_symbols_barred
@@ -31,6 +32,7 @@ from heed.model_folder import UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFo
 from heed.runtime.files import read_bounded
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
+from heed.text.sentencepiece_model import MAX_PIECES
 
 MAX_CONFIG_BYTES = 2**17
 MAX_DEPTH = 16  # of nested settings; PyYAML's time grows with its square
@@ -82,8 +84,11 @@ def load(path: Path) -> ModelFolder:
     arrays = _arrays(model_path)
     if SETTINGS not in arrays:
         raise HeedError(f"{model_path}: has no {SETTINGS}; was it trained with Marian?")
-    settings = _yaml(arrays.pop(SETTINGS).tobytes().rstrip(b"\0"), model_path)
-    tokenizer = marian_tokenizer(*vocabularies)
+    stored = arrays.pop(SETTINGS)
+    if stored.nbytes > MAX_CONFIG_BYTES:
+        raise HeedError(f"{model_path}: its {SETTINGS} is longer than {MAX_CONFIG_BYTES:,} bytes.")
+    settings = _yaml(stored.tobytes().rstrip(b"\0"), model_path)
+    tokenizer = marian_tokenizer(*vocabularies, sizes=_vocabulary_sizes(settings, model_path))
     weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
     arch = _architecture(settings, model_path)
     parts = _our_parts(weights, arch, model_path)
@@ -123,7 +128,8 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
                 raise ValueError("aliases or deeply nested values, which Marian never writes")
         found = yaml.safe_load(text)
     except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
-        raise HeedError(f"{path}: damaged settings ({' '.join(str(error).split())}).") from None
+        reason = cut(" ".join(str(error).split()), 4 * SHOWN)
+        raise HeedError(f"{path}: damaged settings ({reason}).") from None
     if not isinstance(found, dict):
         raise HeedError(f"{path}: holds no settings of Marian's.")
     return found
@@ -157,7 +163,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
-        raise HeedError(f"{path}: damaged or not an .npz ({' '.join(str(error).split())}).") from None
+        reason = cut(" ".join(str(error).split()), 4 * SHOWN)
+        raise HeedError(f"{path}: damaged or not an .npz ({reason}).") from None
 
 
 def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
@@ -168,7 +175,20 @@ def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
+def _vocabulary_sizes(settings: Mapping[str, Any], path: Path) -> tuple[int, int] | None:
+    """The sizes of source and target vocabulary, or None if the settings do not say."""
+    sizes = settings.get("dim-vocabs")
+    if sizes is None:
+        return None
+    if not (isinstance(sizes, list) and len(sizes) == 2 and all(type(n) is int and 0 < n <= MAX_PIECES for n in sizes)):
+        raise HeedError(f"{path}: dim-vocabs is {shown(sizes)}; expected the sizes of two vocabularies.")
+    return sizes[0], sizes[1]
+
+
 def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
+    for key in ("enc-depth", "dec-depth", "dim-emb", "transformer-dim-ffn", "transformer-heads"):
+        if type(settings.get(key)) is not int:
+            raise HeedError(f"{path}: {key} is {shown(settings.get(key))}; expected a number.")
     for key, allowed in EXPECTED.items():
         if key in settings and settings[key] not in allowed:
             raise HeedError(f"{path}: {key} is {shown(settings[key])}, which Heed does not have.")
@@ -291,6 +311,9 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
     if note := ranking_note(folder.card, "Marian"):
         report(note)
+    for name in ("min_tokens", "early_stopping"):
+        if value := getattr(search, name):
+            report(f"Marian has no {name}, which is {value} in the model's search settings.")
     decoder = {
         "relative-paths": True,
         "models": ["model.npz"],
@@ -298,11 +321,21 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
         "beam-size": search.beam_size,
         "normalize": 0 if search.length_penalty_form == "none" else search.length_penalty,
         "word-penalty": 0,
-        "max-length-factor": search.max_length_factor or 3,
+        "max-length-factor": _length_factor(search),
     }
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in decoder.items())
     (out / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
     _check_export(folder, out, report)
+
+
+def _length_factor(search: DecodingSettings) -> float:
+    """Marian's limit, times the tokens of the source and eos: never lower than Heed's of a source of one token or more.
+
+    The number of tokens that may be added to a source, and max_tokens, Marian does not have.
+    """
+    if search.max_length_factor is not None:
+        return search.max_length_factor
+    return max(3.0, maximum_length(Source(0, [0]), search) / 2)
 
 
 def _check_expressible(arch: Architecture) -> None:

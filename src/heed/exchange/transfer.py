@@ -1,5 +1,6 @@
 """Export and import of whole model folders, by the name of the other program."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,7 @@ def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, 
 
     HeedError if it is damaged, or of another kind than Heed's networks are.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise HeedError(f"{path}: no such file or folder.")
     check_replaceable(out, MODEL_FOLDER_NAMES)
     if kind == "huggingface":

@@ -18,6 +18,7 @@ from heed.errors import HeedError
 UNFINISHED = ".part"  # how the names of files and folders end until they are whole
 UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-z_]{8}" + re.escape(UNFINISHED))
 MANIFEST = "manifest.json"
+UNSEALED = "README.md"  # which is for people to change
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
 RESTORE = "restore the folder from a backup, or train it again."
 # Windows lacks both flags, and links and FIFOs as a danger.
@@ -55,8 +56,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`, which replaces it when the block ends well: all of it appears or nothing.
 
-    As with `whole_file`, its files are on the disk first. What it replaces may hold files of the same names and
-    nothing else (see `check_replaceable`): a folder of another kind is never deleted.
+    As with `whole_file`, its files are on the disk first. A folder of another kind is never replaced: see
+    `check_replaceable`.
     """
     path = Path(os.path.realpath(path))  # what a link stands for is replaced, not the link
     temporary, old = _unfinished(path), _unfinished(path)
@@ -98,22 +99,39 @@ def check_target(path: Path) -> None:
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """HeedError unless a new folder can be put at `folder`: there is none, or it holds only files of these names."""
+    """HeedError unless a new folder can be put at `folder`.
+
+    There may be one that is empty, or that Heed wrote: its manifest lists its files, and all have one of these names.
+    """
     folder = Path(os.path.realpath(folder))
     try:
         if os.path.lexists(folder):
-            with os.scandir(folder) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    if entry.name not in names or not entry.is_file(follow_symlinks=False):
-                        raise HeedError(
-                            f"{folder}: would be replaced, but holds {entry.name}, which does not belong there; "
-                            "choose another folder."
-                        )
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            for entry in entries:
+                if entry.name not in names or not entry.is_file(follow_symlinks=False):
+                    raise HeedError(
+                        f"{folder}: would be replaced, but holds {entry.name}, which does not belong there; choose "
+                        "another folder."
+                    )
+            if entries and not _lists(folder, [entry.name for entry in entries]):
+                raise HeedError(
+                    f"{folder}: would be replaced, but has no {MANIFEST} of Heed's that lists its files; choose "
+                    "another folder, or delete this one."
+                )
     except OSError as error:
         raise _disk_error(folder, error) from error
     parent = next(parent for parent in folder.parents if os.path.lexists(parent))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedError(f"{folder}: cannot be made in {parent}; choose another folder.")
+
+
+def _lists(folder: Path, names: Iterable[str]) -> bool:
+    """Whether the manifest in a folder lists these files."""
+    try:
+        return set(names) <= {*manifest(folder), MANIFEST, UNSEALED}
+    except HeedError:
+        return False
 
 
 def _unfinished(path: Path) -> Path:
@@ -217,8 +235,8 @@ def _disk_error(path: Path, error: OSError) -> HeedError:
 
 
 def seal(folder: Path) -> None:
-    """Writes the manifest: size and SHA-256 of every file but README.md, which is for people to change."""
-    files = {path.name: _size_and_hash(path) for path in sorted(folder.iterdir()) if path.name != "README.md"}
+    """Writes the manifest: size and SHA-256 of every file but UNSEALED."""
+    files = {path.name: _size_and_hash(path) for path in sorted(folder.iterdir()) if path.name != UNSEALED}
     write_json(folder / MANIFEST, {"files": files})
 
 

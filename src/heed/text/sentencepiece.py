@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from heed.config import SHOWN, Settings, cut, shown, validated
@@ -24,6 +25,7 @@ from heed.text.sentencepiece_model import (
     UNKNOWN,
     SentencePieceModel,
     encoded,
+    places,
 )
 from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, without_space
 
@@ -234,8 +236,12 @@ class _Side:
         if self._processor is None:
             return [word.span() for word in re.finditer("[^ ]+", text)]
         code = text[: text.find("<<") + 2] if self._has_code(text) else ""
-        pieces = self._processor.encode(text[len(code) :], out_type="immutable_proto").pieces
-        spans = [without_space(text, len(code) + piece.begin, len(code) + piece.end) for piece in pieces]
+        rest = text[len(code) :]
+        # The form that all versions have; it counts bytes.
+        begins_character = np.frombuffer(rest.encode(), np.uint8) & 0xC0 != 0x80
+        character = len(code) + np.concatenate([[0], begins_character.cumsum()])  # of each byte
+        pieces = places(self._processor.encode(rest, out_type="serialized_proto"))
+        spans = [without_space(text, int(character[begin]), int(character[end])) for begin, end in pieces]
         return [(0, len(code)), *spans] if code else spans
 
     def _has_code(self, text: str) -> bool:
@@ -273,13 +279,15 @@ def _processor(model: SentencePieceModel) -> Any:
         raise ValueError(f"SentencePiece refuses the model ({' '.join(str(error).split())})") from None
 
 
-def marian_tokenizer(src: Path, tgt: Path) -> SentencePieceTokenizer:
+def marian_tokenizer(src: Path, tgt: Path, *, sizes: tuple[int, int] | None = None) -> SentencePieceTokenizer:
     """The tokenizer of a model that Marian trained, of the two vocabularies in its settings, which may be one.
 
     Either may be a SentencePiece model (.spm) or a table of words (.yml, .json). Heed needs a pad and a bos, which
-    Marian does not have: both are eos. HeedError if a file is damaged.
+    Marian does not have: both are eos. sizes: how many ids the model has on each side; as in Marian, a longer table is
+    cut, and ids behind a shorter one have no piece. HeedError if a file is damaged.
     """
-    return _tokenizer(_read_vocabulary(src), _read_vocabulary(tgt), where=tgt)
+    src_size, tgt_size = sizes or (None, None)
+    return _tokenizer(_read_vocabulary(src, src_size), _read_vocabulary(tgt, tgt_size), where=tgt)
 
 
 def opus_mt_tokenizer(folder: Path) -> SentencePieceTokenizer:
@@ -313,9 +321,12 @@ def read_table(path: Path) -> list[str | None]:
     return [pieces.get(i) for i in range(max(pieces) + 1)]
 
 
-def _read_vocabulary(path: Path) -> Vocabulary:
+def _read_vocabulary(path: Path, size: int | None) -> Vocabulary:
     if path.suffix in (".yml", ".yaml", ".json"):
-        return validated(Vocabulary, {"pieces": read_table(path)}, where=str(path))
+        pieces = read_table(path)
+        if size is not None:
+            pieces = [*pieces[:size], *[None] * (size - len(pieces))]
+        return validated(Vocabulary, {"pieces": pieces}, where=str(path))
     return Vocabulary(model=SentencePieceModel.read(path))
 
 

@@ -196,6 +196,12 @@ def _parsed(data: bytes) -> dict[str, Any]:
     }
 
 
+def places(segmented: bytes) -> list[tuple[int, int]]:
+    """(begin, end) in bytes of the text for each piece of a SentencePieceText (field 2; in it, fields 4 and 5)."""
+    pieces = [dict(_fields(_bytes(value))) for number, value in _fields(segmented) if number == 2]
+    return [(int(piece.get(4, 0)), int(piece.get(5, 0))) for piece in pieces]
+
+
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message in order: (number, value), a value of fixed length as its bytes."""
     at = 0
