@@ -145,6 +145,13 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
     return merged({"model": given, "tokenizer": {"vocab_size": vocab_size}}, values)
 
 
+def anchored(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with absolute file names, those in it taken from `folder`."""
+    values = recipe.model_dump()
+    _anchor_files(values, folder)
+    return validated(Recipe, values, where="recipe")
+
+
 def _anchor_files(values: dict[str, Any], folder: Path) -> None:
     """Makes the file names of a recipe absolute; what is no string or list of strings is left to validation."""
     training = values.get("training")

@@ -130,3 +130,17 @@ def test_a_test_set_is_called_by_a_plain_name():
 def test_plain_names_of_test_sets_are_free(name):
     settings = {"src": "a", "tgt": "b", "train": ["s", "t"], "dev": ["s", "t"], "tests": {name: ["x", "y"]}}
     assert list(validated(DataSettings, settings, where="r.toml").tests) == [name]
+
+
+def test_a_dev_set_without_a_usable_pair_is_refused(tmp_path):
+    """Its loss would be 0, the lowest of all."""
+    train = write(tmp_path / "s", ["a dog", "a cat"]), write(tmp_path / "t", ["(NP DT NN )NP", "(NP DT NN )NP"])
+    dev = write(tmp_path / "u", ["dogs run"]), write(tmp_path / "v", ["(S NNS VB )S"])
+    with pytest.raises(HeedError, match=r"no dev pair is left after filtering; see .*dev\.report\.json"):
+        prepare(
+            TextFiles(train=(train,), dev=dev),
+            DataSettings(src="en", tgt="trees", train=["s", "t"], dev=["u", "v"], tgt_symbols=True),
+            TokenizerSettings(vocab_size=600),
+            folder=tmp_path / "data",
+            report=lambda line: None,
+        )

@@ -127,6 +127,14 @@ def test_comet_is_found_by_a_relative_path(program, monkeypatch, tmp_path):
     assert comet_scores("model", [["four"]], sources=["a"], references=["b"]) == [[0.04]]
 
 
+@pytest.mark.parametrize(("visible", "expected"), [("", "1"), ("4,7", "7")])
+def test_comet_computes_on_the_gpu_that_was_chosen(program, monkeypatch, visible, expected):
+    program(SCORES_LENGTHS.replace("--gpus=0", "--gpus=1") + "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] == "
+            f"'{expected}'\n")  # fmt: skip
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert comet_scores("model", [["four"]], sources=["a"], references=["b"], gpu=1) == [[0.04]]
+
+
 def test_what_comet_fails_at_is_said_in_one_line(program, monkeypatch, tmp_path, heed):
     texts = {"sources": ["a", "b"], "references": ["c", "d"]}
     cases = {

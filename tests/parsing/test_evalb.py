@@ -171,6 +171,15 @@ def test_a_quotation_mark_that_one_tree_takes_for_an_apostrophe_stays_in_both():
     assert (counts.errors, counts.matched, counts.words, counts.right_tags) == (0, 3, 3, 2)
 
 
+def test_quotation_marks_that_both_trees_delete_stay_deleted():
+    """As in EVALB's fix_quote, which puts back what one side alone has deleted."""
+    params = Params(deleted=frozenset(["``", "''"]), quotes=frozenset(["``", "''", "POS"]))
+    gold = "(S (NP (PRN (`` \")) (NN a) (NNS dogs) ('' ')) (VP (VB run)))"
+    predicted = "(S (NP ('' \") (NN a) (NNS dogs) (POS ')) (VP (VB run)))"
+    counts = score(gold, predicted, params)
+    assert (counts.matched, counts.gold, counts.predicted, counts.words, counts.right_tags) == (3, 3, 3, 4, 3)
+
+
 def test_length_counts_punctuation():
     long = "(TOP (S " + "(NN a) " * 40 + "(. .)))"
     found = evalb([(parse_tree(long), parse_tree(long)), (parse_tree(GOLD), parse_tree(GOLD))])

@@ -101,6 +101,28 @@ def test_words_and_tags_that_do_not_fit_are_refused(tokenizer):
             parser.parse([[word, "b"]])
 
 
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ([["N N", "DT"]], "sentence 1: the tag 'N N' is empty or has spaces or brackets within"),
+        ([["(", "DT"]], r"sentence 1: the tag '\(' is empty or has spaces or brackets within"),
+        ([["", "DT"]], "sentence 1: the tag '' is empty"),
+        ([], "sentence 1: has no tags"),
+        ([["DT", "NN"], ["NN"]], "sentence 2: has no words"),
+    ],
+)
+def test_tags_that_no_tree_can_have_are_refused(tokenizer, tags, message):
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
+    with pytest.raises(HeedError, match=message):
+        parser.parse([["the", "dog"]], tags=tags)
+
+
+def test_what_is_shown_of_a_long_token_is_short():
+    with pytest.raises(HeedError) as error:
+        read_tagged("x" * 300_000, 1)
+    assert len(str(error.value)) < 200
+
+
 def test_without_the_constraint_random_weights_write_none(tokenizer):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, constrained=False)
     assert [parse.tree for parse in parser.parse([["the", "dog", "runs"]])] == [None]

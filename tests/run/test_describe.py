@@ -33,6 +33,11 @@ def test_a_recipe_is_counted_for_its_own_vocabulary_or_another(tmp_path):
     assert facts["parameters"]["total"] == sum(n for part, n in facts["parameters"].items() if part != "total")
 
 
+def test_a_recipe_needs_no_suffix(tmp_path):
+    (tmp_path / "mine").write_text('preset = "tiny"\n[data]\nsrc = "a"\ntgt = "b"\ncorpus = "c"\n')
+    assert describe(tmp_path / "mine")["data"]["corpus"] == "c"
+
+
 def test_what_is_neither_is_refused(tmp_path):
     with pytest.raises(HeedError, match="not a model folder"):
         describe(tmp_path)

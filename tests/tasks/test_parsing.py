@@ -56,6 +56,25 @@ def test_trees_are_counted_as_they_would_be_written(bank, tmp_path):
         task_with(bank, "parsing.treebank=trees").count_pairs(directory=tmp_path, mirror=None, report=str)
 
 
+@pytest.mark.parametrize("setting", ["dev", "train", "tests.section23"])
+def test_a_set_without_trees_is_named_and_leaves_nothing_that_stands_in_the_way(bank, tmp_path, setting):
+    empty = bank / "treebank" / "empty.ptb"
+    empty.write_text("")
+    value = '["empty.ptb"]' if setting != "tests.section23" else '{section23=["empty.ptb"]}'
+    task = task_with(bank, f"parsing.{setting.removesuffix('.section23')}={value}")
+    message = f"there is no tree in empty.ptb, which parsing.{setting} names"
+    with pytest.raises(HeedError, match=message):
+        task.count_pairs(directory=bank, mirror=None, report=str)
+    with pytest.raises(HeedError, match=message):
+        task.text_files(tmp_path, directory=bank, mirror=None, report=str)
+    empty.write_text("(TOP (S (NN a)))\n")
+    (tmp_path / "lines").mkdir(exist_ok=True)
+    (tmp_path / "lines" / ".dev.words.0123abcd.part").write_text("left by a killed process")
+    files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)
+    assert all(path.stat().st_size for pair in files.evaluation_sets.values() for path in pair)
+    assert not list((tmp_path / "lines").glob(".*.part"))
+
+
 def test_the_card_says_how_trees_are_sequences_and_what_words_are_known(bank, tmp_path):
     task = task_with(bank, 'parsing.leaves="words"', "parsing.rare_words=2")
     files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)

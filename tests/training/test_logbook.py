@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import closing
 
 import pytest
 
@@ -133,3 +134,15 @@ def test_only_a_file_is_read(tmp_path):
     for name in ("fifo", "folder", "dangling"):
         with pytest.raises(HeedError, match=f"{name}: cannot be read"):
             list(read_entries(tmp_path / name))
+
+
+def test_what_is_recorded_again_replaces_what_was_recorded_before(tmp_path):
+    for _ in range(2):
+        for kind in ("average", "test"):
+            with closing(Logbook(tmp_path, resumed_step=100, repeated=kind, report=print)) as logbook:
+                logbook.record(kind, 100, bleu=1.0)
+                logbook.record(kind, 100, bleu=2.0)
+    with closing(Logbook(tmp_path, resumed_step=200, repeated="test", report=print)) as logbook:
+        logbook.record("test", 200, bleu=3.0)
+    found = [(entry["kind"], entry["step"], entry["bleu"]) for entry in read_entries(tmp_path / "metrics.jsonl")]
+    assert found == [("average", 100, 1), ("average", 100, 2), ("test", 100, 1), ("test", 100, 2), ("test", 200, 3)]

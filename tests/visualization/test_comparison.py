@@ -136,6 +136,7 @@ def _check_in_a_browser(folder: Path) -> None:
 def test_mistakes_are_one_line(heed, tmp_path):
     for name, text in {"ref": "a\nb\n", "one": "a\n", "two": "a\nb\n", "empty": ""}.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "odd").write_bytes(b"gut\n\xff\n")
     (tmp_path / "folder").mkdir()
     for words, message in (
         ("--ref ref two", "two alone cannot be compared"),
@@ -144,6 +145,7 @@ def test_mistakes_are_one_line(heed, tmp_path):
         ("--ref ref two missing", "missing: cannot be read"),
         ("--ref empty empty empty", "empty is empty"),
         ("--ref ref two two --train empty", "empty is empty: there is no word to count"),
+        ("--ref ref --src two folder folder --train odd", "odd, line 2: byte 1 (0xff) is not UTF-8"),
         ("--ref ref two folder", "folder is a folder: to translate with a model, give its text by --src"),
         ("--ref ref --src ref two folder", "folder: not a model folder"),
         ("--ref ref two two --html ref", "--html ref: is one of the files to read"),

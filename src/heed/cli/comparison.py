@@ -92,12 +92,13 @@ def compare(
         (str(path), _translate(path, sources or [], decoded_in, device) if path.is_dir() else finished[path])
         for path in systems
     ]
-    gpu = False
+    gpu = None
     if comet is not None:
         import_torch()
         from heed.runtime.device import choose_machine
 
-        gpu = choose_machine(device=device).device.type == "cuda"
+        chosen = choose_machine(device=device).device
+        gpu = (chosen.index or 0) if chosen.type == "cuda" else None
         say(f"Scoring by COMET with {comet}.")
     comparison = compared(
         translations,
@@ -122,9 +123,12 @@ def compare(
 
 
 def _begun(path: Path) -> Iterator[str]:
-    """Its lines, of which the first is read at once. HeedError if there is none."""
+    """Its lines, of which the first is read at once. HeedError if there is none, or if a file has a fault."""
     from heed.data.lines import read_lines
 
+    if path.is_file():  # its faults show before models translate; a pipe can be read only once
+        for _ in read_lines(path):
+            pass
     lines = read_lines(path)
     for first in lines:
         return chain([first], lines)

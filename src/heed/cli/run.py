@@ -137,12 +137,12 @@ def average(
     """Average the last checkpoints of a run into a model folder."""
     if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
         raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
+    import_torch()
     from heed.run.average import average_best, average_run
 
     if last != "best":
         show(average_run(run, last=int(last), out=out, report=say))
         return
-    import_torch()
     from heed.recipe import read_recipe
     from heed.tasks.task import task_of
 

@@ -132,10 +132,11 @@ def prepare(
         written = (folder / f"{name}.report.json").exists()  # last
         if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
             _write_split(folder, name, pairs, tokenizer, data, report)
-    train = ParallelCorpus(folder / "train", **sizes)
-    if not len(train):
-        raise HeedError(f"no training pair is left after filtering; see {folder / 'train.report.json'}.")
-    return Prepared(tokenizer, train, ParallelCorpus(folder / "dev", **sizes))
+    train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
+    for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
+        if not len(corpus):
+            raise HeedError(f"no {kind} pair is left after filtering; see {folder / name}.report.json.")
+    return Prepared(tokenizer, train, dev)
 
 
 def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:

@@ -23,7 +23,7 @@ from heed.config import shown
 from heed.data.lines import FilePair, decoded_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
-from heed.runtime.files import locked, whole_file
+from heed.runtime.files import locked, remove_unfinished, whole_file
 
 Report = Callable[[str], None]
 DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
@@ -293,8 +293,11 @@ class Store:
                 path = self._download(member.archive, self.folder / member.archive.name)
             if not self._fetching:
                 raise NotHere(f"{target}: still to be unpacked from {path}.")
-            self._report(f"Unpacking {name} from {path.name}.")
-            _unpack(path, member.path, target)
+            with locked(self.folder, wait=True):  # nobody else writes here meanwhile
+                remove_unfinished(self.folder)
+                if not _is_there(target):
+                    self._report(f"Unpacking {name} from {path.name}.")
+                    _unpack(path, member.path, target)
         return target
 
     def _in_mirror(self, name: str) -> Path | None:

@@ -6,6 +6,7 @@ checkpoints are pickles besides, which only its own process should open.
 
 import json
 import math
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -36,12 +37,12 @@ def comet_scores(
     *,
     sources: Sequence[str],
     references: Sequence[str],
-    gpu: bool = False,
+    gpu: int | None = None,
 ) -> list[list[float]]:
     """COMET's score of each sentence of each system; most models give 0 to 1.
 
-    model: a name that COMET knows, which it downloads if it has to, or a checkpoint (model.ckpt). HeedError if COMET is
-    not installed, fails, or leaves out a score.
+    model: a name that COMET knows, which it downloads if it has to, or a checkpoint (model.ckpt). gpu: the GPU to use,
+    by PyTorch's number; None for the CPU. HeedError if COMET is not installed, fails, or leaves out a score.
     """
     program = check_comet(model)
     with TemporaryDirectory(prefix="heed-comet-") as folder:
@@ -50,13 +51,24 @@ def comet_scores(
         for name, lines in (("src", sources), ("ref", references), *zip(names, systems, strict=True)):
             kept = (line.replace("\r", " ") for line in lines)  # COMET also ends lines at carriage returns
             (Path(folder) / name).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        arguments = ["-s", "src", "-r", "ref", "-t", *names, f"--gpus={int(gpu)}", "--quiet", "--only_system"]
+        arguments = [
+            "-s",
+            "src",
+            "-r",
+            "ref",
+            "-t",
+            *names,
+            f"--gpus={int(gpu is not None)}",
+            "--quiet",
+            "--only_system",
+        ]
         if Path(model).is_file():
             model = str(Path(model).resolve())
         try:
             ended = subprocess.run(
                 [program, *arguments, f"--model={model}", "--to_json=scores.json"],
                 cwd=folder,
+                env=os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": _visible(gpu)}),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
             )
@@ -66,6 +78,12 @@ def comet_scores(
             said = ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
             raise HeedError(f"{PROGRAM} failed (exit status {ended.returncode}): {said[-1]}")
         return _read(Path(folder) / "scores.json", names, len(references))
+
+
+def _visible(gpu: int) -> str:
+    """What CUDA_VISIBLE_DEVICES must be for this GPU to be the only one."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return visible[gpu] if gpu < len(visible) else str(gpu)
 
 
 def _read(path: Path, names: Sequence[str], n_sentences: int) -> list[list[float]]:

@@ -126,12 +126,12 @@ def compare(
     sources: Sequence[str] | None = None,
     training_text: Iterable[str] | None = None,
     comet: str | None = None,
-    gpu: bool = False,
+    gpu: int | None = None,
 ) -> Comparison:
     """Each system's name and translations, compared with the first's.
 
     training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
-    Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on a GPU.
+    Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on this one.
     HeedError for fewer than two systems, too many sentences, numbers of lines that differ, or if COMET fails.
     """
     _check(systems, references, sources)

@@ -230,12 +230,16 @@ def _roots_left_out(tree: Tree, params: Params) -> list[str]:
 
 
 def _quotes(gold: Tree, predicted: Tree, params: Params) -> set[int]:
-    """Places of quotation marks that one tree takes for something else, such as an apostrophe: EVALB keeps both."""
-    pairs = enumerate(zip(gold.leaves(), predicted.leaves(), strict=False))
+    """Places of quotation marks that would be deleted from one tree alone, which takes them for an apostrophe, say.
+
+    EVALB keeps these in both.
+    """
     return {
         place
-        for place, (a, b) in pairs
-        if a.label != b.label and {a.label, b.label} <= params.quotes and {a.word, b.word} <= QUOTATION_MARKS
+        for place, (a, b) in enumerate(zip(gold.leaves(), predicted.leaves(), strict=False))
+        if (a.label in params.deleted) != (b.label in params.deleted)
+        and {a.label, b.label} <= params.quotes
+        and {a.word, b.word} <= QUOTATION_MARKS
     }
 
 

@@ -147,9 +147,10 @@ class Parser(PickledByValue):
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse of each sentence, in order. A blank one has no tree, one that is far too long a flat one.
 
-        HeedError if a word is empty or has spaces within, or if there are not as many tags as words.
+        HeedError if a word or a tag is empty or has spaces within, a tag brackets, or if there are not as many tags as
+        words.
         """
-        return list(self.stream(zip(sentences, tags, strict=True) if tags else ((words, None) for words in sentences)))
+        return list(self.stream(((words, None) for words in sentences) if tags is None else _paired(sentences, tags)))
 
     def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
@@ -219,13 +220,25 @@ def _unpaired_label(tokenizer: Tokenizer) -> str | None:
     return min(opened ^ closed, default=None)
 
 
+def _paired(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[Tagged]:
+    """HeedError if there are more of one than of the other."""
+    for number, (words, own) in enumerate(itertools.zip_longest(sentences, tags), start=1):
+        if words is None or own is None:
+            raise HeedError(f"sentence {number}: has no {'words' if words is None else 'tags'}.")
+        yield words, own
+
+
 def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
     for word in words:
         check_unicode(word)
         if [word] != split_words(word):
-            raise HeedError(f"sentence {number + 1}: the word {word!r} is empty or has spaces within.")
+            raise HeedError(f"sentence {number + 1}: the word {shown(word)} is empty or has spaces within.")
     if tags is not None and len(tags) != len(words):
         raise HeedError(f"sentence {number + 1}: {len(words)} words, but {len(tags)} tags.")
+    for tag in tags or ():
+        check_unicode(tag)
+        if [tag] != split_words(tag) or not set(tag).isdisjoint("()"):
+            raise HeedError(f"sentence {number + 1}: the tag {shown(tag)} is empty or has spaces or brackets within.")
 
 
 class TreeConstraint:
@@ -358,9 +371,9 @@ def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:
     for token in split_words(line):
         word, slash, tag = token.rpartition("/")
         if not (word and tag and slash):
-            raise HeedError(f"standard input, line {number}: {token!r} is not word/TAG.")
+            raise HeedError(f"standard input, line {number}: {shown(token)} is not word/TAG.")
         if tag == EMPTY:
-            raise HeedError(f"standard input, line {number}: {token!r} is a trace, no word; leave it out.")
+            raise HeedError(f"standard input, line {number}: {shown(token)} is a trace, no word; leave it out.")
         words.append(word)
         tags.append(escaped(tag))
     return words, tags

@@ -15,7 +15,7 @@ from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
-from heed.runtime.files import whole_file
+from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
 LEXICON = "lexicon.json"
@@ -149,12 +149,13 @@ def write_lines(
             more = out / LEXICON
         return all(path.exists() for path in (*pairs[name], more))
 
+    remove_unfinished(out)
     if missing := [name for name in sets if not complete(name)]:
         folder = treebank_folder(settings, directory=directory, mirror=mirror)
         for name in missing:
             files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
         for name in missing:
-            gold = list(trees_of(folder, sets[name], functions=settings.functions))
+            gold = _gold(settings, folder, name, sets[name])
             trees: Iterable[Tree] = gold
             if name == "train":
                 trees = training_trees(settings, folder, gold)
@@ -186,13 +187,21 @@ def count_trees(
 ) -> int:
     """Number of training trees that `write_lines` would write. Reads all sets, so that their errors show."""
     folder = treebank_folder(settings, directory=directory, mirror=mirror)
-    for entries in (settings.dev, *settings.tests.values()):
-        for _ in trees_of(folder, entries, functions=settings.functions):
-            pass
-    gold = list(trees_of(folder, settings.train, functions=settings.functions))
+    for name, entries in {"dev": settings.dev, **settings.tests}.items():
+        _gold(settings, folder, name, entries)
+    gold = _gold(settings, folder, "train", settings.train)
     n_trees = sum(1 for _ in training_trees(settings, folder, gold))
     report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}; dev and test trees are readable.")
     return n_trees
+
+
+def _gold(settings: ParsingSettings, folder: Path, name: str, entries: Sequence[str]) -> list[Tree]:
+    """The trees of a set. HeedError if there are none."""
+    trees = list(trees_of(folder, entries, functions=settings.functions))
+    if not trees:
+        setting = f"parsing.{name}" if name in ("train", "dev") else f"parsing.tests.{name}"
+        raise HeedError(f"{folder}: there is no tree in {', '.join(entries)}, which {setting} names.")
+    return trees
 
 
 def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]) -> Iterator[Tree]:

@@ -117,7 +117,10 @@ def _candidates(run: Path, folders: Sequence[Path]) -> list[_Candidate]:
 def _evaluated(
     candidate: _Candidate, task: Task, dev: FilePair, out: Path, card: ModelCard, report: Report
 ) -> Evaluation:
-    """Scores of a candidate on dev. Its folder lies beside `out` as long as it is scored; a next run removes it."""
+    """Scores of a candidate on dev. Its folder lies beside `out` meanwhile.
+
+    If the process is killed, the folder stays until the next `heed train` of the run.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=".average.", suffix=UNFINISHED) as temporary:
         folder = Path(temporary) / "model"

@@ -16,8 +16,8 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
 
     vocab_size: with which a recipe's parameters are counted; by default tokenizer.vocab_size.
     """
-    if not path.is_dir() and (path.suffix == ".toml" or str(path) in recipe_names()):
-        recipe = read_recipe(str(path))
+    if not path.is_dir() and (path.suffix == ".toml" or path.is_file() or str(path) in recipe_names()):
+        recipe = read_recipe(str(path) if str(path) in recipe_names() else path)
         arch, vocab_size, src_vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size, None
         facts: dict[str, Any] = {"recipe": str(path)}
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}

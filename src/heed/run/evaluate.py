@@ -23,7 +23,7 @@ def evaluate_run(task: Task, files: TextFiles, run: Path, *, report: Report) -> 
     last_step = checkpoint_steps(run / "checkpoints")[-1]
     checkpoint = run / "checkpoints" / str(last_step)
     results = []
-    with closing(Logbook(run, resumed_step=last_step, report=report)) as logbook:
+    with closing(Logbook(run, resumed_step=last_step, repeated="test", report=report)) as logbook:
         for title, folder in (("average", model_folder), ("last checkpoint", checkpoint)):
             for evaluation in task.evaluate(folder, files.evaluation_sets, title=title, report=report):
                 if folder == model_folder:

@@ -14,7 +14,7 @@ from heed.config import read_toml, toml_text, validated
 from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
-from heed.recipe import Recipe
+from heed.recipe import Recipe, anchored
 from heed.runtime.files import check_replaceable, locked, whole_file
 
 # What a run writes next to config.toml.
@@ -65,10 +65,11 @@ def _check_run_folder(run: Path) -> None:
 def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
     """Writes RUN/config.toml. Once work has begun, reports what has changed, or refuses it."""
     path = run / "config.toml"
-    new = _as_toml(recipe)
+    here = Path.cwd()
+    new = _as_toml(anchored(recipe, here))  # others read it from elsewhere
     if path.exists() and any((run / name).exists() for name in ("teachers", "lines", "data")):
-        # Settings that an older Heed did not write have their defaults.
-        old = _as_toml(validated(Recipe, read_toml(path), where=str(path)))
+        # Settings that an older Heed did not write have their defaults; file names, it left relative.
+        old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), here))
         for table, name, change in _changes(old, new):
             if (table in FIXED_TABLES and name != "treebank") or (table, name) in FIXED_SETTINGS:
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")

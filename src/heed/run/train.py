@@ -164,7 +164,7 @@ def train_files(
     card.trained_on["epochs"] = _epochs(state, batches)
     with workers.all_threads():
         if settings.average_last == "best":
-            with closing(Logbook(run, resumed_step=state.step, report=report)) as logbook:
+            with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
                 average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
         else:
             average_run(run, last=settings.average_last, report=report, card=card)

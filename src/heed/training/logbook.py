@@ -17,7 +17,8 @@ class Logbook:
     """Appends what a run measures to metrics.jsonl, one entry per line, and to TensorBoard.
 
     When a run resumes, entries after its checkpoint are dropped, since those steps are repeated; with keep_faults those
-    of faults are kept, because of which training went back. Damaged lines are dropped too.
+    of faults are kept, because of which training went back. `repeated` is a kind of which the entries at the checkpoint
+    are dropped as well, since they are about to be recorded again. Damaged lines are dropped too.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Logbook:
         report: Callable[[str], None],
         writing: bool = True,
         keep_faults: bool = False,
+        repeated: str | None = None,
         callbacks: Callbacks = NO_CALLBACKS,
     ):
         self._path = run / "metrics.jsonl"
@@ -37,12 +39,12 @@ class Logbook:
             return
         try:
             if os.path.lexists(self._path):
-                self._drop_past(resumed_step, keep_faults)
+                self._drop_past(resumed_step, keep_faults, repeated)
             self._board = _board(run / "tensorboard", resumed_step)
         except OSError as error:
             raise HeedError(f"{error.filename or self._path}: cannot be opened ({error.strerror}).") from None
 
-    def _drop_past(self, resumed_step: int, keep_faults: bool) -> None:
+    def _drop_past(self, resumed_step: int, keep_faults: bool, repeated: str | None) -> None:
         # Opening the old file first refuses a link, which would otherwise be replaced.
         with (
             open(self._path, "rb", opener=own_file) as old,
@@ -50,7 +52,10 @@ class Logbook:
             temporary.open("wb") as new,
         ):
             for line, entry in _entries(old):
-                if entry["step"] <= resumed_step or (keep_faults and entry.get("kind") == "fault"):
+                kind, step = entry.get("kind"), entry["step"]
+                is_past = step > resumed_step and not (keep_faults and kind == "fault")
+                is_repeated = step == resumed_step and repeated is not None and kind == repeated
+                if not (is_past or is_repeated):
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:

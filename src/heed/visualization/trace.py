@@ -58,7 +58,7 @@ def trace(
     tokenizer = translator.tokenizer
     src, tgt = tokenizer.encode(source), tokenizer.encode_targets([target])[0]
     if tokenizer.symbols and target.strip() and not tgt:
-        raise HeedError(f"the target {target!r} is none: this model writes symbols of trees, such as (NP.")
+        raise HeedError(f"the target {shown(target)} is none: this model writes symbols of trees, such as (NP.")
     for side, ids in (("source", src), ("target", tgt)):
         if len(ids) > MAX_TOKENS:
             raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
