@@ -1,4 +1,4 @@
-"""What may go wrong that a user can mend, and how a run is stopped."""
+"""Errors that a user can fix, and the signal that stops a run."""
 
 import re
 
@@ -9,7 +9,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class HeedError(Exception):
-    """What a user can mend: the message says what was found, where, and what to do. Printed as one line."""
+    """An error that a user can fix: the message, one line, says what was found, where, and what to do."""
 
 
 class Stopped(Exception):

@@ -570,7 +570,9 @@ def test_losses_and_gradients_of_two_passes(case, dtype):
     truth = Truth(deepcopy(model).to(dtype))
     torch.manual_seed(1)
     twice = batch.twice(cutoff=TWO_PASSES.cutoff)
-    cut = replace(twice, src=twice.src.where(twice.src_kept, -1), tgt_in=twice.tgt_in.where(twice.tgt_kept, -1))
+    cut = replace(
+        twice, src=twice.src.where(twice.src_keep_mask, -1), tgt_in=twice.tgt_in.where(twice.tgt_keep_mask, -1)
+    )
     options = {"label_smoothing": LABEL_SMOOTHING, "consistency": TWO_PASSES.consistency}
     loss = r_drop(truth.logits(cut), targets_of(batch), **options).sum()
     (loss / batch.n_tgt_tokens).backward()

@@ -52,8 +52,8 @@ def test_word_dropout_of_almost_all_leaves_positions_alone(backend, small_arch):
 def test_tokens_that_are_cut_off_keep_their_positions_alone(backend, small_arch):
     model = Transformer(small_arch.model_copy(update={"dropout": 0.0}), 50).train()
     (src, src_mask), (tgt, tgt_mask) = random_pairs(6, seed=1), random_pairs(6, seed=2)
-    kept = {"src_kept": torch.rand(src.shape) < 0.7, "tgt_kept": torch.rand(tgt.shape) < 0.7}
-    other_src, other_tgt = src.where(kept["src_kept"], 7), tgt.where(kept["tgt_kept"], 7)
+    kept = {"src_keep_mask": torch.rand(src.shape) < 0.7, "tgt_keep_mask": torch.rand(tgt.shape) < 0.7}
+    other_src, other_tgt = src.where(kept["src_keep_mask"], 7), tgt.where(kept["tgt_keep_mask"], 7)
     batches = [batch_of(src, src_mask, tgt, tgt_mask), batch_of(other_src, src_mask, other_tgt, tgt_mask)]
     whole, cut, cut_of_others = (
         backend.target_features(model, batch) for batch in (batches[0], *(replace(batch, **kept) for batch in batches))

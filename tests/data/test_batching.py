@@ -59,14 +59,14 @@ def test_a_batch_twice_is_cut_off_in_its_second_half_alone():
     batch, n = batches.collate(rows), 200
     torch.manual_seed(1)
     plain, twice = batch.twice(cutoff=0.0), batch.twice(cutoff=0.25)
-    assert plain.src_kept is None and plain.tgt_kept is None
+    assert plain.src_keep_mask is None and plain.tgt_keep_mask is None
     for name in ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask"):
         once = getattr(batch, name)
         for both in (plain, twice):
             assert torch.equal(getattr(both, name)[:n], once) and torch.equal(getattr(both, name)[n:], once)
     targets = batch.tgt_out[batch.tgt_mask]
     assert torch.equal(twice.tgt_out.flatten()[twice.tgt_places], targets.repeat(2))
-    for kept in (twice.src_kept, twice.tgt_kept):
+    for kept in (twice.src_keep_mask, twice.tgt_keep_mask):
         assert kept[:n].all()
         # of some 2,000 draws and more: five deviations
         assert float(kept[n:].float().mean()) == pytest.approx(0.75, abs=5 * (0.75 * 0.25 / kept[n:].numel()) ** 0.5)

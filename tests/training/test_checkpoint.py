@@ -18,7 +18,7 @@ from heed.training.checkpoint import (
     TrainState,
     averaged_weights,
     checkpoint_steps,
-    read_progress,
+    read_train_state,
 )
 
 
@@ -132,7 +132,7 @@ def test_a_state_that_calls_rollbacks_detours_is_read(tmp_path):
     (tmp_path / "trainer.json").write_text(OLD_STATE)
     values = json.loads(OLD_STATE)
     values["rollbacks"] = values.pop("detours")
-    assert vars(read_progress(tmp_path)) == values and values["rollbacks"] == 3
+    assert vars(read_train_state(tmp_path)) == values and values["rollbacks"] == 3
     (tmp_path / "trainer.json").write_text(OLD_STATE.replace("detours", "ways"))
     with pytest.raises(HeedError, match="not a checkpoint of this Heed"):
-        read_progress(tmp_path)
+        read_train_state(tmp_path)

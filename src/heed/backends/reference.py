@@ -23,8 +23,8 @@ class ReferenceBackend:
     computes_padding = True
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        state = model.start(model.encode(batch.src, batch.src_mask, kept=batch.src_kept), batch.src_mask)
-        features = model.decode_features(batch.tgt_in, state, kept=batch.tgt_kept)
+        state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
+        features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
         return features.flatten(0, 1).index_select(0, batch.tgt_places)
 
     def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:

@@ -25,7 +25,7 @@ class Batch:
 
     src and src_mask are (sentence, src); tgt_in, tgt_out and tgt_mask (sentence, tgt); tgt_places: where
     tgt_mask.flatten() is True, found on the CPU, since a GPU that searches a mask keeps the CPU waiting; rows: places
-    in the corpus. src_kept and tgt_kept: False = this token's embedding is left out in training; None: all stay.
+    in the corpus. src_keep_mask and tgt_keep_mask: False zeroes a token's embedding in training; None keeps all.
     """
 
     src: Tensor
@@ -35,8 +35,8 @@ class Batch:
     tgt_mask: Tensor
     tgt_places: Tensor
     rows: Rows
-    src_kept: Tensor | None = None
-    tgt_kept: Tensor | None = None
+    src_keep_mask: Tensor | None = None
+    tgt_keep_mask: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device; to a GPU the copy runs beside the computation."""
@@ -55,7 +55,10 @@ class Batch:
         tensors = {name: torch.cat([getattr(self, name)] * 2) for name in names}
         tensors["tgt_places"] = torch.cat([self.tgt_places, self.tgt_places + self.tgt_mask.numel()])
         if cutoff:
-            tensors |= {"src_kept": _second_cut(self.src, cutoff), "tgt_kept": _second_cut(self.tgt_in, cutoff)}
+            tensors |= {
+                "src_keep_mask": _second_cut(self.src, cutoff),
+                "tgt_keep_mask": _second_cut(self.tgt_in, cutoff),
+            }
         return replace(self, **tensors)  # type: ignore[arg-type]
 
     @property

@@ -68,7 +68,7 @@ def search(
     wait: Callable[[], object] = lambda: None,
     cancelled: Callable[[int], bool] | None = None,
     n_waiting: Ints | None = None,
-    n_beside: int = 1,
+    n_searches: int = 1,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
@@ -92,13 +92,13 @@ def search(
     search looks less often for the next source.
 
     All state belongs to the call: several threads may search with the same models at once, each with a stream of its
-    own. n_beside: how many do, and share the memory. HeedError if the logits are not finite, if a source needs more
+    own. n_searches: how many do, and share the memory. HeedError if the logits are not finite, if a source needs more
     memory than is free, if n_best is less than 1, or if a model is in training mode.
     """
     check_n_best(n_best)
     if any(model.training for model in models):
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
-    memory = SearchMemory(models, settings, sampling, n_beside=n_beside)
+    memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
     n_sentences = memory.max_sentences(n_sentences)
     states = [
         backend_for(model).search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)

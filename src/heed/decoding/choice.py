@@ -21,7 +21,7 @@ from heed.text.tokenizer import SpecialIds
 
 
 @runtime_checkable
-class Beams(Protocol):
+class LiveHypotheses(Protocol):
     """What a choice reads of the sentences that are being searched."""
 
     numbers: Ints  # of each sentence, its source's number
@@ -58,7 +58,7 @@ class Choice(Protocol):
         """The sources of these numbers are searched from now on, behind the others."""
 
     def choose(
-        self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None, beams: Beams
+        self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None, beams: LiveHypotheses
     ) -> Continuations:
         """The continuations of every sentence. active: the rows that have logits, None for all."""
 
@@ -124,7 +124,7 @@ class BestChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
+    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
         values, index = self._backend.best_continuations(
             logits,
             active,
@@ -155,7 +155,7 @@ class ConstrainedChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         self._constraint.admit(numbers)
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
+    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
         n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
         rows = np.arange(n_rows) if active is None else active.numpy()
         allowed = self._constraint.choices(rows, (beams.limits - beams.lengths)[rows // self._beam_size])
@@ -203,7 +203,7 @@ class SampledChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: Beams) -> Continuations:
+    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
         may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
         log_probs = without_forbidden(
             torch.log_softmax(logits.detach().float(), dim=-1),
@@ -228,7 +228,7 @@ class SampledChoice:
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
 
-    def _random_numbers(self, beams: Beams) -> Float[Tensor, "row 1"]:
+    def _random_numbers(self, beams: LiveHypotheses) -> Float[Tensor, "row 1"]:
         """One in [0, 1) for each row."""
         numbers = [
             np.random.default_rng((self._sampling.seed, int(number), int(length))).random(self._beam_size)

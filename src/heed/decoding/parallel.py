@@ -132,7 +132,7 @@ def _side_by_side(run: Run, ahead: _Ahead, backend: Backend, *, n_threads: int) 
     def work() -> None:
         try:
             backend.use_threads(n_threads // n_searches)
-            found = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_beside=n_searches)
+            found = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_searches=n_searches)
             for result in found:
                 if result is not None:
                     results.put(result)

@@ -18,6 +18,9 @@ from heed.runtime.memory import free_memory
 # Limits on what is searched at a time: sentences; tokens of all targets; bytes. Base reaches the last two first with
 # beams above 21. A single sentence may exceed them if that much memory is free.
 MAX_SENTENCES, MAX_LIVE_TOKENS, MAX_BYTES = 64, 8192, 5 * 2**30
+# That a row's step takes at most for each id of the vocabulary, without the kernels: its logits and what is computed
+# from them in fp32 and fp64, of which sampling holds more at a time.
+SEARCH_BYTES, SAMPLING_BYTES = 24, 80
 # A longer source is translated in pieces: attention's memory grows with the square of the length.
 PIECE_TOKENS = 512
 # Items that are sorted by length together, so that sentences of similar lengths are searched together: few at first, so
@@ -86,15 +89,14 @@ class SearchMemory:
         settings: DecodingSettings,
         sampling: SamplingSettings | None,
         *,
-        n_beside: int = 1,
+        n_searches: int = 1,
     ):
-        """n_beside: number of searches that share the memory."""
+        """n_searches: number of searches that share the memory."""
         self._beam_size = settings.beam_size
         self._per_position = sum(map(bytes_per_position, models))  # of a row
-        # A step without the kernels holds a row's logits in up to 5 forms of 4 or 8 bytes, and in 13 to draw.
-        self._per_step = models[0].vocab_size * (80 if sampling else 24)
-        self._free = _free_bytes(models[0].src_embedding.weight.device) / n_beside
-        self._budget = min(MAX_BYTES / n_beside, self._free / 2)
+        self._per_step = models[0].vocab_size * (SAMPLING_BYTES if sampling else SEARCH_BYTES)
+        self._free = _free_bytes(models[0].src_embedding.weight.device) / n_searches
+        self._budget = min(MAX_BYTES / n_searches, self._free / 2)
 
     def max_sentences(self, wanted: int) -> int:
         """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""

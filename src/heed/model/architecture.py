@@ -53,7 +53,7 @@ class Architecture(Settings):
         default=0.0,
         ge=0,
         lt=1,
-        description="probability that training leaves out a token's embedding and keeps its position",
+        description="probability of zeroing a token's embedding in training; its position encoding stays",
     )
     radius: int | None = Field(
         default=None,
@@ -75,7 +75,8 @@ class Architecture(Settings):
     )
     share: Literal["all", "tgt", "none"] = Field(
         default="all",
-        description="all: both embeddings and the softmax share one matrix (section 3.4); tgt: not the source's",
+        description="all: both embeddings and the softmax share one matrix (section 3.4); tgt: target embedding and "
+        "softmax share one, the source has its own; none: three matrices",
     )
 
     @model_validator(mode="after")

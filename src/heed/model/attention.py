@@ -26,12 +26,12 @@ class Dropout(nn.Module):
         self.rate = rate
 
     @property
-    def present_rate(self) -> float:
+    def effective_rate(self) -> float:
         """0 outside of training."""
         return self.rate if self.training else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.present_rate == 0:
+        if self.effective_rate == 0:
             return x
         if not x.is_cpu:
             return F.dropout(x, self.rate)
@@ -139,7 +139,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dro
     cuDNN's, which PyTorch prefers on an H100 or newer, is left out: it plans anew for each shape, and every batch has
     another.
     """
-    rate = dropout.present_rate
+    rate = dropout.effective_rate
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.bias, dropout_p=rate, is_causal=mask.causal)
 

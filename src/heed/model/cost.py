@@ -1,5 +1,6 @@
 """Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
@@ -14,21 +15,17 @@ def parameters_by_part(arch: Architecture, vocab_size: int, src_vocab_size: int 
 
     vocab_size: the target's; src_vocab_size: the source's, if it differs.
     """
-    d, h = arch.d_model, arch.n_heads
-    attention = h * (2 * d * arch.key_width + 2 * d * arch.value_width)  # W_Q, W_K; W_V, W_O
-    if arch.attention_bias:
-        attention += h * (2 * arch.key_width + arch.value_width) + d
-    feed_forward = 2 * d * arch.d_ff + arch.d_ff + d
-    norm = 2 * d
-    last_norm = norm if arch.norm == "pre" else 0
-    n_tgt_matrices = {"all": 0, "tgt": 1, "none": 2}[arch.share]
-    embeddings = (src_vocab_size or vocab_size) * d + n_tgt_matrices * vocab_size * d
-    return {
-        "embeddings and softmax": embeddings + (vocab_size if arch.output_bias else 0),
-        "positions": 2 * arch.max_positions * d if arch.positions == "learned" else 0,
-        "encoder": arch.encoder_layers * (attention + feed_forward + 2 * norm) + last_norm,
-        "decoder": arch.decoder_layers * (2 * attention + feed_forward + 3 * norm) + last_norm,
-    }
+    parts = dict.fromkeys(("embeddings and softmax", "positions", "encoder", "decoder"), 0)
+    for name, shape in weight_shapes(arch, vocab_size, src_vocab_size).items():
+        first = name.split(".")[0]
+        if first.endswith("_positions"):
+            part = "positions"
+        elif first.startswith(("encoder", "decoder")):
+            part = first[: len("encoder")]
+        else:
+            part = "embeddings and softmax"
+        parts[part] += math.prod(shape)
+    return parts
 
 
 def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | None = None) -> dict[str, tuple[int, ...]]:

@@ -272,11 +272,11 @@ class Transformer(nn.Module):
         src: Int[Tensor, "batch src"],
         src_mask: Bool[Tensor, "batch src"],
         *,
-        kept: Bool[Tensor, "batch src"] | None = None,
+        keep_mask: Bool[Tensor, "batch src"] | None = None,
         attend: Attend = attention,
     ) -> Float[Tensor, "batch src d_model"]:
-        """The encoder's output, called memory. kept: tokens whose embeddings are not left out; None: all."""
-        x = self._embed(src, "src", start=0, kept=kept)
+        """The encoder's output, called memory. keep_mask: False zeroes a token's embedding; None keeps all."""
+        x = self._embed(src, "src", start=0, keep_mask=keep_mask)
         mask = key_mask(src_mask, x, radius=self.arch.radius)
         for layer in self.encoder:
             x = layer(x, mask, attend)
@@ -297,15 +297,15 @@ class Transformer(nn.Module):
         tgt_in: Int[Tensor, "row tgt"],
         state: DecoderState,
         *,
-        kept: Bool[Tensor, "row tgt"] | None = None,
+        keep_mask: Bool[Tensor, "row tgt"] | None = None,
         attend: Attend = attention,
     ) -> Float[Tensor, "row tgt d_model"]:
         """As `decode`, before the map to logits: training projects only the positions that count in the loss.
 
-        kept: as in `encode`.
+        keep_mask: as in `encode`.
         """
         start, n_new, radius = state.n_positions, tgt_in.shape[1], self.arch.radius
-        x = self._embed(tgt_in, "tgt", start=start, kept=kept)
+        x = self._embed(tgt_in, "tgt", start=start, keep_mask=keep_mask)
         n_cached = start if radius is None else min(start, radius)
         mask = causal_mask(n_new, n_cached + n_new, x, radius=radius)
         src_mask = key_mask(state.src_mask, x)
@@ -320,30 +320,30 @@ class Transformer(nn.Module):
         side: Side,
         *,
         start: int,
-        kept: Bool[Tensor, "row position"] | None = None,
+        keep_mask: Bool[Tensor, "row position"] | None = None,
     ) -> Tensor:
         """Scaled embeddings plus positional encodings, with dropout: sections 3.4, 3.5 and 5.4."""
         table = self.src_embedding if side == "src" else self.tgt_embedding
         end = start + ids.shape[1]
         words = table(ids) * math.sqrt(self.arch.d_model)
-        if (kept := self.word_dropout_mask(ids, kept)) is not None:
-            words = words * kept[..., None]
+        if (keep_mask := self.word_dropout_mask(ids, keep_mask)) is not None:
+            words = words * keep_mask[..., None]
         if side == "tgt" and start == 0 and self.arch.decoder_start == "zero":
             words = F.pad(words[:, 1:], (0, 0, 1, 0))
         return self.dropout(words + self.position_table(side, end)[start:end])
 
     def word_dropout_mask(
-        self, ids: Int[Tensor, "*axes"], kept: Bool[Tensor, "*axes"] | None = None
+        self, ids: Int[Tensor, "*axes"], keep_mask: Bool[Tensor, "*axes"] | None = None
     ) -> Bool[Tensor, "*axes"] | None:
-        """Which tokens of `kept` (None: of all) word dropout keeps; None if it keeps all.
+        """Which tokens of `keep_mask` (None: of all) word dropout keeps; None if it keeps all.
 
         Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019. Kept ones are not scaled up: they are what
         they are without dropout.
         """
         if not (rate := self.arch.word_dropout if self.training else 0.0):
-            return kept
+            return keep_mask
         drawn = torch.rand(ids.shape, device=ids.device) >= rate
-        return drawn if kept is None else drawn & kept
+        return drawn if keep_mask is None else drawn & keep_mask
 
     def position_table(self, side: Side, n_positions: int) -> Float[Tensor, "position d_model"]:
         """The encodings of at least the first `n_positions` positions, of the weights' type. Sinusoids are cached.

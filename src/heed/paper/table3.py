@@ -21,7 +21,7 @@ from heed.run.train import train_recipe
 from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
 from heed.tasks.task import task_of
 from heed.text.printable import printable
-from heed.training.checkpoint import checkpoint_steps, read_progress
+from heed.training.checkpoint import checkpoint_steps, read_train_state
 from heed.training.logbook import read_entries
 from heed.training.settings import TrainingSettings
 
@@ -288,7 +288,7 @@ def _share_data(folder: Path, run: Path, recipe: Recipe) -> None:
 def _minutes(run: Path) -> float:
     """Minutes of training, validation left out."""
     last = checkpoint_steps(run / "checkpoints")[-1]
-    return read_progress(run / "checkpoints" / str(last)).seconds / 60
+    return read_train_state(run / "checkpoints" / str(last)).seconds / 60
 
 
 def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, float] | None:

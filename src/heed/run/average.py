@@ -18,7 +18,7 @@ from heed.runtime.files import UNFINISHED, check
 from heed.tasks.evaluation import Evaluation, score_table
 from heed.tasks.task import Task
 from heed.text.loading import load_tokenizer
-from heed.training.checkpoint import averaged_weights, checkpoint_steps, read_progress
+from heed.training.checkpoint import averaged_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
@@ -166,16 +166,16 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
 
 def _with_costs(card: ModelCard, checkpoint: Path) -> ModelCard:
     """The card with what training took up to a checkpoint: steps, time, FLOPs by formula and as the paper counts."""
-    progress = read_progress(checkpoint)
+    state = read_train_state(checkpoint)
     config = read_config(checkpoint)
     flops = training_flops(
         config.arch,
         config.vocab_size,
-        progress.work,
-        n_steps=progress.step,
+        state.work,
+        n_steps=state.step,
         src_vocab_size=config.src_vocab_size,
     )
-    costs: dict[str, Any] = {"steps": progress.step, "time": duration(progress.seconds), "FLOPs": f"{flops:.2e}"}
+    costs: dict[str, Any] = {"steps": state.step, "time": duration(state.seconds), "FLOPs": f"{flops:.2e}"}
     if sustained := card.trained_on.get(SUSTAINED):
-        costs["FLOPs as the paper counts"] = f"{progress.seconds * float(sustained):.2e} (time × what is sustained)"
+        costs["FLOPs as the paper counts"] = f"{state.seconds * float(sustained):.2e} (time × what is sustained)"
     return replace(card, trained_on=card.trained_on | costs)

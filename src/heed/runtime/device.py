@@ -144,10 +144,10 @@ def processor() -> str:
 
 
 def micro_batch_tokens(device: torch.device) -> int:
-    """Target tokens that one pass may hold if the recipe does not say.
+    """Tokens a side that one pass may hold if the recipe does not say.
 
-    4,096 on a CPU: more is no faster, fewer leave matrix products short. On a GPU what its memory holds of base:
-    about 1 MiB of activations a token.
+    4,096 on a CPU: more is no faster, fewer leave matrix products short. On a GPU what half its memory holds of base's
+    activations, about 1 MiB a token.
     """
     if device.type != "cuda":
         return 4096

@@ -367,15 +367,15 @@ class _Search:
                 self._search_alone(self.suspects.popleft())
 
     def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
-        translator, n_beside = self._engine.translator, len(self._engine._searches)
+        translator, n_searches = self._engine.translator, len(self._engine._searches)
         for result in search(
             *(translator.models, sources, translator.tokenizer.special, translator.settings),
             n_best=n_best,
-            n_sentences=-(-MAX_SENTENCES // n_beside),
+            n_sentences=-(-MAX_SENTENCES // n_searches),
             wait=self._wait_for_sentences,
             cancelled=self._is_cancelled,
             n_waiting=self._engine._n_waiting,
-            n_beside=n_beside,
+            n_searches=n_searches,
         ):
             if result is not None:
                 self._take_result(*result)

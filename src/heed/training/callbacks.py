@@ -1,4 +1,4 @@
-"""What a program that trains may be told while it does."""
+"""Callbacks that report on training to the calling program."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

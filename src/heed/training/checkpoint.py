@@ -131,7 +131,7 @@ class Checkpoints:
         return None
 
 
-def read_progress(folder: Path) -> TrainState:
+def read_train_state(folder: Path) -> TrainState:
     """The state in a checkpoint's folder. HeedError if it is none of this Heed."""
     values = read_json(folder / "trainer.json")
     if "detours" in values:  # as older checkpoints call it
@@ -144,7 +144,7 @@ def read_progress(folder: Path) -> TrainState:
 
 def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
-    train_state = read_progress(folder)
+    train_state = read_train_state(folder)
     try:
         states = {
             parameter: {kind: moments[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}

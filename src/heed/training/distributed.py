@@ -278,7 +278,7 @@ def is_spawned() -> bool:
 
 
 def may_spawn() -> bool:
-    """Whether `spawn_workers` may start others: the environment sets neither a number of workers nor threads' cores."""
+    """Whether this process may start workers: it is none itself, and nobody else has placed processes or threads."""
     settled = (SPAWNED, "WORLD_SIZE", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
     return sys.platform == "linux" and not distributed.is_initialized() and not any(map(os.environ.get, settled))
 

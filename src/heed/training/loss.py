@@ -66,7 +66,7 @@ class _ProjectedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        epsilon: float,
+        label_smoothing: float,
         consistency: float | None,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, d_model = weight.shape
@@ -88,9 +88,11 @@ class _ProjectedLoss(torch.autograd.Function):
                 x = F.pad(x, (0, 0, 0, -n % ROW_MULTIPLE))
             logits = backend.product(x, weight.T, out=buffer[: len(x)], bias=bias)
             if consistency is None:
-                losses, nlls = backend.smoothed_loss_(logits[:n], y, label_smoothing=epsilon)
+                losses, nlls = backend.smoothed_loss_(logits[:n], y, label_smoothing=label_smoothing)
             else:
-                losses, nlls = backend.consistent_loss_(logits[:n], y, label_smoothing=epsilon, consistency=consistency)
+                losses, nlls = backend.consistent_loss_(
+                    logits[:n], y, label_smoothing=label_smoothing, consistency=consistency
+                )
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:

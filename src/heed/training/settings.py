@@ -56,7 +56,7 @@ class TrainingSettings(Settings):
         default=0.0,
         ge=0,
         lt=1,
-        description="with consistency: probability that the second pass leaves out a token's embedding (Shen et al. "
+        description="with consistency: probability of zeroing a token's embedding in the second pass (Shen et al. "
         "2020; Gao et al. 2022 take 0.05)",
     )
     clip_norm: float | None = Field(
@@ -73,9 +73,8 @@ class TrainingSettings(Settings):
     keep_checkpoints: int = Field(default=5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
     average_last: AverageLast = Field(
         default=5,
-        description="number of checkpoints in the final average (section 6.1), at most keep_checkpoints; best: what "
-        "scores best on dev of the averages of the last 1, 2, 5, 10 and 20 that are kept, and of the checkpoint of "
-        "lowest dev loss",
+        description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
+        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the one of the lowest dev loss",
     )
     patience: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"

@@ -126,9 +126,9 @@ class StepOutcome(NamedTuple):
 class StepResult:
     """Loss and negative log-likelihood of a step, each summed over the target tokens of all workers.
 
-    With `consistency` the first is that of `consistent_loss`, the second the mean of both passes.
-
-    Both are 0 if the step is not finite; the weights then stayed as they were.
+    The loss is the one that training minimises, with `consistency` that of `consistent_loss`; the negative
+    log-likelihood has no smoothing, and with `consistency` is the mean of both passes. Both are 0 if the step is not
+    finite; the weights then stayed as they were.
     """
 
     def __init__(self, sums: StepSums, finite: Tensor):

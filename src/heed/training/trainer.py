@@ -196,9 +196,8 @@ class _Loop:
     def run(self, stop: StopSignals) -> None:
         """Until a limit; Stopped if a signal came."""
         state = self.state
-        if (
-            state.checkpoint_step != state.step and self._checkpoint_is_due()
-        ):  # a signal or a lack of memory kept it off
+        # One that is due already was kept off by a signal or a lack of memory.
+        if state.checkpoint_step != state.step and self._checkpoint_is_due():
             self._checkpoint()
         while not (reason := self._limit_reached()):
             plan = self.batches.plan(state.epoch)

@@ -28,17 +28,16 @@ from heed.model.transformer import (
     Transformer,
 )
 
-Attention = Callable[
-    [Tensor], Tensor
-]  # what a layer's projections become: (token, Q | K | V) or (token, Q) → (token, V)
+# What a layer's projections become: (token, Q | K | V) or (token, Q) → (token, V).
+Attention = Callable[[Tensor], Tensor]
 
 
 def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
     """The decoder's output at the real target positions, sentence by sentence."""
-    memory, src = encode(model, batch.src, batch.src_mask, kept=batch.src_kept)
+    memory, src = encode(model, batch.src, batch.src_mask, keep_mask=batch.src_keep_mask)
     tgt = PackedSequences.from_mask(batch.tgt_mask)
-    x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, kept=batch.tgt_kept)
-    stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.present_rate)
+    x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, keep_mask=batch.tgt_keep_mask)
+    stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
         decoder_layer(
             layer,
@@ -54,12 +53,12 @@ def encode(
     src: Int[Tensor, "sentence src"],
     src_mask: Bool[Tensor, "sentence src"],
     *,
-    kept: Bool[Tensor, "sentence src"] | None = None,
+    keep_mask: Bool[Tensor, "sentence src"] | None = None,
 ) -> tuple[Float[Tensor, "src_token d_model"], PackedSequences]:
-    """The encoder's output, packed. kept: as in `Transformer.encode`."""
+    """The encoder's output, packed. keep_mask: as in `Transformer.encode`."""
     packed = PackedSequences.from_mask(src_mask)
-    x = _embed_sequences(model, "src", src, packed, kept=kept)
-    stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.present_rate)
+    x = _embed_sequences(model, "src", src, packed, keep_mask=keep_mask)
+    stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
         stream.add(attended(layer.self_attention, stream.x, attend))
@@ -127,7 +126,7 @@ def self_attention(
     attention: SelfAttention, sequences: PackedSequences, *, radius: int | None, causal: bool
 ) -> Attention:
     """Attention of each sequence to itself."""
-    rate = attention.dropout.present_rate
+    rate = attention.dropout.effective_rate
 
     def attend(qkv: Tensor) -> Tensor:
         return training_ops.self_attention(
@@ -146,7 +145,7 @@ def self_attention(
 
 def cross_attention(attention: CrossAttention, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Attention:
     """Attention of each target to its source."""
-    kv, rate = linear(attention.kv, memory), attention.dropout.present_rate
+    kv, rate = linear(attention.kv, memory), attention.dropout.effective_rate
     return lambda q: training_ops.cross_attention(
         q, kv, tgt, src, n_heads=attention.n_heads, widths=attention.widths, dropout=rate
     )
@@ -195,7 +194,7 @@ def embed(
         table.weight,
         position_table,
         scale=math.sqrt(model.arch.d_model),
-        dropout=model.dropout.present_rate,
+        dropout=model.dropout.effective_rate,
         may_lack=may_lack,
     )
 
@@ -206,11 +205,11 @@ def _embed_sequences(
     ids: Int[Tensor, "sentence position"],
     sequences: PackedSequences,
     *,
-    kept: Bool[Tensor, "sentence position"] | None,
+    keep_mask: Bool[Tensor, "sentence position"] | None,
 ) -> Float[Tensor, "token d_model"]:
-    """`embed` of packed sequences, without the embeddings that word dropout or `kept` leaves out."""
-    if (kept := model.word_dropout_mask(ids, kept)) is not None:
+    """`embed` of packed sequences, without the embeddings that word dropout or `keep_mask` zeroes."""
+    if (keep_mask := model.word_dropout_mask(ids, keep_mask)) is not None:
         vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
         check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
-        ids = ids.where(kept, -1)
-    return embed(model, side, sequences.pack(ids), sequences.positions, may_lack=kept is not None)
+        ids = ids.where(keep_mask, -1)
+    return embed(model, side, sequences.pack(ids), sequences.positions, may_lack=keep_mask is not None)

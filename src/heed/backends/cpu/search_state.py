@@ -43,9 +43,8 @@ class CpuSearchState:
         self._slots = torch.empty(0, dtype=torch.int64)  # of each row
         self._lengths = torch.empty(0, dtype=torch.int64)  # of each row
         self._longest = 0
-        self._memories = torch.empty(
-            model.arch.decoder_layers, 0, dtype=torch.int64
-        )  # addresses (layer, live sentence)
+        # (layer, live sentence): addresses.
+        self._memories = torch.empty(model.arch.decoder_layers, 0, dtype=torch.int64)
         self._src_lengths = torch.empty(0, dtype=torch.int64)
         self._kept: dict[int, list[Tensor]] = {}  # what lies at the addresses
         self._norms = forward.stack_norms(model, "tgt")

@@ -159,9 +159,8 @@ def sum_and_norm(
 ) -> tuple[Float[Tensor, "*token d"], Float[Tensor, "*token d"]]:
     """x + dropout(branch), and LayerNorm of it."""
     x, branch = x.contiguous(), branch.contiguous()
-    if (
-        not torch.is_grad_enabled()
-    ):  # a search has thousands of these a second, and autograd's account of one costs more
+    # A search has thousands of these a second, and autograd's account of one costs more.
+    if not torch.is_grad_enabled():
         return _add_norm(x, branch, gain, bias, dropout, _seed() if dropout else 0, epsilon)[:2]
     total, y = _AddNorm.apply(x, branch, gain, bias, dropout, epsilon)
     return total, y
