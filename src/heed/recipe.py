@@ -49,8 +49,6 @@ class Recipe(Settings):
             raise ValueError(f"parsing gives the pairs, so {' and '.join(given)} must go")
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
-        if self.parsing and self.decoding.min_tokens:
-            raise ValueError("the words decide how long a tree is at least: leave out decoding.min_tokens")
         if not self.parsing and not self.data.corpus and not own_files:
             raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
         return self
@@ -166,16 +164,16 @@ def _anchor_files(values: dict[str, Any], folder: Path) -> None:
     if not isinstance(data, dict):
         return
 
-    def anchored(files: Any) -> Any:
+    def absolute(files: Any) -> Any:
         if not isinstance(files, list):
             return files
         return [_absolute(folder, file) if isinstance(file, str) else file for file in files]
 
     for name in ("train", "dev", "added"):
         if name in data:
-            data[name] = anchored(data[name])
+            data[name] = absolute(data[name])
     if isinstance(data.get("tests"), dict):
-        data["tests"] = {name: anchored(files) for name, files in data["tests"].items()}
+        data["tests"] = {name: absolute(files) for name, files in data["tests"].items()}
 
 
 def _absolute(folder: Path, file: str) -> str:

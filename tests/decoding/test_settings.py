@@ -31,6 +31,7 @@ def test_the_other_forms_divide_by_a_power_of_the_length_and_by_nothing():
         ({"min_tokens": 40}, 41),  # and eos
         ({"min_tokens": 40, "max_tokens": 50}, 41),
         ({"min_tokens": 5, "max_tokens": 8}, 8),
+        ({"min_tokens": 20, "max_tokens": 20}, 20),
         ({"max_length_factor": 2.0}, 8),
     ],
 )
@@ -38,11 +39,10 @@ def test_the_fewest_tokens_raise_the_limit_and_the_most_tokens_cap_it(changes, l
     assert maximum_length(Source(0, [5, 6, 7]), DecodingSettings(max_extra_tokens=10, **changes)) == limit
 
 
-def test_an_output_of_the_fewest_tokens_must_have_room_for_eos():
-    with pytest.raises(ValueError, match="min_tokens is 10, but max_tokens, which counts eos too, is 10"):
-        DecodingSettings(min_tokens=10, max_tokens=10)
-    (found,) = hypotheses_of(MODEL, [[5]], DecodingSettings(min_tokens=9, max_tokens=10))
-    assert [len(hypothesis.ids) for hypothesis in found] == [9] and found[0].ended
+def test_an_output_of_the_fewest_tokens_ends_if_there_is_room_for_eos():
+    for n, ended in ((9, True), (10, False)):
+        (found,) = hypotheses_of(MODEL, [[5]], DecodingSettings(min_tokens=n, max_tokens=10))
+        assert [len(hypothesis.ids) for hypothesis in found] == [n] and found[0].ended is ended
 
 
 @pytest.mark.parametrize("n_best", [0, -1])

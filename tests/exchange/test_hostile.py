@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from unittest import mock
 
@@ -282,6 +283,69 @@ def test_an_archive_is_checked_as_torch_reads_it(hf, refused):
         assert growth < 10**8
 
 
+def hidden(name: str, method: int) -> bytes:
+    """An archive with a member of 300 MB, of which its directory says that they are 100 bytes."""
+    content, stream = b"\0" * (3 * 10**8), io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr(name, content)
+    data = stream.getvalue()
+    return data.replace(len(content).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_is_larger_than_it_says_takes_no_memory(hf, npz, refused, method):
+    (hf / "model.safetensors").unlink()
+    (hf / "pytorch_model.bin").write_bytes(hidden("archive/data/0", method))
+    (npz / "model.npz").write_bytes(hidden("Wemb.npy", method))
+    for folder, kind in ((hf, "huggingface"), (npz, "marian")):
+        out = folder.parent / "out"
+        growth = peak_of(lambda f=folder, o=out, k=kind: refused("import", f, o, "--from", k, message=": "))
+        assert growth < 10**8
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "marian"])
+def test_two_members_of_one_name_are_refused(hf, npz, refused, kind):
+    """torch's reader, which does not tell A from a, could take another one than was checked."""
+    folder = hf if kind == "huggingface" else npz
+    (hf / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / ("pytorch_model.bin" if folder == hf else "model.npz"), "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({}, protocol=2))
+        archive.writestr("archive/DATA.PKL", BYTES)
+    refused("import", folder, folder.parent / "out", "--from", kind, message="two members have the same name")
+
+
+COPIED = b"\x80\x02" + b"c" + b"collections\nOrderedDict\nq\0"  # the class, in the memo at 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        COPIED + b"}\x85R.",  # a call with an argument
+        COPIED + b")R0h\0}\x85R.",  # the second time by the memo
+        COPIED + b"q\1h\1}\x85R.",
+        COPIED + b"}\x85\x81.",  # by __new__
+        b"\x80\x02" + b"N0" * 2**19 + b"}.",  # a long one
+    ],
+)
+def test_a_pickle_that_copies_is_refused(hf, refused, content):
+    (hf / "model.safetensors").unlink()
+    with zipfile.ZipFile(hf / "pytorch_model.bin", "w") as archive:
+        for name, data in (("version", b"3"), ("byteorder", b"little"), ("data.pkl", content)):
+            archive.writestr(f"archive/{name}", data)
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="holds more than tensors, perhaps code")
+
+
+def test_a_dict_with_methods_of_its_own_is_read_without_them(hf, refused):
+    weights = OrderedDict({"w": torch.ones(1)})
+    weights.itemz = 3
+    (hf / "model.safetensors").unlink()
+    path = hf / "pytorch_model.bin"
+    torch.save(weights, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes().replace(b"itemz", b"items"))
+    message = "weight model.shared.weight is missing"
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)
+
+
 def test_many_names_of_the_same_numbers_take_the_memory_of_one(hf, refused):
     half = torch.zeros(2_000_000, dtype=torch.float16)
     as_pickle(hf, {f"w{i}": half[:] for i in range(300)})
@@ -301,7 +365,7 @@ def test_a_dimension_that_no_tensor_has_is_refused(hf, refused):
 
 def test_a_foreign_tokenizer_is_refused_with_what_heed_imports(hf, refused):
     (hf / "tokenizer.json").write_text("{}")
-    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="Heed imports such a one, or source.spm")
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="Heed imports those alone, or source.spm")
 
 
 def test_a_pickle_that_is_cut_or_expands_is_refused(hf, refused):
@@ -471,6 +535,9 @@ def test_an_archive_that_is_cut_expands_or_claims_a_huge_array_is_refused(npz, r
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("Wemb.npy", header.getvalue())
     refused("import", npz, npz.parent / "out", "--from", "marian", message="model.npz: damaged or not an .npz")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("special:model.yml", b"hello")
+    refused("import", npz, npz.parent / "out", "--from", "marian", message="'special:model.yml' is no array")
 
 
 # Commands

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from heed.backends.base import backend_for
 from heed.backends.cpu.training_ops import product
 from heed.benchmark.inputs import SPECIAL, random_corpus, shape_of
 from heed.config import validated
@@ -213,7 +214,7 @@ class _TrainingLoop:
         _synchronize(self._machine.device)
         started = time.perf_counter()
         for rows in itertools.islice(self._plans, n_steps):
-            shard = self._workers.shard(rows, merged=self._machine.device.type == "cpu")
+            shard = self._workers.shard(rows, merged=not backend_for(self._weights.model).computes_padding)
             work = self._batches.workload(rows)
             train_step(
                 self._weights,

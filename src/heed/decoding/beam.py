@@ -47,7 +47,10 @@ def beam_search(
     *,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The n_best hypotheses of each source (ids without eos), all searched at once: `search` without a stream."""
+    """The n_best hypotheses of each source (ids without eos), all searched at once: `search` without a stream.
+
+    HeedError if the model is in training mode, or if n_best is less than 1.
+    """
     numbered = [Source(number, ids) for number, ids in enumerate(sources)]
     stream = search([model], numbered, special, settings, n_best=n_best, n_sentences=max(1, len(sources)))
     results = dict(result for result in stream if result is not None)

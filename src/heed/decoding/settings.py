@@ -39,15 +39,14 @@ class DecodingSettings(Settings):
         default=False,
         description="end a sentence when beam_size hypotheses have ended, even if another could still score higher",
     )
-    min_tokens: int = Field(default=0, ge=0, le=10_000, description="the fewest tokens of an output, eos not included")
+    min_tokens: int = Field(
+        default=0, ge=0, le=10_000, description="the fewest tokens of a translation, eos not included"
+    )
 
     @model_validator(mode="after")
     def _no_more_than_the_most(self) -> "DecodingSettings":
-        if self.max_tokens is not None and self.min_tokens >= self.max_tokens:
-            raise ValueError(
-                f"min_tokens is {self.min_tokens}, but max_tokens, which counts eos too, is {self.max_tokens}: it must "
-                "be larger"
-            )
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
         return self
 
 

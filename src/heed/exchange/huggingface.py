@@ -43,9 +43,11 @@ from heed.text.tokenizer import SpecialIds
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
-# What a pickle of tensors names.
-OBJECTS = re.compile(r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch [A-Za-z0-9]+Storage")
+# What a pickle of tensors names, and how long it is at most: of thousands of tensors, whose numbers are not in it.
+ORDERED_DICT = "collections OrderedDict"
+OBJECTS = re.compile(ORDERED_DICT + r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch [A-Za-z0-9]+Storage")
 N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
+MAX_PICKLE_BYTES = 2**20
 STACKS = ("encoder", "decoder")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
@@ -248,11 +250,13 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         raise HeedError(
             f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."
         ) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise HeedError(f"{path}: cannot be read, or copied into {tempfile.gettempdir()} ({reason}).") from None
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
-    ):
+    found = dict(dict.items(found)) if isinstance(found, dict) else {}  # its own methods, the pickle may have replaced
+    if not found or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()):
         raise HeedError(f"{path}: holds no tensors by name.")
     for name, tensor in found.items():
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
@@ -277,8 +281,9 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
         check_expansion(path)
         with tempfile.TemporaryFile() as copy:
             with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as plain:
-                for name in set(archive.namelist()):
-                    plain.writestr(name, archive.read(name))
+                for info in archive.infolist():
+                    with archive.open(info) as member:
+                        plain.writestr(info.filename, member.read(info.file_size))
             yield copy
 
 
@@ -291,17 +296,41 @@ def _is_archive(file: BinaryIO) -> bool:
 
 
 def _check_pickles(file: BinaryIO) -> None:
-    """UnpicklingError if a pickle names anything but tensors: torch's reader would also make arrays of any size."""
+    """UnpicklingError if a pickle would take much more memory than the file, which torch's reader of tensors allows."""
     pickles: list[IO[bytes]] = [file] * N_PICKLES
     if _is_archive(file):  # which `_unpacked` wrote
         with zipfile.ZipFile(file) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             pickles = [io.BytesIO(archive.read(name))]
     for source in pickles:
-        for opcode, argument, _ in pickletools.genops(source):
-            names_object = opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4")
-            if names_object and not (opcode.name == "GLOBAL" and OBJECTS.fullmatch(str(argument))):
-                raise pickle.UnpicklingError
+        _check_pickle(source)
+
+
+def _check_pickle(source: IO[bytes]) -> None:
+    """UnpicklingError if the pickle names anything but tensors, or makes an OrderedDict that is not empty at first.
+
+    One that is made of another would be a copy, of which a few bytes could ask for any number.
+    """
+    of_class = set[Any]()  # the places of the memo that hold the class OrderedDict
+    is_class = False
+    awaited: list[str] = []  # what must follow the class: a call without arguments
+    for opcode, argument, position in pickletools.genops(source):
+        if (position or 0) > MAX_PICKLE_BYTES:
+            raise pickle.UnpicklingError
+        if opcode.name in ("BINPUT", "LONG_BINPUT"):
+            (of_class.add if is_class else of_class.discard)(argument)
+            continue
+        if awaited and opcode.name != awaited.pop(0):
+            raise pickle.UnpicklingError
+        if opcode.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "PUT", "MEMOIZE"):
+            raise pickle.UnpicklingError
+        if opcode.name == "GLOBAL" and not OBJECTS.fullmatch(str(argument)):
+            raise pickle.UnpicklingError
+        is_class = (opcode.name == "GLOBAL" and argument == ORDERED_DICT) or (
+            opcode.name in ("GET", "BINGET", "LONG_BINGET") and argument in of_class
+        )
+        if is_class:
+            awaited = ["EMPTY_TUPLE", "REDUCE"]
 
 
 def _special(config: Mapping[str, Any], path: Path) -> SpecialIds:

@@ -161,10 +161,14 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     check_expansion(path)
     try:
         with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+            arrays = {name: found[name] for name in found.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
         reason = cut(" ".join(str(error).split()), 4 * SHOWN)
         raise HeedError(f"{path}: damaged or not an .npz ({reason}).") from None
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # a member that does not begin as an array does
+            raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is no array).")
+    return arrays
 
 
 def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
@@ -329,13 +333,13 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
 
 
 def _length_factor(search: DecodingSettings) -> float:
-    """Marian's limit, times the tokens of the source and eos: never lower than Heed's of a source of one token or more.
+    """Marian's limit of a target, in times the tokens of its source and eos: not lower than Heed's for any source.
 
-    The number of tokens that may be added to a source, and max_tokens, Marian does not have.
+    But for 1,000 at most, which Heed can read again. Marian has neither max_extra_tokens nor max_tokens.
     """
     if search.max_length_factor is not None:
         return search.max_length_factor
-    return max(3.0, maximum_length(Source(0, [0]), search) / 2)
+    return min(max(3.0, maximum_length(Source(0, [0]), search) / 2), 1000.0)
 
 
 def _check_expressible(arch: Architecture) -> None:

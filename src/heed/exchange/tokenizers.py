@@ -107,8 +107,8 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds) -> AnyTokenizer:
             tokenizer = Tokenizer.from_json(_own_json(file) if isinstance(file, dict) else file, where=folder)
         except HeedError:
             raise HeedError(
-                f"{folder / 'tokenizer.json'}: not a tokenizer that Heed exported; Heed imports such a one, or "
-                "source.spm, target.spm and vocab.json as OPUS-MT's models have them."
+                f"{folder / 'tokenizer.json'}: not a tokenizer that Heed exported, or damaged; Heed imports those "
+                "alone, or source.spm, target.spm and vocab.json as OPUS-MT's models have them."
             ) from None
     else:
         raise HeedError(f"{folder}: holds neither source.spm, as an OPUS-MT model does, nor tokenizer.json.")

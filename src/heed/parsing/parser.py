@@ -92,7 +92,8 @@ class Parser(PickledByValue):
         """
         self.precision = chosen_precision(model, precision, report=report)
         self.models = prepacked(model, self.precision, copy=copy)
-        self.tokenizer, self.settings = tokenizer, settings
+        self.tokenizer = tokenizer
+        self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self._copies_words = linearisation.leaves == "words"
         self._longest = MAX_TOKENS

@@ -35,7 +35,8 @@ class DemoResult:
 def demo(run: Path, *, report: Report) -> DemoResult:
     """Trains in a run folder, in one process, and translates the held-out numbers. Called again, it resumes."""
     splits = number_splits(n_train=TRAINING_PAIRS)
-    pairs = {name: (run / "corpus" / f"{name}.en", run / "corpus" / f"{name}.de") for name in vars(splits)}
+    corpus = run.resolve() / "corpus"
+    pairs = {name: (corpus / f"{name}.en", corpus / f"{name}.de") for name in vars(splits)}
     recipe = _recipe(pairs)
     with open_run_folder(recipe, run, report=report):
         for name, numbers in vars(splits).items():

@@ -65,11 +65,10 @@ def _check_run_folder(run: Path) -> None:
 def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
     """Writes RUN/config.toml. Once work has begun, reports what has changed, or refuses it."""
     path = run / "config.toml"
-    here = Path.cwd()
-    new = _as_toml(anchored(recipe, here))  # others read it from elsewhere
+    new = _as_toml(recipe)
     if path.exists() and any((run / name).exists() for name in ("teachers", "lines", "data")):
         # Settings that an older Heed did not write have their defaults; file names, it left relative.
-        old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), here))
+        old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
         for table, name, change in _changes(old, new):
             if (table in FIXED_TABLES and name != "treebank") or (table, name) in FIXED_SETTINGS:
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")

@@ -19,7 +19,7 @@ from heed.model.architecture import DROPOUTS
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
-from heed.recipe import Recipe
+from heed.recipe import Recipe, anchored
 from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import open_run_folder
@@ -54,6 +54,7 @@ def train_recipe(
     again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
+    recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
     task = task_of(recipe)
