@@ -68,6 +68,11 @@ def cut(text: str, length: int = SHOWN) -> str:
     return text if len(text) <= length else text[:length] + "…"
 
 
+def reason(error: BaseException) -> str:
+    """What another library says is wrong, on one line and cut short."""
+    return cut(" ".join(str(error).split()), 4 * SHOWN)
+
+
 def shown(value: object) -> str:
     """A value as an error names it: in quotes if it is text, without control characters, cut short."""
     try:

@@ -1,6 +1,5 @@
 """The length penalty against numbers worked out by hand; the limits of a target; what a search refuses."""
 
-import numpy as np
 import pytest
 
 from heed.decoding.beam import beam_search, search
@@ -10,6 +9,7 @@ from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, hypotheses_of, sharp_model
+from tests.decoding.test_not_finite import Anything
 
 
 def test_length_penalty_is_that_of_wu_et_al():
@@ -54,16 +54,6 @@ def test_a_search_for_no_hypothesis_is_refused(n_best):
 def test_a_search_with_dropout_is_refused():
     with pytest.raises(HeedError, match=r"call model.eval\(\) first"):
         beam_search(sharp_model().train(), [[5]], SPECIAL, DecodingSettings())
-
-
-class Anything:
-    given = np.array([], np.int64)
-
-    def admit(self, numbers): ...
-
-    def choices(self, rows, steps_left): ...
-
-    def advance(self, rows, ids): ...
 
 
 @pytest.mark.parametrize("changes", [{"min_tokens": 3}, {}])

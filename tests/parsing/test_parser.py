@@ -79,6 +79,13 @@ def test_a_long_sentence_has_room_for_brackets(tokenizer, leaves):
     assert maximum_length(source, BEAM) == source.min_limit - 1 + BEAM.max_extra_tokens
 
 
+def test_the_words_decide_how_long_a_tree_is_at_least(tokenizer):
+    """Models of 0.1 may have a min_tokens, which never had an effect."""
+    model, changed = random_model(len(tokenizer), 1), BEAM.model_copy(update={"min_tokens": 25})
+    found = [Parser(model, tokenizer, settings, TAGS).parse([["the", "dog"]]) for settings in (BEAM, changed)]
+    assert found[0] == found[1] and found[0][0].tree is not None
+
+
 def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
     said = []
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS, precision="fp32", report=said.append)

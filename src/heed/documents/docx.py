@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
+from heed.config import reason
 from heed.documents.items import Item, Tag
 from heed.documents.sentences import Splitter
 from heed.documents.translation import Asking, translating_items
@@ -38,7 +39,7 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
         with zipfile.ZipFile(io.BytesIO(content)) as package:
             files = _files(package, name)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
-        raise HeedError(f"{name}: no .docx document, or a damaged one ({' '.join(str(error).split())}).") from None
+        raise HeedError(f"{name}: no .docx document, or a damaged one ({reason(error)}).") from None
     if sum(len(data) for entry, data in files if _has_text(entry.filename)) > max_xml:
         raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
     parts = {entry.filename: _parsed(data, name) for entry, data in files if _has_text(entry.filename)}
@@ -103,7 +104,7 @@ def _parsed(data: bytes, name: str) -> Any:
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
-        raise HeedError(f"{name}: damaged ({' '.join(str(error).split())}).") from None
+        raise HeedError(f"{name}: damaged ({reason(error)}).") from None
     if root.getroottree().docinfo.doctype:
         raise HeedError(f"{name}: declares a document type, which no good .docx does.")
     if not str(root.tag).startswith(WORD):

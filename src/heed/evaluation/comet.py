@@ -51,17 +51,8 @@ def comet_scores(
         for name, lines in (("src", sources), ("ref", references), *zip(names, systems, strict=True)):
             kept = (line.replace("\r", " ") for line in lines)  # COMET also ends lines at carriage returns
             (Path(folder) / name).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        arguments = [
-            "-s",
-            "src",
-            "-r",
-            "ref",
-            "-t",
-            *names,
-            f"--gpus={int(gpu is not None)}",
-            "--quiet",
-            "--only_system",
-        ]
+        n_gpus = 0 if gpu is None else 1
+        arguments = ["-s", "src", "-r", "ref", "-t", *names, f"--gpus={n_gpus}", "--quiet", "--only_system"]
         if Path(model).is_file():
             model = str(Path(model).resolve())
         try:

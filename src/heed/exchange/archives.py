@@ -3,7 +3,7 @@
 import zipfile
 from pathlib import Path
 
-from heed.config import SHOWN, cut
+from heed.config import reason
 from heed.errors import HeedError
 from heed.runtime.files import regular_file
 
@@ -20,7 +20,7 @@ def check_expansion(path: Path) -> None:
         with regular_file(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except Exception as error:  # zipfile raises half a dozen kinds for a damaged file
-        raise HeedError(f"{path}: damaged or no archive ({cut(' '.join(str(error).split()), 4 * SHOWN)}).") from None
+        raise HeedError(f"{path}: damaged or no archive ({reason(error)}).") from None
     if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members):
         raise HeedError(f"{path}: compressed in another way than archives of weights are.")
     if len({info.filename.lower() for info in members}) < len(members):  # some readers do not tell a from A

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heed.config import SHOWN, cut, shown, validated
+from heed.config import SHOWN, cut, reason, shown, validated
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
@@ -128,8 +128,7 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
                 raise ValueError("aliases or deeply nested values, which Marian never writes")
         found = yaml.safe_load(text)
     except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
-        reason = cut(" ".join(str(error).split()), 4 * SHOWN)
-        raise HeedError(f"{path}: damaged settings ({reason}).") from None
+        raise HeedError(f"{path}: damaged settings ({reason(error)}).") from None
     if not isinstance(found, dict):
         raise HeedError(f"{path}: holds no settings of Marian's.")
     return found
@@ -163,8 +162,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
-        reason = cut(" ".join(str(error).split()), 4 * SHOWN)
-        raise HeedError(f"{path}: damaged or not an .npz ({reason}).") from None
+        raise HeedError(f"{path}: damaged or not an .npz ({reason(error)}).") from None
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # a member that does not begin as an array does
             raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is no array).")

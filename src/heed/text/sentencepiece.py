@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from heed.config import SHOWN, Settings, cut, shown, validated
+from heed.config import Settings, reason, shown, validated
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
 from heed.text.sentencepiece_model import (
@@ -276,7 +276,7 @@ def _processor(model: SentencePieceModel) -> Any:
     try:
         return SentencePieceProcessor(model_proto=model.protobuf())
     except (RuntimeError, OSError) as error:
-        raise ValueError(f"SentencePiece refuses the model ({' '.join(str(error).split())})") from None
+        raise ValueError(f"SentencePiece refuses the model ({reason(error)})") from None
 
 
 def marian_tokenizer(src: Path, tgt: Path, *, sizes: tuple[int, int] | None = None) -> SentencePieceTokenizer:
@@ -366,7 +366,7 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
         if not isinstance(key, yaml.MappingEndEvent):
             raise ValueError("a piece is no word")
     except (ValueError, StopIteration, yaml.YAMLError) as error:
-        raise HeedError(f"{path}: damaged ({cut(' '.join(str(error).split()), 4 * SHOWN)}).") from None
+        raise HeedError(f"{path}: damaged ({reason(error)}).") from None
 
 
 def _tokenizer(src: Vocabulary, tgt: Vocabulary, *, where: Path) -> SentencePieceTokenizer:
