@@ -74,12 +74,13 @@ def test_presets_are_the_rows_of_table_3():
 def test_file_overrides_preset_and_set_overrides_both(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text('preset = "tiny"\n[data]\nsrc="a"\ntgt="b"\ntrain=["x", "y"]\ndev=["v", "w"]\n[model]\nd_ff = 99\n')
-    recipe = read_recipe(
-        path, ["training.max_steps=7", "training.clip_norm=1.5", "data.corpus=", "model.dropout=0"][:2]
-    )
+    recipe = read_recipe(path, ["training.max_steps=7", "training.clip_norm=1.5"])
     assert (recipe.model.d_ff, recipe.model.d_model) == (99, 128)
     assert (recipe.training.max_steps, recipe.training.clip_norm) == (7, 1.5)
     assert recipe.data.train == [str(tmp_path / "x"), str(tmp_path / "y")]
+    assert read_recipe(path, ["preset=base"]).model.d_model == 512
+    with pytest.raises(HeedError, match=r"r\.toml --set 'model\.dff=8': unknown setting model\.dff"):
+        read_recipe(path, ["model.dff=8"])
 
 
 def test_a_resolved_recipe_reads_back_as_itself(tmp_path):

@@ -110,16 +110,18 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
     values = read_toml(path)
-    preset = values.pop("preset", "base")
-    if not isinstance(preset, str):
-        raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
     _anchor_files(values, path.parent)
     for text in overrides:
         values = merged(values, parse_override(text))
     _anchor_files(values, Path.cwd())
-    if not of_run:  # which holds the given model's shape already; the model may have gone
-        values = _with_given_shape(values, where=str(path))
-    return validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+    where = " ".join([str(path), *(f"--set {shown(text)}" for text in overrides)])
+    if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
+        return validated(Recipe, values, where=where)
+    preset = values.pop("preset", "base")
+    if not isinstance(preset, str):
+        raise HeedError(f"{where}: setting preset: expected a name, found {shown(preset)}.")
+    values = _with_given_shape(values, where=where)
+    return validated(Recipe, merged(read_preset(preset, where=where), values), where=where)
 
 
 def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:

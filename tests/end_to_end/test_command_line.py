@@ -457,8 +457,8 @@ def test_a_text_that_was_refused_can_be_mended(corpus, heed):
     good = (corpus / "train.de").read_text(encoding="utf-8")
     (corpus / "train.de").write_text("nur eine Zeile\n", encoding="utf-8")
     assert heed("train", "small.toml", cwd=corpus).returncode == 1
-    (corpus / "train.de").write_text(good, encoding="utf-8")
-    done = heed("train", "small.toml", cwd=corpus)
+    (corpus / "other.de").write_text(good, encoding="utf-8")  # nor must it be a file of the same name
+    done = heed("train", "small.toml", "--set", 'data.train=["train.en", "other.de"]', cwd=corpus)
     assert done.returncode == 0, done.stderr
 
 

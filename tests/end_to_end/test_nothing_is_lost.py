@@ -118,6 +118,9 @@ def test_a_text_that_was_edited_between_two_runs_is_noticed(begun, heed):
     text = (begun / "train.en").read_text()
     (begun / "train.en").write_text(text.replace("one", "won", 1))
     assert_one_clear_line(heed("train", "small.toml", *few, cwd=begun), "train.en: changed since this run prepared it")
+    here = ["--run", begun / "runs" / "small", "--dir", begun]  # also by another name
+    changed = heed("train", begun / "small.toml", *few, *here, cwd=begun.parent)
+    assert_one_clear_line(changed, "train.en: changed since this run prepared it")
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
@@ -306,7 +309,7 @@ def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_byt
         "teachers/1/checkpoints/10",
         "teachers/2/checkpoints/10",
         "teachers/2/model",
-        "teachers/.translations-1.*",
+        "teachers/translations-1.begun",
     ]
     for stage in [*stages, "checkpoints/10"]:
         process = start(begun, *command)

@@ -14,7 +14,7 @@ from heed.evaluation.bleu import Score
 from heed.model_folder import ModelCard, load_model, read_config, read_weights, write_weights
 from heed.recipe import read_recipe
 from heed.run.average import average_best, average_run
-from heed.runtime.files import seal
+from heed.runtime.files import locked, seal
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import task_of
 from heed.tasks.translation import TranslationTask
@@ -52,6 +52,23 @@ def test_the_card_says_what_training_cost(run):
     card = read_config(folder / "model")[2]
     assert (card.src, card.tgt) == ("fr", "it")
     assert "FLOPs as the paper counts" not in card.trained_on  # a card without a rate
+
+
+def test_the_search_is_the_one_that_the_run_has_now(run):
+    folder, _ = run
+    write_recipe(folder)
+    (folder / "config.toml").write_text(f"{RECIPE}beam_size = 7\n", encoding="utf-8")
+    average_run(folder, last=1, report=str)
+    assert read_config(folder / "model").card.decoding["beam_size"] == 7
+
+
+def test_the_best_average_is_not_looked_for_while_the_run_is_trained(run, heed):
+    folder, _ = run
+    write_recipe(folder)
+    (folder / "config.toml").write_text(RECIPE, encoding="utf-8")
+    with locked(folder):
+        done = heed("average", folder, "--last", "best")
+    assert done.returncode == 1 and "is at work there; wait for it" in done.stderr
 
 
 def test_fewer_checkpoints_than_asked_for_are_reported(run):

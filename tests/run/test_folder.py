@@ -40,17 +40,22 @@ def test_names_that_an_older_heed_left_relative_are_the_same(tmp_path, monkeypat
     whole = {kind: [str(tmp_path / name) for name in names] for kind, names in files.items()}
     languages = {"src": "en", "tgt": "de"}
     opened(Path("run"), data=languages | files)
-    (tmp_path / "run" / "data").mkdir()
+    made_of_text(tmp_path / "run")
     assert opened(Path("run"), data=languages | whole) == []
     assert read_toml(tmp_path / "run" / "config.toml")["data"]["train"] == whole["train"]
 
 
-@pytest.mark.parametrize("name", ["data", "lines", "teachers"])
+def made_of_text(run: Path, name: str = "data/tokenizer.json") -> None:
+    (run / name).parent.mkdir(parents=True)
+    (run / name).touch()
+
+
+@pytest.mark.parametrize("name", ["data/tokenizer.json", "lines/train.words", "teachers/1/data/tokenizer.json"])
 def test_what_shaped_data_and_weights_cannot_change_once_data_is_there(tmp_path, name):
     run = tmp_path / "run"
     opened(run)
     assert opened(run, model={"d_ff": 64}) == []  # nothing is prepared yet
-    (run / name).mkdir()
+    made_of_text(run, name)
     with pytest.raises(HeedError, match=r"model.d_ff was 64, is 2048; choose another --run"):
         opened(run)
     assert read_toml(run / "config.toml")["model"]["d_ff"] == 64
@@ -65,7 +70,7 @@ def test_what_shaped_data_and_weights_cannot_change_once_data_is_there(tmp_path,
 def test_a_setting_that_comes_or_goes_is_a_change(tmp_path):
     run = tmp_path / "run"
     opened(run, training={"clip_norm": 1.0})
-    (run / "data").mkdir()
+    made_of_text(run)
     assert opened(run) == ["Changed since the run began: training.clip_norm was 1.0, is None."]
     assert opened(run, training={"max_minutes": 3.0}) == [
         "Changed since the run began: training.max_minutes was None, is 3.0."
@@ -75,7 +80,7 @@ def test_a_setting_that_comes_or_goes_is_a_change(tmp_path):
 def test_settings_that_an_older_heed_did_not_write_have_their_defaults(tmp_path):
     run = tmp_path / "run"
     opened(run)
-    (run / "data").mkdir()
+    made_of_text(run)
     path = run / "config.toml"
     text = path.read_text(encoding="utf-8")
     assert "dropout = 0.1\n" in text

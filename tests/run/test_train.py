@@ -1,16 +1,21 @@
-"""How many processes a run takes."""
+"""How many processes a run takes, what it refuses before it trains, and what its card and its scores are of."""
 
 import sys
 
 import pytest
 import torch
 
+import heed
 from heed.config import validated
-from heed.recipe import Recipe
+from heed.errors import HeedError
+from heed.model_folder import read_config
+from heed.recipe import Recipe, read_recipe
 from heed.run.train import n_workers
 from heed.runtime.device import Machine
+from heed.runtime.files import seal
+from tests.run.test_start_from import RECIPE, write_recipe
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned on Linux only")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned on Linux only")
 CPU = Machine(torch.device("cpu"), torch.float32, "test")
 
 
@@ -34,6 +39,7 @@ def small(*, batch: int, micro_batch: int, **model: int) -> Recipe:
     return validated(Recipe, values, where="test")
 
 
+@on_linux
 @pytest.mark.parametrize(
     ("batch", "expected"),
     [
@@ -49,6 +55,7 @@ def test_a_worker_has_at_least_a_micro_batch_and_a_thread(four_threads, batch, e
     assert n_workers(small(batch=batch, micro_batch=1000), CPU) == expected
 
 
+@on_linux
 def test_a_large_model_a_gpu_and_a_users_own_choice_take_one_process(four_threads, monkeypatch):
     recipe = small(batch=4000, micro_batch=1000)
     assert n_workers(small(batch=4000, micro_batch=1000, d_ff=20_000), CPU) == 1  # over 10 million parameters
@@ -57,3 +64,43 @@ def test_a_large_model_a_gpu_and_a_users_own_choice_take_one_process(four_thread
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert n_workers(recipe, CPU) == 1
+
+
+SMALL = "[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\nn_heads = 2\n"
+SCRATCH = RECIPE.replace('start_from = "given"\n', "") + SMALL
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["model.max_positions=40"], "line 2 of the news text has .* positions, but model.max_positions is 40"),
+        (["model.max_positions=40", "decoding.max_extra_tokens=50"], "max_positions=40 leaves no room for a target"),
+    ],
+)
+def test_learned_positions_that_do_not_suffice_show_before_training(tmp_path, options, message):
+    recipe = write_recipe(tmp_path, SCRATCH + 'positions = "learned"\n')
+    long = "one\n" + 60 * "one " + "\n"
+    (tmp_path / "news").write_text(long, encoding="utf-8")
+    tests = [f'data.tests={{news=["{tmp_path}/news", "{tmp_path}/news"]}}'] if len(options) == 1 else []
+    with pytest.raises(HeedError, match=message):
+        heed.train(read_recipe(recipe, [*options, *tests]), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_the_machine_on_the_card_is_the_one_that_trained(tmp_path):
+    recipe = read_recipe(write_recipe(tmp_path, SCRATCH))
+    heed.train(recipe, tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("2")
+    config = checkpoint / "config.json"
+    trained_on = read_config(checkpoint).card.trained_on
+    config.write_text(config.read_text().replace(trained_on["machine"], "another"), encoding="utf-8")
+    seal(checkpoint)
+    heed.train(recipe, tmp_path / "run")  # averages and evaluates again
+    assert read_config(tmp_path / "run" / "model").card.trained_on["machine"] == "another"
+
+
+def test_the_last_checkpoint_is_scored_by_the_search_of_now(tmp_path):
+    recipe = write_recipe(tmp_path, SCRATCH)
+    before = heed.train(read_recipe(recipe), tmp_path / "run").evaluations
+    average, last = heed.train(read_recipe(recipe, ["decoding.max_tokens=1"]), tmp_path / "run").evaluations
+    assert average.scores == last.scores != before[1].scores  # of the same weights: average_last is 1

@@ -102,6 +102,7 @@ def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
         assert tokenizer.decode([tokenizer.special.bos, *ids, tokenizer.special.eos]) == line
         assert {tokenizer.symbols[name] for name in line.split() if name in symbols} <= set(ids)
     assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
+    assert tokenizer.encode_targets(["(NP  NN )NP "]) == tokenizer.encode_targets(["(NP NN )NP"])
     assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]
 
 

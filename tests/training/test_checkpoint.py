@@ -1,7 +1,10 @@
 """Checkpoints by their names, damaged ones, older ones, and their average."""
 
 import json
+import os
 import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -99,6 +102,24 @@ def test_without_an_undamaged_checkpoint_a_run_does_not_begin_anew(tmp_path, num
     for _ in range(2):  # also when the damaged one has been put aside
         with pytest.raises(HeedError, match="no undamaged checkpoint is left; restore the folder"):
             checkpoints.restore(model, optimizer)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="acts as another user, which only root can")
+def test_a_checkpoint_that_may_not_be_read_is_not_damaged(number_tokenizer, small_arch):
+    with TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(Path(folder), keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+        model = Transformer(small_arch, len(number_tokenizer))
+        optimizer = torch.optim.Adam(model.parameters())
+        checkpoints.save(model, optimizer, TrainState(step=1))
+        Path(folder).chmod(0o777)
+        (Path(folder) / "1" / "model.safetensors").chmod(0o600)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(HeedError, match="model.safetensors: cannot be read .Permission denied"):
+                checkpoints.restore(model, optimizer)
+        finally:
+            os.seteuid(0)
+        assert checkpoints.restore(model, optimizer).step == 1
 
 
 # As Heed wrote it while it called rollbacks detours.

@@ -1,9 +1,11 @@
 """What workers send each other arrives, in each the same; and nobody else can send them anything."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.model.architecture import Architecture
-from heed.training.distributed import OtherWorkerEnded, SharedMemory, Workers, _anonymous_memory
+from heed.training import distributed
+from heed.training.distributed import (
+    OtherWorkerEnded,
+    SharedMemory,
+    UnresponsiveWorker,
+    Workers,
+    _anonymous_memory,
+)
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +81,18 @@ def test_a_worker_whose_connection_breaks_is_noticed():
         other.communicator._channels[0].close()
         with pytest.raises(OtherWorkerEnded, match="another worker has ended"):
             first.all_reduce_(torch.zeros(3))
+
+
+def test_a_signal_waits_for_what_the_first_worker_does_alone_but_not_for_a_step(monkeypatch):
+    """As from a terminal during a long validation: the first worker decides, once it is done."""
+    monkeypatch.setattr(distributed, "overdue_signal", lambda seconds: signal.SIGINT)
+    with joined(2) as (first, other), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.broadcast, None)
+        time.sleep(2.5 * distributed.POLL_SECONDS)
+        first.broadcast("the loss")
+        assert waiting.result() == "the loss"
+        with pytest.raises(UnresponsiveWorker):
+            other.all_reduce_(torch.zeros(3))
 
 
 def test_a_python_without_memfd_create_shares_memory_all_the_same(monkeypatch):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -118,6 +120,21 @@ def test_a_tensorboard_folder_on_another_disk_is_used_and_a_file_is_one_line(tmp
     (run / "tensorboard").write_text("mine")
     with pytest.raises(HeedError, match="tensorboard"):
         Logbook(run, resumed_step=0, report=silent)
+
+
+def test_a_tensorboard_that_cannot_be_imported_is_said_and_done_without(tmp_path):
+    broken = tmp_path / "tensorboard"
+    broken.mkdir()
+    (tmp_path / "run").mkdir()
+    (broken / "__init__.py").write_text("raise AttributeError('np.bool8\\nis gone')")
+    code = "import sys; from heed.training.logbook import Logbook; from pathlib import Path\n"
+    code += "log = Logbook(Path('run'), resumed_step=0, report=print); log.record('train', 1, loss=1.0); log.close()"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "TensorBoard does not work here (np.bool8 is gone); its curves are not written.\n", (
+        done.stderr
+    )
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def test_entries_are_read_past_damaged_lines(tmp_path):

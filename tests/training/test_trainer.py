@@ -379,6 +379,31 @@ def test_memory_that_really_runs_out_leaves_a_state_to_resume_from(tmp_path, num
     assert said[0].startswith("Resumed from step 2 ") and said[-1] == "Training ended at step 4: max_steps=4."
 
 
+def test_an_error_in_the_validation_saves_the_state(tmp_path, number_tokenizer):
+    def fail():
+        raise HeedError("the beam does not fit")
+
+    with pytest.raises(HeedError, match="the beam does not fit"):
+        run_training(tmp_path, number_tokenizer, "full", on_validation=fail)
+    said: list[str] = []
+    run_training(tmp_path, number_tokenizer, "full", report=said.append)
+    assert said[0].startswith("Resumed from step 10 ")
+
+
+def test_a_worker_that_ends_during_the_validation_costs_no_steps(tmp_path, number_tokenizer):
+    with joined(2) as workers, ThreadPoolExecutor(2) as pool:
+        (end,) = workers[1].communicator._channels
+
+        def work(worker):
+            with pytest.raises(OtherWorkerEnded):
+                run_training(tmp_path, number_tokenizer, "two", workers=worker, on_validation=end.close)
+
+        list(pool.map(work, workers))
+    said: list[str] = []
+    run_training(tmp_path, number_tokenizer, "two", report=said.append)
+    assert said[0].startswith("Resumed from step 10 ")
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_out_of_memory_in_one_of_two_workers_saves_the_state_and_ends_both(tmp_path, number_tokenizer, failing):
     """The workers are threads, joined by real sockets and memory; the end of a thread closes its sockets."""

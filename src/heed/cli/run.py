@@ -144,11 +144,13 @@ def average(
         show(average_run(run, last=int(last), out=out, report=say))
         return
     from heed.recipe import read_recipe
+    from heed.runtime.files import locked
     from heed.tasks.task import task_of
 
     task = task_of(read_recipe(run))
-    files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
-    show(average_best(run, task, files.dev, out=out, report=say))
+    with locked(run):  # a training would delete the oldest checkpoints meanwhile
+        files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
+        show(average_best(run, task, files.dev, out=out, report=say))
 
 
 def info(

@@ -150,7 +150,8 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
     recorded = read_json(path) if binding and path.exists() else {}
     current: dict[str, Any] = {}
     for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
-        name, before = str(file), recorded.get(str(file))
+        name = str(file.resolve())
+        before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
         try:
             state = file.stat()
             current[name] = {"bytes": state.st_size, "modified": state.st_mtime_ns}
@@ -162,7 +163,7 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             raise HeedError(f"{file}: cannot be read ({error.strerror}).") from None
         if before and current[name]["sha256"] != before["sha256"]:
             raise HeedError(f"{file}: changed since this run prepared it; restore the old text, or use another --run.")
-    if current != recorded:
+    if recorded | current != recorded:
         with whole_file(path) as temporary:
             write_json(temporary, recorded | current)
 
@@ -239,7 +240,7 @@ def _encoded(
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             shorter, longer = sorted(map(len, ids))
-            if data.tgt_symbols and tgt and not ids[1]:
+            if data.tgt_symbols and tgt.strip(" ") and not ids[1]:
                 reason = "with a symbol that the training set lacks"
             elif not limited:
                 reason = None

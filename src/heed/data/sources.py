@@ -372,7 +372,7 @@ class Store:
                 self._refuse_above(self._max_bytes, total, address, part)
             self._report(f"Fetching {address}" + (f", from byte {done:,}." if done else "."))
             with part.open("ab" if done else "wb") as file:
-                while block := response.read(1 << 18):
+                while block := _received(response, 1 << 18):
                     self._refuse_above(self._max_bytes if total is None else total, done + len(block), address, part)
                     file.write(block)
                     done += len(block)
@@ -407,6 +407,14 @@ class Store:
     def _note_hash(self, marker: Path, target: Path) -> None:
         with whole_file(marker) as temporary:
             temporary.write_text(f"{_sha256(target, unzip=False)}  {target.name}\n", encoding="ascii")
+
+
+def _received(response: IO[bytes], n_bytes: int) -> bytes:
+    """The next bytes of a download. ConnectionError for every fault of the network, a plain OSError too."""
+    try:
+        return response.read(n_bytes)
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
 
 
 def _is_there(path: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.backends.base import backend_for
-from heed.config import validated
+from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -50,7 +50,12 @@ def prepacked(
 def chosen_precision(
     models: Transformer | Sequence[Transformer], precision: DecodingPrecisionChoice, *, report: Callable[[str], None]
 ) -> DecodingPrecision:
-    """`precision`, or in place of "auto" the one in which these models search fastest, which is reported."""
+    """`precision`, or in place of "auto" the one in which these models search fastest, which is reported.
+
+    HeedError if there is none of this name.
+    """
+    if precision not in (known := get_args(DecodingPrecisionChoice)):
+        raise HeedError(f"precision {shown(precision)}: expected one of {', '.join(known)}.")
     if precision != "auto":
         return precision
     model = models if isinstance(models, Transformer) else models[0]

@@ -17,6 +17,7 @@ from heed.decoding.loading import PickledByValue, chosen_precision, load_models,
 from heed.decoding.settings import DecodingSettings, LengthPenalty
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.parsing.lexicon import NO_LEXICON, Lexicon
 from heed.parsing.trees import (
@@ -63,6 +64,22 @@ class Parse:
     confidence: float
 
 
+def longest_sentence(arch: Architecture, settings: DecodingSettings, linearisation: LinearisationSettings) -> int:
+    """The most tokens of a sentence that is parsed. HeedError if learned positions leave no room for any tree."""
+    if arch.positions != "learned":
+        return MAX_TOKENS
+    # A target has max_extra_tokens more and, where words are copied, a tag for every word.
+    room = arch.max_positions - 2 - settings.max_extra_tokens
+    if linearisation.leaves == "words":
+        room //= 2
+    if room < 1:
+        raise HeedError(
+            f"max_positions={arch.max_positions} leaves no room for a tree: max_extra_tokens is "
+            f"{settings.max_extra_tokens}; lower it."
+        )
+    return min(MAX_TOKENS, room)
+
+
 class Parser(PickledByValue):
     """A model that was trained on trees, with its tokenizer and search settings.
 
@@ -96,11 +113,7 @@ class Parser(PickledByValue):
         self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self._copies_words = linearisation.leaves == "words"
-        self._longest = MAX_TOKENS
-        if model.arch.positions == "learned":
-            # A target has max_extra_tokens more and, where words are copied, a tag for every word.
-            room = model.arch.max_positions - 2 - settings.max_extra_tokens
-            self._longest = min(MAX_TOKENS, room // 2 if self._copies_words else room)
+        self._longest = longest_sentence(model.arch, settings, linearisation)
         self._lexicon = lexicon
         self._symbol_ids = set(tokenizer.symbols.values())
 

@@ -13,6 +13,7 @@ from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
+from heed.recipe import RUN_CONFIG, read_recipe
 from heed.run.folder import check_output_folder
 from heed.runtime.files import UNFINISHED, check
 from heed.tasks.evaluation import Evaluation, score_table
@@ -36,7 +37,7 @@ def average_run(
     out = out or run / "model"
     check_output_folder(out, run)
     folders = _good_checkpoints(run, last, report)
-    _save_average(folders, out, _with_costs(card or read_config(folders[-1]).card, folders[-1]))
+    _save_average(folders, out, _with_costs(card or _newest_card(run, folders), folders[-1]))
     _report_average(folders, out, report)
     return out
 
@@ -73,7 +74,7 @@ def average_best(
     check_output_folder(out, run)
     folders = _good_checkpoints(run, None, report)
     newest = int(folders[-1].name)
-    card = _with_costs(card or read_config(folders[-1]).card, folders[-1])
+    card = _with_costs(card or _newest_card(run, folders), folders[-1])
     candidates = _candidates(run, folders)
     evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
     ranks = [
@@ -155,13 +156,20 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
     folders = []
     for folder in (run / "checkpoints" / str(step) for step in steps):
         try:
-            check(folder, MODEL_FILES)
+            check(folder, (*MODEL_FILES, "trainer.json"))
             folders.append(folder)
         except HeedError as error:
             report(f"{error} Left out of the average.")
     if not folders:
         raise HeedError(f"{run}: no good checkpoint is left to average.")
     return folders
+
+
+def _newest_card(run: Path, folders: Sequence[Path]) -> ModelCard:
+    """The newest checkpoint's card, with the search settings that the run has now."""
+    card = read_config(folders[-1]).card
+    has_recipe = (run / RUN_CONFIG).is_file()
+    return replace(card, decoding=read_recipe(run).decoding.model_dump()) if has_recipe else card
 
 
 def _with_costs(card: ModelCard, checkpoint: Path) -> ModelCard:

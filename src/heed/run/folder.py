@@ -19,6 +19,8 @@ from heed.runtime.files import check_replaceable, locked, whole_file
 
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
+# What a run makes of its text first. Until then, a mistake in the recipe may be corrected.
+MADE_OF_TEXT = ("lines/*", "data/tokenizer.json", "teachers/*/data/tokenizer.json", "checkpoints/*", "model")
 # Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
 FIXED_SETTINGS = (("training", "start_from"), ("training", "teachers"))  # of other tables
@@ -66,7 +68,7 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
     """Writes RUN/config.toml. Once work has begun, reports what has changed, or refuses it."""
     path = run / "config.toml"
     new = _as_toml(recipe)
-    if path.exists() and any((run / name).exists() for name in ("teachers", "lines", "data")):
+    if path.exists() and any(next(run.glob(made), None) for made in MADE_OF_TEXT):
         # Settings that an older Heed did not write have their defaults; file names, it left relative.
         old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
         for table, name, change in _changes(old, new):

@@ -4,9 +4,12 @@ Sequence-level knowledge distillation (Kim and Rush 2016) by an ensemble of mode
 translations the run learns from in addition to the references, as in Data Diversification (Nguyen et al. 2020).
 """
 
+import os
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from heed.data.lines import FilePair, count_pairs, read_lines
 from heed.data.prepare import compare_sources
@@ -14,15 +17,17 @@ from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.recipe import Recipe
-from heed.runtime.files import remove_unfinished, whole_file
+from heed.runtime.files import own_file, remove_unfinished
 from heed.tasks.translation import TranslationTask
 from heed.training.distributed import Workers
 from heed.training.settings import MAX_SEED
 
 SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
 REPORT_SECONDS = 60
+BEGUN = ".begun"  # how the name of a file of translations ends while some are missing
 
 
 def teach(
@@ -70,10 +75,11 @@ def teach(
 
 def _check_text(files: TextFiles, place: Path) -> None:
     """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
-    if not place.exists():
+    begun = any(place.glob("*/data/tokenizer.json"))
+    if not begun:
         for pair in files.pairs:
             count_pairs(pair)
-    compare_sources(files, place / "sources.json", binding=True)
+    compare_sources(files, place / "sources.json", binding=begun)
 
 
 def _is_complete(teacher: Path) -> bool:
@@ -90,11 +96,38 @@ def _teacher(recipe: Recipe, number: int) -> Recipe:
 
 
 def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:
-    """Writes a translation of each line of `src`, and reports now and then how many there are."""
+    """Writes a translation of each line of `src`, and reports now and then how many there are.
+
+    Until all are there they are in a file of their own, and a call after this one was killed goes on from there.
+    """
+    begun = translations.with_name(translations.name + BEGUN)
     next_report = time.monotonic() + REPORT_SECONDS
-    with whole_file(translations) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for n_lines, translation in enumerate(translator.stream(read_lines(src)), start=1):
-            file.write(f"{translation.text}\n")
-            if time.monotonic() >= next_report:
-                report(f"{n_lines:,} lines translated.")
-                next_report = time.monotonic() + REPORT_SECONDS
+    try:
+        with open(begun, "a+b", opener=own_file) as file:
+            n_done = _keep_whole_lines(file)
+            if n_done:
+                report(f"{n_done:,} lines were translated before.")
+            rest = translator.stream(islice(read_lines(src), n_done, None))
+            for n_lines, translation in enumerate(rest, start=n_done + 1):
+                file.write(f"{translation.text}\n".encode())
+                if time.monotonic() >= next_report:
+                    file.flush()
+                    report(f"{n_lines:,} lines translated.")
+                    next_report = time.monotonic() + REPORT_SECONDS
+            file.flush()
+            os.fsync(file.fileno())
+        begun.replace(translations)
+    except OSError as error:
+        raise HeedError(f"{begun}: cannot be written ({error.strerror}); the same command then goes on.") from None
+
+
+def _keep_whole_lines(file: BinaryIO) -> int:
+    """Cuts off a line without an end, goes to the end of the file, and returns the number of lines."""
+    file.seek(0)
+    n_lines = n_bytes = 0
+    for line in file:
+        if line.endswith(b"\n"):
+            n_lines, n_bytes = n_lines + 1, n_bytes + len(line)
+    file.truncate(n_bytes)
+    file.seek(n_bytes)
+    return n_lines

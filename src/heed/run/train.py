@@ -3,22 +3,26 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from heed.backends.cpu.build import state as kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
+from heed.data.lines import read_sides
 from heed.data.prepare import Prepared, prepare
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
+from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.errors import HeedError
 from heed.model.architecture import DROPOUTS
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard, ModelFolder, load_model
+from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.recipe import Recipe, anchored
 from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
@@ -35,6 +39,7 @@ from heed.training.distributed import Workers, is_spawned, join_workers, may_spa
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
+MACHINE = "machine"  # on the card
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
 
 
@@ -59,7 +64,7 @@ def train_recipe(
     workers = join_workers(machine.device)
     task = task_of(recipe)
     if not workers.first:
-        report, progress = _discard, None
+        report, progress = no_report, None
 
     def text_files() -> TextFiles:
         return task.text_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
@@ -103,10 +108,6 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
     return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
 
 
-def _discard(line: str) -> None:
-    """Drops a report: the first of several workers reports for all."""
-
-
 def train_files(
     recipe: Recipe,
     files: TextFiles,
@@ -130,7 +131,7 @@ def train_files(
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())
         del given
-    _check_positions(recipe, prepared)
+    _check_positions(recipe, prepared, files)
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
@@ -162,6 +163,9 @@ def train_files(
     )
     if not workers.first:
         return []
+    trained = read_config(run / "checkpoints" / str(state.step)).card.trained_on
+    # Of the machine that took the last step, which may have been in a call before this one.
+    card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     card.trained_on["epochs"] = _epochs(state, batches)
     with workers.all_threads():
         if settings.average_last == "best":
@@ -213,17 +217,27 @@ def _prepare(
     return prepared
 
 
-def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
-    """HeedError names a pair that is too long for learned positions; dev's are of any length."""
+def _check_positions(recipe: Recipe, prepared: Prepared, files: TextFiles) -> None:
+    """HeedError names a pair that is too long for learned positions; those of dev and the tests are of any length."""
     if recipe.model.positions != "learned":
         return
     most = recipe.model.max_positions
-    for name, corpus in (("training", prepared.train), ("dev", prepared.dev)):
-        n_positions = np.maximum(*corpus.lengths) + 1  # with bos or eos
+
+    texts: list[tuple[str, NDArray[Any], NDArray[Any]]] = [  # name, ids of the longer side, number of the line
+        (name, np.maximum(*corpus.lengths), corpus.lines)
+        for name, corpus in (("training", prepared.train), ("dev", prepared.dev))
+    ]
+    if recipe.parsing is None:  # a parser's test sets are only parsed, where long sentences get flat trees
+        for name, pair in files.tests.items():
+            sides = (prepared.tokenizer.encode_lines(lines) for lines in read_sides(pair))
+            longer = np.array([max(map(len, ids)) for ids in zip(*sides, strict=True)])
+            texts.append((name, longer, np.arange(1, len(longer) + 1)))
+    for name, longer, lines in texts:
+        n_positions = longer + 1  # with bos or eos
         row = int(n_positions.argmax())
         if n_positions[row] > most:
             raise HeedError(
-                f"line {corpus.lines[row]:,} of the {name} text has {n_positions[row]:,} positions, but "
+                f"line {lines[row]:,} of the {name} text has {n_positions[row]:,} positions, but "
                 f"model.max_positions is {most:,}: raise it, or shorten the line."
             )
 
@@ -234,7 +248,7 @@ def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine
         {
             "pairs": len(corpus),
             "sha256 of its ids": corpus.fingerprint,
-            "machine": str(machine),
+            MACHINE: str(machine),
             SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
         }
     )

@@ -22,6 +22,7 @@ UNSEALED = "README.md"  # which is for people to change
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
 RESTORE = "restore the folder from a backup, or train it again."
 # Windows lacks both flags, and links and FIFOs as a danger.
+NOT_NOW = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
 
@@ -142,6 +143,10 @@ class Busy(HeedError):
     """Another process is at work in a folder."""
 
 
+class NotNow(HeedError):
+    """The system does not let a file be read, which says nothing about what is in it."""
+
+
 @contextmanager
 def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Keeps every other process out of a folder that does the same, however this one ends.
@@ -234,6 +239,11 @@ def _disk_error(path: Path, error: OSError) -> HeedError:
     return HeedError(f"{path}: cannot be written ({reason}); nothing was left half-written.")
 
 
+def _read_error(path: Path, error: OSError | ValueError) -> HeedError:
+    kind = NotNow if getattr(error, "errno", None) in NOT_NOW else HeedError
+    return kind(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).")
+
+
 def seal(folder: Path) -> None:
     """Writes the manifest: size and SHA-256 of every file but UNSEALED."""
     files = {path.name: _size_and_hash(path) for path in sorted(folder.iterdir()) if path.name != UNSEALED}
@@ -253,7 +263,7 @@ def check(folder: Path, names: Iterable[str]) -> None:
             # A size that differs spares reading the file.
             good = path.stat().st_size == files[name]["bytes"] and _size_and_hash(path) == files[name]
         except OSError as error:
-            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+            raise _read_error(path, error) from None
         if not good:
             raise HeedError(f"{path}: damaged: not what {MANIFEST} says; {RESTORE}")
 
@@ -301,7 +311,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
         with regular_file(path) as file:
             content = file.read(limit + 1)
     except (OSError, ValueError) as error:  # a ValueError: a name that no file can have
-        raise HeedError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+        raise _read_error(path, error) from None
     if len(content) > limit:
         raise HeedError(f"{path}: longer than {limit:,} bytes, which no good file of this kind is.")
     return content

@@ -10,7 +10,7 @@ from heed.evaluation.bleu import Score
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.parsing.evalb import evalb
-from heed.parsing.parser import Parser, ParserCard
+from heed.parsing.parser import Parser, ParserCard, longest_sentence
 from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, read_lexicon, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
@@ -56,6 +56,7 @@ class ParsingTask:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
         gold, lexicon = gold_trees(files.dev[0]), read_lexicon(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
+        longest_sentence(self.recipe.model, greedy, self.settings)  # no room for a tree shows before training
 
         def validate(model: Transformer) -> tuple[str, float]:
             parser = Parser(model, tokenizer, greedy, self.settings, lexicon=lexicon, precision="auto")
@@ -67,7 +68,8 @@ class ParsingTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """F1 on each set in turn."""
-        parser = Parser.load(model_folder)
+        settings = self.recipe.decoding.model_dump(exclude={"min_tokens", "early_stopping"})  # which parsers ignore
+        parser = Parser.load(model_folder, **settings)
         for name, (words, _) in sets.items():
             report(f"Parsing {name} with the {title} in {parser.precision}.")
             gold = gold_trees(words)

@@ -10,7 +10,9 @@ from pathlib import Path
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
+from heed.decoding.loading import load_models
 from heed.decoding.scoring import perplexity
+from heed.decoding.stream import longest_source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import Tokenization, bleu, chrf
@@ -115,6 +117,7 @@ class TranslationTask:
         """("bleu", of greedy translations of dev)."""
         sources, references = read_sides(files.dev)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
+        longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
 
         def validate(model: Transformer) -> tuple[str, float]:
             translator = Translator(model, tokenizer, greedy)
@@ -127,7 +130,8 @@ class TranslationTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """BLEU, chrF and perplexity on each set in turn."""
-        translator = Translator.load(model_folder)
+        (loaded,) = load_models([model_folder], device=None)
+        translator = Translator(loaded.model, loaded.tokenizer, self.recipe.decoding, copy=False)
         for name, pair in sets.items():
             report(f"Translating {name} with the {title} in {translator.precision}.")
             sources, references = read_sides(pair)

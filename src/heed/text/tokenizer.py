@@ -129,7 +129,7 @@ class Tokenizer:
                     ids += words[name] if name in words else words.setdefault(name, self.encode(name[1:]))
                 elif name in self.symbols:
                     ids.append(self.symbols[name])
-                else:
+                elif name:  # not between two spaces
                     check_unicode(line)
                     ids = []
                     break

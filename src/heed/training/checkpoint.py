@@ -13,7 +13,7 @@ from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
-from heed.runtime.files import check, read_json, seal, whole_folder, write_json
+from heed.runtime.files import NotNow, check, read_json, seal, whole_folder, write_json
 from heed.text.loading import AnyTokenizer
 from heed.training.distributed import Workers
 
@@ -118,6 +118,8 @@ class Checkpoints:
             try:
                 check(self.folder / name, STATE_FILES)
                 return name
+            except NotNow:
+                raise
             except HeedError as error:
                 aside = self.folder / f"{name}.damaged"
                 shutil.rmtree(aside, ignore_errors=True)

@@ -205,10 +205,11 @@ class SharedMemory:
             for channel in self._channels:
                 channel.sendall(struct.pack("<I", len(message)) + message)
             return message
-        (size,) = struct.unpack("<I", self._receive(self._channels[0], 4))
+        # The first worker may validate or prepare text meanwhile, for as long as that takes; a signal can wait.
+        (size,) = struct.unpack("<I", self._receive(self._channels[0], 4, patient=True))
         if size > MAX_MESSAGE_BYTES:
             raise OSError(f"a message of {size:,} bytes")
-        return self._receive(self._channels[0], size)
+        return self._receive(self._channels[0], size, patient=True)
 
     def _slots_for(self, x: Tensor) -> Tensor:
         """(n + 1, numbers of x): every worker's slot and that of results; the memory grows if need be."""
@@ -231,13 +232,14 @@ class SharedMemory:
             self._channels[0].sendall(b"\0")
             self._receive(self._channels[0], 1)
 
-    def _receive(self, channel: socket.socket, n_bytes: int) -> bytes:
+    def _receive(self, channel: socket.socket, n_bytes: int, *, patient: bool = False) -> bytes:
+        """The next bytes of a channel. UnresponsiveWorker, unless patient, if a signal has waited too long for them."""
         received = b""
         while len(received) < n_bytes:
             try:
                 part = channel.recv(n_bytes - len(received))
             except TimeoutError:
-                if number := overdue_signal(GRACE_SECONDS):
+                if not patient and (number := overdue_signal(GRACE_SECONDS)):
                     raise UnresponsiveWorker(number) from None
                 continue
             if not part:

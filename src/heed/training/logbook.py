@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from heed.config import reason
 from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 from heed.runtime.files import own_file, regular_file, whole_file
@@ -40,7 +41,7 @@ class Logbook:
         try:
             if os.path.lexists(self._path):
                 self._drop_past(resumed_step, keep_faults, repeated)
-            self._board = _board(run / "tensorboard", resumed_step)
+            self._board = _board(run / "tensorboard", resumed_step, report)
         except OSError as error:
             raise HeedError(f"{error.filename or self._path}: cannot be opened ({error.strerror}).") from None
 
@@ -101,11 +102,14 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
         raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def _board(folder: Path, resumed_step: int) -> Any:
-    """TensorBoard's writer, or None where it is not installed."""
+def _board(folder: Path, resumed_step: int, report: Callable[[str], None]) -> Any:
+    """TensorBoard's writer, or None where it is not installed or does not work, which is reported."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
+        return None
+    except Exception as error:  # an old one beside a new numpy or protobuf raises whatever it may
+        report(f"TensorBoard does not work here ({reason(error)}); its curves are not written.")
         return None
     return SummaryWriter(str(folder), purge_step=resumed_step + 1)
 

@@ -335,7 +335,11 @@ class _Loop:
         if not self.weights.are_finite():
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise _NotFinite
-        numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        try:
+            numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        except OtherWorkerEnded:
+            self._save_between_checkpoints()
+            raise
         if numbers["loss"] < state.best_loss:
             state.best_loss, state.validations_since_best = numbers["loss"], 0
         else:
@@ -352,6 +356,9 @@ class _Loop:
     def _validated(self) -> dict[str, float]:
         try:
             return self.validate(self.weights.model.eval())
+        except HeedError:
+            self._save_between_checkpoints()
+            raise
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
