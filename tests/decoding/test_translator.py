@@ -222,10 +222,10 @@ def test_learned_positions_have_room_for_what_the_settings_allow(number_tokenize
     assert found.n_pieces > 1 and found.text
 
 
-@pytest.mark.parametrize("precision", ["float32", "FP32", "fp16", ""])
-def test_a_precision_that_does_not_exist_is_refused(number_tokenizer, precision):
-    with pytest.raises(HeedError, match=f"precision '{precision}': expected one of auto, fp32, bf16, int8"):
-        Translator(random_model(len(number_tokenizer)), number_tokenizer, precision=precision)
+def test_a_prefix_that_is_too_long_is_refused(number_tokenizer):
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer)
+    with pytest.raises(HeedError, match="the prefix has .* tokens; .* at most can be forced"):
+        translator.translate(["one"], prefix="zwei " * 5000)
 
 
 def test_learned_positions_without_room_are_refused(number_tokenizer):

@@ -153,7 +153,8 @@ def test_markdown_keeps_markers_code_and_addresses():
 
 
 MARKS = st.sampled_from(
-    "* ** _ ` `` [ ]( ) ](a) ![ <b> </b> \\ | # >  - 1. ``` ~~~ --- word Two.words &amp; [^1] ␣ ␤".split(" ")
+    "* ** _ ` `` [ ] [] ]( ) ](a) ![ <b> </b> <code> </code> <script> </script> <!-- --> \\ | # >  - 1. ``` ~~~ --- "
+    "word Two.words http://a_b.c/*d a_b@c.d &amp; [^1] [word] [word]:␣x ␣ ␤".split(" ")
 ).map(lambda mark: mark.replace("␣", "    ").replace("␤", "\n"))
 
 
@@ -161,6 +162,33 @@ MARKS = st.sampled_from(
 def test_any_markdown_survives_a_translator_that_changes_nothing(text):
     assert translated(text, unchanged, "md") == text
     translated(text, shuffled, "md")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1. ```sh\n   code\n   ```\n2. text\n", "1. ```sh\n   code\n   ```\n2. TEXT\n"),
+        ("> ```\n> code\n\nwords\n", "> ```\n> code\n\nWORDS\n"),
+        ("see https://x.org/a_b_c?d=1&amp;e=2 now\n", "SEE https://x.org/a_b_c?d=1&amp;e=2 NOW\n"),
+        ("a_b@example.org says\n", "a_b@example.org SAYS\n"),
+        ("**https://x.org/a** [https://x.org](https://x.org)", "**https://x.org/a** [https://x.org](https://x.org)"),
+        ("<script>\n\ncode\n\n</script>\n\nwords\n", "<script>\n\ncode\n\n</script>\n\nWORDS\n"),
+        ("<!-- one line -->\nwords\n<div>\nhtml\n\nwords\n", "<!-- one line -->\nWORDS\n<div>\nhtml\n\nWORDS\n"),
+        ("**see ![icon](i.png)** here\n", "**SEE ![icon](i.png)** HERE\n"),
+        ("**see `code`** here\n", "**SEE `code`** HERE\n"),
+        ("use <kbd>ctrl &amp; c</kbd> here\n", "USE <kbd>ctrl &amp; c</kbd> HERE\n"),
+        ("[a guide], [no].\n\n[A  guide]: http://x\n", "[A GUIDE][a guide], [NO].\n\n[A  guide]: http://x\n"),
+        ("[a guide][] and [b][a guide]\n\n[a guide]: x\n", "[A GUIDE][a guide] AND [B][a guide]\n\n[a guide]: x\n"),
+        ("> [!NOTE]\n> words\n", "> [!NOTE]\n> WORDS\n"),
+        (
+            "10. a\n\n    words\n\n        code\n\nb\n\n    code\n",
+            "10. A\n\n    WORDS\n\n        code\n\nB\n\n    code\n",
+        ),
+    ],
+)
+def test_markdown_is_read_as_commonmark_reads_it(text, expected):
+    assert translated(text, unchanged, "md") == text
+    assert translated(text, swapped_case, "md") == expected
 
 
 def test_rules_of_tables_are_told_apart_in_no_time():
@@ -171,8 +199,10 @@ def test_rules_of_tables_are_told_apart_in_no_time():
 
 
 @pytest.mark.parametrize(
-    "signs", ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+"]
-)
+    "signs",
+    ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+", "[a]", "]",
+     "<code>", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
+)  # fmt: skip
 @pytest.mark.parametrize("format", ["md", "text", "srt"])
 @pytest.mark.slow
 def test_lines_of_strangers_end(format, signs):

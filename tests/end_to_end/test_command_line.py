@@ -269,6 +269,9 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     twice = heed("translate", model, model, "--scores", stdin="seven\n")
     assert twice.stdout.split("\t")[1] == heed("translate", model, stdin="seven\n").stdout
     assert heed("translate", model, "--precision", "bf16", stdin="seven\n").returncode == 0
+    in_python = [sys.executable, "-c", f"import heed; heed.load({str(model)!r}, precision='float32')"]
+    told = subprocess.run(in_python, capture_output=True, text=True).stderr
+    assert "HeedError: precision 'float32': expected one of auto, fp32, bf16, int8." in told
     in_int8 = heed("translate", model, "--precision", "int8", stdin="seven\n")
     if has_int8():
         assert in_int8.returncode == 0 and in_int8.stdout.strip()

@@ -127,6 +127,15 @@ def test_comet_is_found_by_a_relative_path(program, monkeypatch, tmp_path):
     assert comet_scores("model", [["four"]], sources=["a"], references=["b"]) == [[0.04]]
 
 
+def test_the_other_metrics_are_shown_if_comet_fails(program, heed, tmp_path):
+    program("import sys; sys.exit('no such model')")
+    for name, lines in (("a", "one\ntwo\n"), ("b", "one\nthree\n")):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+    done = heed("compare", "a", "b", "--ref", "a", "--src", "a", "--train", "b", "--comet", "none", cwd=tmp_path)
+    assert done.returncode == 1 and "no such model Everything else is above." in done.stderr
+    assert "BLEU" in done.stdout and "occurrences in the training text" in done.stdout and "COMET" not in done.stdout
+
+
 @pytest.mark.parametrize(("visible", "expected"), [("", "1"), ("4,7", "7")])
 def test_comet_computes_on_the_gpu_that_was_chosen(program, monkeypatch, visible, expected):
     program(SCORES_LENGTHS.replace("--gpus=0", "--gpus=1") + "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] == "

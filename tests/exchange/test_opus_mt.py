@@ -149,6 +149,8 @@ def test_documents_are_translated(small):
     translator = Translator.load(small[1], max_tokens=20)
     (found,) = translator.translate_aligned([">>fra<< two hundred"])
     assert found.text and len(found.alignment) == len(translator.tokenizer.encode_targets([found.text])[0])
+    unseen = "\u200b"  # of which the tokenizer leaves nothing
+    assert translator.alignments([unseen, "two"], [found.text, unseen]) == [None, None]
 
 
 def test_marian_has_other_positions_than_hugging_faces_model(small, tmp_path):

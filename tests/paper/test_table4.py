@@ -23,6 +23,12 @@ def test_the_default_recipes_are_those_that_come_with_heed(tmp_path, heed):
         assert_one_clear_line(heed("paper", table, "--run", "--mirror", tmp_path, cwd=tmp_path), missing)
 
 
+def test_a_page_and_its_numbers_are_not_asked_for_at_once(tmp_path, heed):
+    for table in ("table1", "table2", "table3", "table4", "equations"):
+        done = heed("paper", table, "--json", "--out", tmp_path)
+        assert_one_clear_line(done, "--out writes a page, --json prints its numbers instead")
+
+
 def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
     (tmp_path / "parsing-gum").symlink_to(parser_run / "runs" / "small")
     found = json.loads(heed("paper", "table4", "--folder", tmp_path, "--json").stdout)["parsers"]

@@ -364,6 +364,10 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
         assert [r["pieces"] for r in records] == [len(ids) for ids in translator.pieces([r["source"] for r in records])]
         assert records[1]["pieces"] > 1
 
+        many = {"q": ["one"] * 100, "prefix": "ein " * 50}
+        refused = await app.post("/v1/translate", json=many)
+        assert refused.status_code == 400 and "the prefix, once for every sentence" in refused.json()["error"]
+
         translator._piece_tokens = 512
         asked = {"q": "one two", "translation": "eins"}
         for views in ([], ["cross"], ["encoder", "decoder", "cross"]):

@@ -249,6 +249,8 @@ def test_what_keeps_a_server_from_starting_is_one_line(model_folder, tmp_path, m
             ([model_folder], {"api_keys": keys}, "line 1: not the SHA-256 of a key"),
             ([model_folder], {"cors": ["example.org"]}, "expected an origin such as"),
             ([model_folder], {"host": "198.51.100.1"}, "cannot listen at 198.51.100.1:5000"),
+            ([model_folder], {"host": "0.0..0"}, "cannot listen at 0.0..0:5000"),
+            ([], {"pair": [f"zh-Hans-en={model_folder}"]}, "more than one hyphen"),
         ):
             with pytest.raises(HeedError, match=message) as refused:
                 heed_serve(folders, **options)

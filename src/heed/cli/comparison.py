@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +48,7 @@ def compare(
     """Compare translations with the first by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
     from heed.evaluation.bleu import checked_tokenization, tokenization_advice
-    from heed.evaluation.comet import check_comet
+    from heed.evaluation.comet import CometFailed, check_comet
     from heed.evaluation.comparison import check_number, checked_seed
     from heed.evaluation.comparison import compare as compared
     from heed.runtime.files import check_target
@@ -100,15 +101,13 @@ def compare(
         chosen = choose_machine(device=device).device
         gpu = (chosen.index or 0) if chosen.type == "cuda" else None
         say(f"Scoring by COMET with {comet}.")
-    comparison = compared(
-        translations,
-        references,
-        tokenize=tokenization,
-        sources=sources,
-        training_text=counted,
-        comet=comet,
-        gpu=gpu,
+    compare_by = partial(
+        compared, translations, references, tokenize=tokenization, sources=sources, training_text=counted
     )
+    try:
+        comparison, failed = compare_by(comet=comet, gpu=gpu), None
+    except CometFailed as error:  # after all the translations
+        comparison, failed = compare_by(), error
     try:
         if html is not None:
             from heed.visualization.comparison import write_comparison
@@ -120,6 +119,8 @@ def compare(
             print_json({"reference": str(ref), **asdict(comparison)})
         else:
             _show(comparison)
+    if failed is not None:
+        raise HeedError(f"{failed} Everything else is above.")
 
 
 def _begun(path: Path) -> Iterator[str]:

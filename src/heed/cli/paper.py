@@ -22,7 +22,7 @@ def paper_table1(out: Out = None, as_json: JSON = False) -> None:
     """Layer types: measured time and memory, fitted exponents, path lengths."""
     from heed.paper import table1
 
-    _check_out(out, "table1")
+    _check_out(out, "table1", as_json=as_json)
     say("Measuring five layer types, which takes a few minutes.")
     results, of_model = table1.measured(), table1.model_costs()
     if as_json:
@@ -40,6 +40,7 @@ def paper_table2(
     """BLEU and training cost: published, counted as the paper does, and by formula."""
     from heed.paper import table2
 
+    _check_out(out, "table2", as_json=as_json)
     if as_json:
         print_json(table2.facts(model or []))
     else:
@@ -78,7 +79,7 @@ def paper_table3(
         raise HeedError("--recipe, --rows, --seeds and --set choose what to train; they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
-    _check_out(out, "table3")
+    _check_out(out, "table3", as_json=as_json)
     if run:
         table3.run_rows(
             table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
@@ -116,7 +117,7 @@ def paper_table4(
 
     if (treebank or recipe) and not run:
         raise HeedError("--treebank and --recipe choose what to train; they need --run.")
-    _check_out(out, "table4")
+    _check_out(out, "table4", as_json=as_json)
     if run:
         from heed.recipe import read_recipe
         from heed.run.train import train_recipe
@@ -138,7 +139,7 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
     """The learning rate, the linearity of sinusoidal positions, the variance of dot products."""
     from heed.paper import equations
 
-    _check_out(out, "equations")
+    _check_out(out, "equations", as_json=as_json)
     if as_json:
         print_json(equations.facts())
     else:
@@ -227,14 +228,19 @@ def paper_all(
     )
 
 
-def _check_out(out: Path | None, name: str) -> None:
-    """HeedError, before long work, if the page would replace a file that Heed did not write, or lack its pictures."""
+def _check_out(out: Path | None, name: str, *, as_json: bool = False) -> None:
+    """HeedError, before long work, if the page would replace a file that Heed did not write, or lack its pictures.
+
+    Also if JSON is asked for in its place.
+    """
     from heed.paper.page import check_pages
     from heed.visualization.render import require_matplotlib
 
     if out is not None:
+        if as_json:
+            raise HeedError("--out writes a page, --json prints its numbers instead: leave one of them out.")
         check_pages(out, [name])
-        if name not in ("table3", "table4"):
+        if name not in ("table2", "table3", "table4"):
             require_matplotlib()
 
 

@@ -225,6 +225,8 @@ class Translator(PickledByValue):
         ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
             raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
+        if len(ids) > self._piece_tokens:
+            raise HeedError(f"the prefix has {len(ids):,} tokens; {self._piece_tokens:,} at most can be forced.")
         return ids
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:
@@ -280,7 +282,8 @@ class Translator(PickledByValue):
         known = [
             i
             for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
-            if list(map(len, pair)) == list(map(len, sides))
+            if all(pair)  # of a text without a sign that can be seen, SentencePiece may leave nothing
+            and list(map(len, pair)) == list(map(len, sides))
             and sources[i].strip()
             and targets[i].strip()
             and max(map(len, pair)) <= self._piece_tokens

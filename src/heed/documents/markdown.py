@@ -6,18 +6,32 @@ A code span or link that goes over a line end is read as words.
 
 import html
 import re
+from collections.abc import Collection
+from typing import NamedTuple
 
-from heed.documents.html import INLINE
+from heed.documents.html import CODE, INLINE
 from heed.documents.items import Item, Tag
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # quotation and indentation
+_LIST_MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)])[ \t]+")
 _MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)]|#{1,6}|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$)")
 _FENCE = re.compile(r"(`{3,}(?!.*`)|~{3,})")
 _RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
 _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}\|?[ \t]*")
-_DEFINITION = re.compile(r"\[(?!\^)[^\]]{1,500}\]:[ \t]*\S.*")
+_DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
 _HTML_BLOCK = re.compile(r"</?(?P<name>[A-Za-z][A-Za-z0-9-]*)(?=[\s/>]|$)|<[!?]")
+# What ends the blocks of HTML that a blank line does not end; what begins them, in lower case.
+_HTML_ENDS = (
+    (re.compile(r"<(?:script|pre|style|textarea)(?=[\s>]|$)"), re.compile(r"</(?:script|pre|style|textarea)>", re.I)),
+    (re.compile(r"<!--"), re.compile(r"-->")),
+    (re.compile(r"<\?"), re.compile(r"\?>")),
+    (re.compile(r"<!\[cdata\["), re.compile(r"\]\]>")),
+    (re.compile(r"<![a-z]"), re.compile(r">")),
+)
+_BLANK = re.compile(r"\A\Z")
+MAX_CODE, MAX_LABEL = 2000, 500  # characters between <code> and its end, and of a link's label
+_ALERT = re.compile(r"\[![A-Za-z]{1,20}\][ \t]*")  # GitHub's, as in > [!NOTE]
 _ROW = re.compile(r"((?<!\\)\|[ \t]*)")
 
 _ADDRESS = (
@@ -26,11 +40,14 @@ _ADDRESS = (
 )
 _INLINE = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    # Addresses, whose signs are no markup: as `documents.sentences.ADDRESS`, but for what ends links and emphasis.
+    r"|(?P<bare>(?:https?://|ftp://|mailto:|www\.)[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])"
+    r"|(?<![\w.+-])(?!_)[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}(?<!_))"
     r"|(?P<code>`+)"
     rf"|(?P<image>!\[[^\[\]]{{0,500}}\](?:{_ADDRESS}))"
     r"|(?P<footnote>\[\^[^\[\]\s]{1,99}\])"
     r"|(?P<link>\[)"
-    rf"|(?P<address>\](?:{_ADDRESS}))"
+    rf"|(?P<address>\](?:{_ADDRESS})?)"
     r"|(?P<autolink><(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]{0,2000}|[\w.+-]{1,64}@[\w.-]{1,255})>)"
     r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s[^<>]{0,2000})?/?>|<!--(?:(?!-->|<!--).){0,2000}-->)"
     r"|(?P<reference>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
@@ -38,35 +55,58 @@ _INLINE = re.compile(
 )
 
 
+class _Label(NamedTuple):
+    """How a link ends that has its label in its words: once they are others, the label is written behind them."""
+
+    label: str
+    end: str  # "]" or "][]"
+
+
 def read_markdown(text: str) -> list[Item]:
     lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match[0]]
     first = _front_matter(lines)
     items: list[Item] = [Tag("cut", line + end) for line, end in lines[:first]]
-    fence, in_html, in_table, words_before = "", False, False, False
+    labels = {_folded(match[1]) for line, _ in lines if (match := _DEFINITION.fullmatch(line.lstrip("> \t")))}
+    fence, in_table, words_before = "", False, False
+    html_end: re.Pattern[str] | None = None  # of the HTML block that we are in
+    n_quotes, columns = 0, list[int]()  # quotations around the line; where the lists' words begin, innermost last
     for i in range(first, len(lines)):
         line, end = lines[i]
         after = lines[i + 1][0] if i + 1 < len(lines) else ""
         prefix = _PREFIX.match(line)[0]  # type: ignore[index]
         body = line[len(prefix) :]
         in_table = bool(body) and (in_table or _TABLE_RULE.fullmatch(after.strip("> \t")) is not None)
+        if prefix.count(">") < n_quotes:  # the quotation ends, and a block in it
+            fence, html_end = "", None
+        if prefix.count(">") != n_quotes:
+            n_quotes, columns = prefix.count(">"), []
+        if body and not words_before and not fence:
+            indent = _indentation(prefix)
+            while columns and indent < columns[-1]:
+                columns.pop()
+        list_markers = "" if words_before else _list_markers(body)
         if fence:
             if body.startswith(fence) and not body.strip(fence[0] + " \t"):
                 fence = ""
-        elif opening := _FENCE.match(body):
+        elif opening := _FENCE.match(body[len(list_markers) :]):
             fence = opening[1]
-        elif in_html or (not words_before and _is_html(body)):
-            in_html = bool(body)
-        elif _is_words(body) and (words_before or not _is_indented(prefix, body)):
+        elif html_end or (not words_before and _is_html(body)):
+            html_end = html_end or _html_end(body)
+            if html_end.search(body):
+                html_end = None
+        elif _is_words(body) and (words_before or not _is_indented(prefix, body, columns[-1] if columns else 0)):
+            if list_markers:
+                columns.append(_indentation(prefix + list_markers))
             if not words_before and prefix:
                 items.append(Tag("cut", prefix))
             if in_table:
                 for part in _ROW.split(body):
-                    items += [Tag("cut", part)] if _ROW.fullmatch(part) else _inline(part)
+                    items += [Tag("cut", part)] if _ROW.fullmatch(part) else _inline(part, labels)
                 words_before = False
             else:
                 marker = _MARKER.match(body) if not words_before else None
                 items += [Tag("cut", marker[0])] if marker else []
-                items += _inline(body[marker.end() :] if marker else body)
+                items += _inline(body[marker.end() :] if marker else body, labels)
                 heading = body.startswith("#") and marker is not None
                 words_before = bool(end) and not heading and _goes_on(prefix, after)
             next_prefix = _PREFIX.match(after)[0] if words_before else ""  # type: ignore[index]
@@ -81,7 +121,19 @@ def read_markdown(text: str) -> list[Item]:
 
 def write_markdown(items: list[Item]) -> str:
     """The text. A line that has been wrapped anew never begins with what would mark a list or a heading."""
-    texts = [item if isinstance(item, str) else item.markup for item in items]
+    texts: list[str] = []
+    opened: list[int] = []  # where links begin, innermost last
+    for item in items:
+        markup = item if isinstance(item, str) else item.markup
+        if isinstance(markup, _Label):
+            words = "".join(texts[opened.pop() + 1 :]) if opened else ""
+            markup = markup.end if words == markup.label else f"][{markup.label}]"
+        elif isinstance(item, Tag) and item.name == "[":
+            if markup == "[":
+                opened.append(len(texts))
+            elif opened:
+                opened.pop()
+        texts.append(markup)
     for i, item in enumerate(items[:-1]):
         if isinstance(item, Tag) and item.kind == "break":
             after = texts[i + 2] if i + 2 < len(texts) else ""
@@ -101,18 +153,40 @@ def _front_matter(lines: list[tuple[str, str]]) -> int:
 
 
 def _is_words(body: str) -> bool:
-    return bool(body) and not any(p.fullmatch(body) for p in (_RULE, _TABLE_RULE, _DEFINITION))
+    return bool(body) and not any(p.fullmatch(body) for p in (_RULE, _TABLE_RULE, _DEFINITION, _ALERT))
 
 
-def _is_indented(prefix: str, body: str) -> bool:
-    """Whether it is a line of indented code; a list within a list is not."""
-    after_quotes = prefix.rpartition(">")[2].removeprefix(" " if ">" in prefix else "")
-    return len(after_quotes.expandtabs(4)) >= 4 and not _MARKER.match(body)
+def _is_indented(prefix: str, body: str, column: int) -> bool:
+    """Whether it is a line of indented code; a list within a list is not. column: where the words of its list begin."""
+    return _indentation(prefix) - column >= 4 and not _MARKER.match(body)
+
+
+def _indentation(prefix: str) -> int:
+    """The columns behind the signs of quotation."""
+    return len(prefix.rpartition(">")[2].removeprefix(" " if ">" in prefix else "").expandtabs(4))
+
+
+def _list_markers(body: str) -> str:
+    """The list markers that a line begins with: a list may begin within a list."""
+    end = 0
+    while marker := _LIST_MARKER.match(body, end):
+        end = marker.end()
+    return body[:end]
+
+
+def _folded(label: str) -> str:
+    """A link's label as labels are compared."""
+    return " ".join(label.split()).casefold()
 
 
 def _is_html(body: str) -> bool:
     match = _HTML_BLOCK.match(body)
     return match is not None and (match["name"] or "").lower() not in INLINE
+
+
+def _html_end(body: str) -> re.Pattern[str]:
+    """What ends the block of HTML that begins so: an end of its own, or else a blank line."""
+    return next((end for begin, end in _HTML_ENDS if begin.match(body.lower())), _BLANK)
 
 
 def _goes_on(prefix: str, after: str) -> bool:
@@ -123,14 +197,15 @@ def _goes_on(prefix: str, after: str) -> bool:
     return _is_words(body) and not starts and prefix.count(">") == next_prefix.count(">")
 
 
-def _inline(line: str) -> list[Item]:
-    """The words and tags of a line. Signs that begin no markup are words."""
+def _inline(line: str, labels: Collection[str]) -> list[Item]:
+    """The words and tags of a line. Signs that begin no markup are words. labels: of links that are defined."""
     items: list[Item] = []
     opened: list[int] = []  # the items of opening signs, innermost last
+    links: list[tuple[int, int]] = []  # those of them that may begin a link, and where its words begin in the line
     code_ends = _runs_of_backticks(line)
     place = 0
 
-    def close(name: str, markup: str) -> None:
+    def close(name: str, markup: str | _Label) -> None:
         opening = items[opened.pop()]
         assert isinstance(opening, Tag) and opening.name == name
         items.append(Tag("close", markup, name))
@@ -160,18 +235,34 @@ def _inline(line: str) -> list[Item]:
             items.append(Tag("atom", text, text=text[1:-1]))
         elif kind in ("image", "footnote"):
             items.append(Tag("atom", text))
+        elif kind == "bare":
+            items.append(text)
         elif kind == "tag":
             name = (match["name"] or "").lower()
+            end = line.find(f"</{name}>", place, place + MAX_CODE) if name in CODE else -1
+            if end >= 0:
+                place = end + len(f"</{name}>")
+                items.append(Tag("atom", line[match.start() : place], text=html.unescape(line[match.end() : end])))
+                continue
             inline = "close" if text.startswith("</") else "open"
             items.append(Tag(inline if name in INLINE else "atom", text, f"<{name}"))  # type: ignore[arg-type]
         elif kind == "link":
             opened.append(len(items))
+            links.append((len(items), place))
             items.append(Tag("open", text, "["))
         elif kind == "address":
+            label = line[links[-1][1] : match.start()][: MAX_LABEL + 1] if links else ""
+            named = text in ("]", "][]")
+            if named and (len(label) > MAX_LABEL or _folded(label) not in labels):
+                items.append(text)  # words in brackets
+                if links:
+                    _as_words(items, links.pop()[0])
+                continue
             while opened and getattr(items[opened[-1]], "name", "") != "[":
                 _as_words(items, opened.pop())
             if opened:
-                close("[", text)
+                links.pop()
+                close("[", _Label(label, text) if named else text)
             else:
                 items.append(text)
         else:
@@ -190,7 +281,9 @@ def _emphasis(text: str, items: list[Item], opened: list[int], before: str, afte
     may_open = bool(after.strip()) and not (sign == "_" and before.isalnum())
     while may_close and text and opened:
         opening = items[opened[-1]]
-        assert isinstance(opening, Tag)
+        if isinstance(opening, str):  # a bracket that begins no link
+            opened.pop()
+            continue
         if not opening.name.startswith(sign) or not text.startswith(opening.name):
             break
         opened.pop()
@@ -207,8 +300,7 @@ def _emphasis(text: str, items: list[Item], opened: list[int], before: str, afte
 
 def _as_words(items: list[Item], i: int) -> None:
     tag = items[i]
-    assert isinstance(tag, Tag)
-    items[i] = tag.markup
+    items[i] = tag if isinstance(tag, str) else tag.markup
 
 
 def _runs_of_backticks(line: str) -> dict[int, list[int]]:

@@ -103,7 +103,8 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     breaks = _break_places(sentence, tokens, result.text)
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = stripped(sentence.text, 0, len(sentence.text))
-    return [sentence.text[:start], *written, sentence.text[end:]]
+    bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
+    return [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
 
 
 def _tokens(text: str, kept: list[Place]) -> list[_Token] | None:
@@ -336,17 +337,21 @@ def _written(
         output.extend(item_of(tag.tag) if isinstance(tag, Place) else tag for tag in waiting[:n_closing])
         space = bool(gap or line_end) or not output
         output.extend(line_end or ([gap] if gap else []))
+        owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
         for tag in waiting[n_closing:]:
-            if isinstance(tag, Tag):
+            if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(tag)
                 continue
             # White space stands on the sides where it stood.
-            if not space and source[tag.offset - 1 : tag.offset].isspace():
+            if owed or (not space and isinstance(tag, Place) and source[tag.offset - 1 : tag.offset].isspace()):
                 output.append(" ")
-            output.append(item_of(tag.tag))
-            space = source[tag.offset : tag.offset + 1].isspace()
-            if space:
-                output.append(" ")
+            space, owed = space or owed, False
+            if isinstance(tag, Tag):
+                output.append(tag)
+            else:
+                output.append(item_of(tag.tag))
+                space, owed = False, source[tag.offset : tag.offset + 1].isspace()
+        output.extend([" "] * owed)
         waiting.clear()
 
     for entry in order:

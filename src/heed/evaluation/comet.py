@@ -18,6 +18,10 @@ from heed.errors import HeedError
 PROGRAM = "comet-score"
 
 
+class CometFailed(HeedError):
+    """COMET's program gave no scores."""
+
+
 def check_comet(model: str) -> str:
     """The program's path. HeedError if it is not in PATH, or if the checkpoint that `model` names does not exist."""
     program = shutil.which(PROGRAM)
@@ -42,7 +46,8 @@ def comet_scores(
     """COMET's score of each sentence of each system; most models give 0 to 1.
 
     model: a name that COMET knows, which it downloads if it has to, or a checkpoint (model.ckpt). gpu: the GPU to use,
-    by PyTorch's number; None for the CPU. HeedError if COMET is not installed, fails, or leaves out a score.
+    by PyTorch's number; None for the CPU. HeedError if COMET is not installed; CometFailed if it fails or leaves out a
+    score.
     """
     program = check_comet(model)
     with TemporaryDirectory(prefix="heed-comet-") as folder:
@@ -64,10 +69,10 @@ def comet_scores(
                 capture_output=True,
             )
         except OSError as error:
-            raise HeedError(f"{program} cannot be run: {error.strerror}.") from error
+            raise CometFailed(f"{program} cannot be run: {error.strerror}.") from error
         if ended.returncode:
             said = ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-            raise HeedError(f"{PROGRAM} failed (exit status {ended.returncode}): {said[-1]}")
+            raise CometFailed(f"{PROGRAM} failed (exit status {ended.returncode}): {said[-1]}")
         return _read(Path(folder) / "scores.json", names, len(references))
 
 
@@ -82,7 +87,7 @@ def _read(path: Path, names: Sequence[str], n_sentences: int) -> list[list[float
         found = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(sentence["COMET"]) for sentence in found[name]] for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise HeedError(f"{PROGRAM} wrote no scores that Heed can read: {error!r}.") from error
+        raise CometFailed(f"{PROGRAM} wrote no scores that Heed can read: {error!r}.") from error
     if not all(len(own) == n_sentences and all(map(math.isfinite, own)) for own in scores):
-        raise HeedError(f"{PROGRAM} did not give every sentence a finite score.")
+        raise CometFailed(f"{PROGRAM} did not give every sentence a finite score.")
     return scores

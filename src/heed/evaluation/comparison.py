@@ -132,22 +132,22 @@ def compare(
 
     training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
     Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on this one.
-    HeedError for fewer than two systems, too many sentences, numbers of lines that differ, or if COMET fails.
+    HeedError for fewer than two systems, too many sentences, or numbers of lines that differ; CometFailed.
     """
     _check(systems, references, sources)
     seed = checked_seed()
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
     metrics: list[Any] = [bleu, chrf, TER()]
-    words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
-    frequencies = _frequencies(
-        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
-    )
-    if comet is not None:
+    if comet is not None:  # before the training text is read, so that a caller can do without it
         if sources is None:
             raise HeedError("COMET needs the source lines.")
         texts = [lines for _, lines in systems]
         scored = comet_scores(comet, texts, sources=sources, references=references, gpu=gpu)
         metrics.append(_Comet(comet, texts, scored))
+    words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
+    frequencies = _frequencies(
+        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
+    )
     scores, signatures, n_resamples = _tested(systems, references, metrics, seed)
     by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
     differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]

@@ -1,5 +1,6 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
+from collections.abc import Collection
 from typing import Any
 
 from starlette.requests import Request
@@ -57,11 +58,11 @@ def routes(service: Service) -> list[Route]:
             if fields.get(name):
                 raise Fault(400, f"{name} is not supported")
         texts = texts_field(fields, "text")
-        target = _code(text_field(fields, "target_lang"))
+        target = _code(text_field(fields, "target_lang"), {tgt for _, tgt in service.engines})
         check_size(service, texts)
         is_html = _is_html(fields)
         if fields.get("source_lang"):
-            sources = [_code(text_field(fields, "source_lang"))] * len(texts)
+            sources = [_code(text_field(fields, "source_lang"), service.languages())] * len(texts)
         else:
             tell = detect_html if is_html else detect_language
             sources = [(await tell(service, text))[0] for text in texts]
@@ -130,9 +131,10 @@ def _is_html(fields: dict[str, Any]) -> bool:
     return handling == "html"
 
 
-def _code(language: str) -> str:
-    """As the models name it: EN-GB is en."""
-    return language.partition("-")[0].lower()
+def _code(language: str, known: Collection[str] = ()) -> str:
+    """As the models name it: EN-GB is en, unless there is a model for EN-GB."""
+    code = language.lower()
+    return code if code in known else code.partition("-")[0]
 
 
 def _entry(code: str) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class Engine:
         for i, of_sentence in enumerate(pieces):
             request.results.append([None] * len(of_sentence))
             request.waiting.extend(_Piece(request, i, place, ids) for place, ids in enumerate(of_sentence))
-            request.n_tokens += sum(map(len, of_sentence))
+            request.n_tokens += sum(map(len, of_sentence)) + len(prefix_ids)
         with self._changed:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)

@@ -90,6 +90,10 @@ def routes(service: Service) -> list[Route]:
         check_size(service, [prefix])
         service.check_room(pairs)
         parts = await service.split(texts, pairs)
+        if len(prefix) * sum(len(part.starts) for part in parts) > service.limits.max_chars:
+            raise Fault(
+                400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
+            )
         lines = _lines(service, parts, pairs, n_best=n_best, prefix=prefix)
         # An error that comes before the first sentence still has a status of its own.
         first = await anext(lines)
