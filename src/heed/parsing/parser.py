@@ -19,6 +19,7 @@ from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.model_folder import ModelFolder
 from heed.parsing.lexicon import NO_LEXICON, Lexicon
 from heed.parsing.trees import (
     EMPTY,
@@ -138,13 +139,6 @@ class Parser(PickledByValue):
         setting is out of range, the folder is damaged, or its model translates.
         """
         (loaded,) = load_models([folder], device=device)
-        if not loaded.card.parsing:
-            raise HeedError(f"{folder}: this model translates (heed translate); it was not trained on trees.")
-        if not isinstance(loaded.tokenizer, Tokenizer):
-            raise HeedError(f"{folder}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
-        if unpaired := _unpaired_label(loaded.tokenizer):
-            raise HeedError(f"{folder}: damaged: its tokenizer lacks one of the brackets of {shown(unpaired)}.")
-        card = validated(ParserCard, loaded.card.parsing, where=str(folder))
         changes = {
             "beam_size": beam_size,
             "length_penalty": length_penalty,
@@ -153,6 +147,30 @@ class Parser(PickledByValue):
             "max_tokens": max_tokens,
         }
         settings = recipe_settings(loaded, changes, where=str(folder))
+        return cls.of(loaded, settings, where=str(folder), precision=precision, constrained=constrained, report=report)
+
+    @classmethod
+    def of(
+        cls,
+        loaded: ModelFolder,
+        settings: DecodingSettings,
+        *,
+        where: str,
+        precision: DecodingPrecisionChoice = "fp32",
+        constrained: bool = True,
+        report: Callable[[str], None] = no_report,
+    ) -> "Parser":
+        """The parser of a model folder that is loaded, whose model becomes the parser's. Errors as `load`.
+
+        where: the folder, as errors name it.
+        """
+        if not loaded.card.parsing:
+            raise HeedError(f"{where}: this model translates (heed translate); it was not trained on trees.")
+        if not isinstance(loaded.tokenizer, Tokenizer):
+            raise HeedError(f"{where}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
+        if unpaired := _unpaired_label(loaded.tokenizer):
+            raise HeedError(f"{where}: damaged: its tokenizer lacks one of the brackets of {shown(unpaired)}.")
+        card = validated(ParserCard, loaded.card.parsing, where=where)
         return cls(
             loaded.model, loaded.tokenizer, settings, card,
             lexicon=card.lexicon, precision=precision, constrained=constrained, report=report, copy=False,

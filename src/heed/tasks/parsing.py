@@ -6,6 +6,7 @@ from pathlib import Path
 from heed.data.lines import FilePair
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
+from heed.decoding.loading import load_models
 from heed.evaluation.bleu import Score
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
@@ -68,8 +69,8 @@ class ParsingTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """F1 on each set in turn."""
-        settings = self.recipe.decoding.model_dump(exclude={"min_tokens", "early_stopping"})  # which parsers ignore
-        parser = Parser.load(model_folder, **settings)
+        (loaded,) = load_models([model_folder], device=None)
+        parser = Parser.of(loaded, self.recipe.decoding, where=str(model_folder))
         for name, (words, _) in sets.items():
             report(f"Parsing {name} with the {title} in {parser.precision}.")
             gold = gold_trees(words)
