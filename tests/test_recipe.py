@@ -79,7 +79,7 @@ def test_file_overrides_preset_and_set_overrides_both(tmp_path):
     assert (recipe.training.max_steps, recipe.training.clip_norm) == (7, 1.5)
     assert recipe.data.train == [str(tmp_path / "x"), str(tmp_path / "y")]
     assert read_recipe(path, ["preset=base"]).model.d_model == 512
-    with pytest.raises(HeedError, match=r"r\.toml --set 'model\.dff=8': unknown setting model\.dff"):
+    with pytest.raises(HeedError, match=r"unknown setting model\.dff; did you mean .* \(--set 'model\.dff=8'\)$"):
         read_recipe(path, ["model.dff=8"])
 
 

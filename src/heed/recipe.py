@@ -114,14 +114,19 @@ def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) 
     for text in overrides:
         values = merged(values, parse_override(text))
     _anchor_files(values, Path.cwd())
-    where = " ".join([str(path), *(f"--set {shown(text)}" for text in overrides)])
-    if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
-        return validated(Recipe, values, where=where)
-    preset = values.pop("preset", "base")
-    if not isinstance(preset, str):
-        raise HeedError(f"{where}: setting preset: expected a name, found {shown(preset)}.")
-    values = _with_given_shape(values, where=where)
-    return validated(Recipe, merged(read_preset(preset, where=where), values), where=where)
+    try:
+        if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
+            return validated(Recipe, values, where=str(path))
+        preset = values.pop("preset", "base")
+        if not isinstance(preset, str):
+            raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
+        values = _with_given_shape(values, where=str(path))
+        return validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+    except HeedError as error:
+        to_blame = [text for text in overrides if text.partition("=")[0].strip() in str(error)]
+        if not to_blame:
+            raise
+        raise HeedError(f"{error} (--set {shown(to_blame[-1])})") from None
 
 
 def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:

@@ -77,4 +77,4 @@ def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
         done = heed("translate-file", folder, source, "new", *options, cwd=tmp_path)
         assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()
     done = heed("translate-file", folder, "letter.docx", "letter.txt", cwd=tmp_path)
-    assert done.returncode == 1 and "letter.txt: would hold docx, which its suffix does not say" in done.stderr
+    assert done.returncode == 1 and "letter.txt: the output is docx, but the suffix is .txt" in done.stderr

@@ -169,6 +169,11 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
     [
         ("1. ```sh\n   code\n   ```\n2. text\n", "1. ```sh\n   code\n   ```\n2. TEXT\n"),
         ("> ```\n> code\n\nwords\n", "> ```\n> code\n\nWORDS\n"),
+        ("```\n> code\ncode\n```\nwords\n", "```\n> code\ncode\n```\nWORDS\n"),
+        ("<pre>\n> code\n\ncode\n</pre>\nwords\n", "<pre>\n> code\n\ncode\n</pre>\nWORDS\n"),
+        ("10. ```\n    code\n    ```\n\n    words\n", "10. ```\n    code\n    ```\n\n    WORDS\n"),
+        ("a</code> words <code>b</code>\n", "A</code> WORDS <code>b</code>\n"),
+        ("press\n<kbd>a</kbd> now\n", "PRESS\n<kbd>a</kbd> NOW\n"),
         ("see https://x.org/a_b_c?d=1&amp;e=2 now\n", "SEE https://x.org/a_b_c?d=1&amp;e=2 NOW\n"),
         ("a_b@example.org says\n", "a_b@example.org SAYS\n"),
         ("**https://x.org/a** [https://x.org](https://x.org)", "**https://x.org/a** [https://x.org](https://x.org)"),

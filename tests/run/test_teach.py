@@ -9,8 +9,10 @@ import pytest
 import heed
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
+from heed.model.transformer import Transformer
 from heed.model_folder import read_config
 from heed.recipe import read_recipe
+from heed.run.teach import _translate
 from heed.tasks.translation import TranslationTask
 from tests.run.test_start_from import RECIPE, write_recipe
 
@@ -73,6 +75,22 @@ def test_added_sources_are_translated_as_well_and_each_file_once(tmp_path):
         pairs = task.taught_pairs(files, tmp_path / "run")
         assert [src for src, _ in pairs] == [tmp_path / "train.en", more][:n_files]
         assert len({translations for _, translations in pairs}) == n_files
+
+
+def test_a_translation_goes_on_behind_its_last_whole_line(tmp_path, number_tokenizer, small_arch):
+    translator = Translator(Transformer(small_arch, len(number_tokenizer)).eval(), number_tokenizer)
+    sources = ["one", "two", "three", "four"]
+    expected = [f"{translation.text}\n" for translation in translator.translate(sources)]
+    source, begun = tmp_path / "source", tmp_path / "translations-1.begun"
+    source.write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    for before, n_kept in ((None, 0), ("", 0), ("A\nB\nhalf a line", 2), ("A\nB\nC\nD\n", 4), ("half", 0)):
+        if before is not None:
+            begun.write_text(before, encoding="utf-8")
+        reports: list[str] = []
+        _translate(translator, source, tmp_path / "translations-1", reports.append)
+        written = (tmp_path / "translations-1").read_text(encoding="utf-8").splitlines(keepends=True)
+        assert written == ["A\n", "B\n", "C\n", "D\n"][:n_kept] + expected[n_kept:] and not begun.exists()
+        assert reports == ([f"{n_kept} lines were translated before."] if n_kept else [])
 
 
 def test_a_dry_run_says_what_it_leaves_out(tmp_path, heed):

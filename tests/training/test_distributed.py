@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -86,9 +85,12 @@ def test_a_worker_whose_connection_breaks_is_noticed():
 def test_a_signal_waits_for_what_the_first_worker_does_alone_but_not_for_a_step(monkeypatch):
     """As from a terminal during a long validation: the first worker decides, once it is done."""
     monkeypatch.setattr(distributed, "overdue_signal", lambda seconds: signal.SIGINT)
+    monkeypatch.setattr(distributed, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(distributed, "GRACE_SECONDS", 0.05)
     with joined(2) as (first, other), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.broadcast, None)
-        time.sleep(2.5 * distributed.POLL_SECONDS)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
         first.broadcast("the loss")
         assert waiting.result() == "the loss"
         with pytest.raises(UnresponsiveWorker):

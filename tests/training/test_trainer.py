@@ -4,10 +4,12 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -393,10 +395,11 @@ def test_an_error_in_the_validation_saves_the_state(tmp_path, number_tokenizer):
 def test_a_worker_that_ends_during_the_validation_costs_no_steps(tmp_path, number_tokenizer):
     with joined(2) as workers, ThreadPoolExecutor(2) as pool:
         (end,) = workers[1].communicator._channels
+        hang_up = partial(end.shutdown, socket.SHUT_RDWR)
 
         def work(worker):
             with pytest.raises(OtherWorkerEnded):
-                run_training(tmp_path, number_tokenizer, "two", workers=worker, on_validation=end.close)
+                run_training(tmp_path, number_tokenizer, "two", workers=worker, on_validation=hang_up)
 
         list(pool.map(work, workers))
     said: list[str] = []

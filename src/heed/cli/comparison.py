@@ -120,7 +120,7 @@ def compare(
         else:
             _show(comparison)
     if failed is not None:
-        raise HeedError(f"{failed} Everything else is above.")
+        raise HeedError(f"{str(failed).rstrip('.')}; the other metrics are complete.")
 
 
 def _begun(path: Path) -> Iterator[str]:

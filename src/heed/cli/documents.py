@@ -38,7 +38,7 @@ def translate_file(
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
     chosen = format_of(source) if document_format is None else checked_format(document_format)
     if out.suffix and (chosen == "docx") != (out.suffix.lower() == ".docx"):
-        raise HeedError(f"{out}: would hold {chosen}, which its suffix does not say; take another name.")
+        raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
     check_target(out)
     content = read_bounded(source, MAX_BYTES)
     import_torch()

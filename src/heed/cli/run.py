@@ -1,7 +1,9 @@
 """heed demo, train, average, info: runs and their models."""
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,7 +150,8 @@ def average(
     from heed.tasks.task import task_of
 
     task = task_of(read_recipe(run))
-    with locked(run):  # a training would delete the oldest checkpoints meanwhile
+    # A training would delete the oldest checkpoints meanwhile. Where we may not write, none of ours is.
+    with locked(run) if os.access(run, os.W_OK) else nullcontext():
         files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
         show(average_best(run, task, files.dev, out=out, report=say))
 

@@ -103,7 +103,7 @@ def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, st
         card = read_config(folder).card
         if not card.src or not card.tgt or (card.src, card.tgt) == UNKNOWN_LANGUAGES:
             raise HeedError(f"{folder}: does not say its languages; {LANGUAGE_HINT}.")
-        named.append(((card.src.lower(), card.tgt.lower()), folder))
+        named.append(((card.src, card.tgt), folder))
     folders: dict[tuple[str, str], Path] = {}
     for languages, folder in named:
         if languages in folders:
@@ -127,7 +127,7 @@ def _named_pair(text: str) -> tuple[tuple[str, str], Path]:
     if not (equals and dash and src and tgt and folder):
         raise HeedError(f"--pair {text}: expected SRC-TGT=MODEL, such as en-de=runs/demo/model.")
     if "-" in tgt:
-        raise HeedError(f"--pair {text}: more than one hyphen; a code here has none, such as zh for zh-Hans.")
+        raise HeedError(f"--pair {text}: more than one hyphen; language codes here have none: write zh, not zh-Hans.")
     return (src.lower(), tgt.lower()), Path(folder)
 
 

@@ -1,5 +1,6 @@
 """Text files → a tokenizer and memory-mapped ids, with a report of what was left out and why."""
 
+import os
 import re
 import time
 from array import array
@@ -150,7 +151,7 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
     recorded = read_json(path) if binding and path.exists() else {}
     current: dict[str, Any] = {}
     for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
-        name = str(file.resolve())
+        name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
         before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
         try:
             state = file.stat()

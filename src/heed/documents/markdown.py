@@ -76,15 +76,18 @@ def read_markdown(text: str) -> list[Item]:
         prefix = _PREFIX.match(line)[0]  # type: ignore[index]
         body = line[len(prefix) :]
         in_table = bool(body) and (in_table or _TABLE_RULE.fullmatch(after.strip("> \t")) is not None)
-        if prefix.count(">") < n_quotes:  # the quotation ends, and a block in it
+        quoted = prefix.count(">")
+        if quoted < n_quotes:  # the quotation ends, and a block in it
             fence, html_end = "", None
-        if prefix.count(">") != n_quotes:
-            n_quotes, columns = prefix.count(">"), []
+        if quoted != n_quotes and not (fence or html_end):  # in code and HTML, > is a sign like others
+            n_quotes, columns = quoted, []
         if body and not words_before and not fence:
             indent = _indentation(prefix)
             while columns and indent < columns[-1]:
                 columns.pop()
-        list_markers = "" if words_before else _list_markers(body)
+        list_markers = "" if words_before or fence or html_end else _list_markers(body)
+        if list_markers and _is_words(body):
+            columns.append(_indentation(prefix + list_markers))
         if fence:
             if body.startswith(fence) and not body.strip(fence[0] + " \t"):
                 fence = ""
@@ -95,8 +98,6 @@ def read_markdown(text: str) -> list[Item]:
             if html_end.search(body):
                 html_end = None
         elif _is_words(body) and (words_before or not _is_indented(prefix, body, columns[-1] if columns else 0)):
-            if list_markers:
-                columns.append(_indentation(prefix + list_markers))
             if not words_before and prefix:
                 items.append(Tag("cut", prefix))
             if in_table:
@@ -181,7 +182,7 @@ def _folded(label: str) -> str:
 
 def _is_html(body: str) -> bool:
     match = _HTML_BLOCK.match(body)
-    return match is not None and (match["name"] or "").lower() not in INLINE
+    return match is not None and (match["name"] or "").lower() not in INLINE | CODE
 
 
 def _html_end(body: str) -> re.Pattern[str]:
@@ -239,7 +240,8 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
             items.append(text)
         elif kind == "tag":
             name = (match["name"] or "").lower()
-            end = line.find(f"</{name}>", place, place + MAX_CODE) if name in CODE else -1
+            is_code = name in CODE and not text.startswith("</")
+            end = line.find(f"</{name}>", place, place + MAX_CODE) if is_code else -1
             if end >= 0:
                 place = end + len(f"</{name}>")
                 items.append(Tag("atom", line[match.start() : place], text=html.unescape(line[match.end() : end])))
@@ -251,7 +253,7 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
             links.append((len(items), place))
             items.append(Tag("open", text, "["))
         elif kind == "address":
-            label = line[links[-1][1] : match.start()][: MAX_LABEL + 1] if links else ""
+            label = line[links[-1][1] : min(match.start(), links[-1][1] + MAX_LABEL + 1)] if links else ""
             named = text in ("]", "][]")
             if named and (len(label) > MAX_LABEL or _folded(label) not in labels):
                 items.append(text)  # words in brackets

@@ -160,7 +160,7 @@ class Parser(PickledByValue):
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
     ) -> "Parser":
-        """The parser of a model folder that is loaded, whose model becomes the parser's. Errors as `load`.
+        """The parser of a loaded model folder, whose model it takes over. Errors as `load`.
 
         where: the folder, as errors name it.
         """

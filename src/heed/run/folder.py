@@ -20,7 +20,10 @@ from heed.runtime.files import check_replaceable, locked, whole_file
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
 # What a run makes of its text first. Until then, a mistake in the recipe may be corrected.
-MADE_OF_TEXT = ("lines/*", "data/tokenizer.json", "teachers/*/data/tokenizer.json", "checkpoints/*", "model")
+MADE_OF_TEXT = (
+    *("lines/*", "data/tokenizer.json", "teachers/*/data/tokenizer.json", "teachers/translations-*"),
+    *("checkpoints/*", "model"),
+)
 # Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
 FIXED_SETTINGS = (("training", "start_from"), ("training", "teachers"))  # of other tables

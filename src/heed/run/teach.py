@@ -75,7 +75,7 @@ def teach(
 
 def _check_text(files: TextFiles, place: Path) -> None:
     """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
-    begun = any(place.glob("*/data/tokenizer.json"))
+    begun = any(next(place.glob(made), None) for made in ("*/data/tokenizer.json", "translations-*"))
     if not begun:
         for pair in files.pairs:
             count_pairs(pair)
@@ -118,7 +118,9 @@ def _translate(translator: Translator, src: Path, translations: Path, report: Re
             os.fsync(file.fileno())
         begun.replace(translations)
     except OSError as error:
-        raise HeedError(f"{begun}: cannot be written ({error.strerror}); the same command then goes on.") from None
+        raise HeedError(
+            f"{begun}: cannot be written ({error.strerror}); mend that, then run the same command to resume."
+        ) from None
 
 
 def _keep_whole_lines(file: BinaryIO) -> int:

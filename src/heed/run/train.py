@@ -229,8 +229,9 @@ def _check_positions(recipe: Recipe, prepared: Prepared, files: TextFiles) -> No
     ]
     if recipe.parsing is None:  # a parser's test sets are only parsed, where long sentences get flat trees
         for name, pair in files.tests.items():
-            sides = (prepared.tokenizer.encode_lines(lines) for lines in read_sides(pair))
-            longer = np.array([max(map(len, ids)) for ids in zip(*sides, strict=True)])
+            src, tgt = read_sides(pair)
+            ids = zip(prepared.tokenizer.encode_lines(src), prepared.tokenizer.encode_targets(tgt), strict=True)
+            longer = np.array([max(map(len, both)) for both in ids])
             texts.append((name, longer, np.arange(1, len(longer) + 1)))
     for name, longer, lines in texts:
         n_positions = longer + 1  # with bos or eos

@@ -21,8 +21,9 @@ MANIFEST = "manifest.json"
 UNSEALED = "README.md"  # which is for people to change
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
 RESTORE = "restore the folder from a backup, or train it again."
-# Windows lacks both flags, and links and FIFOs as a danger.
+# Errors that say nothing about what is in a file.
 NOT_NOW = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Windows lacks both flags, and links and FIFOs as a danger.
 NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
 
@@ -169,7 +170,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise Busy(
-                f"{folder}: process {_holder(file) or 'another'} is at work there; wait for it, or take another --run."
+                f"{folder}: process {_holder(file) or 'another'} is at work there; wait for it, or use another folder."
             ) from None
         except OSError:  # a network's file system without locks
             yield
@@ -251,7 +252,9 @@ def seal(folder: Path) -> None:
 
 
 def check(folder: Path, names: Iterable[str]) -> None:
-    """HeedError if one of these files is not what the manifest says, byte for byte."""
+    """HeedError if one of these files is not what the manifest says, byte for byte; NotNow if it may not be read."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise NotNow(f"{folder}: cannot be read ({os.strerror(errno.EACCES)}).")
     files = manifest(folder)
     for name in names:
         path = folder / name

@@ -134,7 +134,7 @@ def _is_html(fields: dict[str, Any]) -> bool:
 def _code(language: str, known: Collection[str] = ()) -> str:
     """As the models name it: EN-GB is en, unless there is a model for EN-GB."""
     code = language.lower()
-    return code if code in known else code.partition("-")[0]
+    return {name.lower(): name for name in known}.get(code, code.partition("-")[0])
 
 
 def _entry(code: str) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class Engine:
         for i, of_sentence in enumerate(pieces):
             request.results.append([None] * len(of_sentence))
             request.waiting.extend(_Piece(request, i, place, ids) for place, ids in enumerate(of_sentence))
-            request.n_tokens += sum(map(len, of_sentence)) + len(prefix_ids)
+            request.n_tokens += sum(map(len, of_sentence)) + (len(prefix_ids) if of_sentence else 0)
         with self._changed:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
@@ -305,7 +305,7 @@ class Engine:
         request = queue.popleft()
         piece = request.waiting.popleft()
         self._n_waiting -= 1
-        request.n_tokens -= len(piece.ids)
+        request.n_tokens -= len(piece.ids) + (len(request.prefix_ids) if piece.place == 0 else 0)
         if request.waiting:
             queue.append(request)
         return piece

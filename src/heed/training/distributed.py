@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -234,12 +235,13 @@ class SharedMemory:
 
     def _receive(self, channel: socket.socket, n_bytes: int, *, patient: bool = False) -> bytes:
         """The next bytes of a channel. UnresponsiveWorker, unless patient, if a signal has waited too long for them."""
-        received = b""
+        received, started = b"", time.monotonic()
         while len(received) < n_bytes:
             try:
                 part = channel.recv(n_bytes - len(received))
             except TimeoutError:
-                if not patient and (number := overdue_signal(GRACE_SECONDS)):
+                waited = time.monotonic() - started
+                if not patient and waited >= GRACE_SECONDS and (number := overdue_signal(GRACE_SECONDS)):
                     raise UnresponsiveWorker(number) from None
                 continue
             if not part:

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -103,15 +104,22 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _board(folder: Path, resumed_step: int, report: Callable[[str], None]) -> Any:
-    """TensorBoard's writer, or None where it is not installed or does not work, which is reported."""
+    """TensorBoard's writer, or None where it is not installed or does not work."""
+    writer = _summary_writer(report)
+    return None if writer is None else writer(str(folder), purge_step=resumed_step + 1)
+
+
+@cache
+def _summary_writer(report: Callable[[str], None]) -> Any:
+    """TensorBoard's class, or None; that it is installed but does not work is reported once."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    except Exception as error:  # an old one beside a new numpy or protobuf raises whatever it may
+    except Exception as error:  # an old one beside a new numpy or protobuf may raise anything
         report(f"TensorBoard does not work here ({reason(error)}); its curves are not written.")
         return None
-    return SummaryWriter(str(folder), purge_step=resumed_step + 1)
+    return SummaryWriter
 
 
 def _entries(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any]]]:
