@@ -217,6 +217,8 @@ def _stored(name: str, entry: dict[str, Any], *, behind: int) -> _Stored:
     if not (_counts(shape) and len(shape) <= 8 and _counts(place) and len(place) == 2):
         raise ValueError(f"tensor {cut(name)} has no good shape or place")
     start, end = place
+    if math.prod(filter(None, shape)) >= 2**63:  # torch multiplies them also where one is 0
+        raise ValueError(f"tensor {cut(name)} has no good shape")
     if math.prod(shape) * _DTYPES[dtype].itemsize != end - start:
         raise ValueError(f"tensor {cut(name)} does not have as many bytes as its shape asks for")
     return _Stored(_DTYPES[dtype], tuple(shape), behind + start, behind + end)
@@ -263,7 +265,8 @@ def write_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card:
 
 
 def replace_card(folder: Path, card: ModelCard) -> None:
-    """Writes another card into a model folder."""
+    """Writes another card into a model folder. HeedError if a file is damaged, which a new manifest would hide."""
+    check(folder, MODEL_FILES)
     config = read_config(folder)
     with whole_folder(folder) as temporary:
         for name in MODEL_FILES[1:]:

@@ -142,6 +142,8 @@ def test_bench_decode_tells_speed_latency_and_memory(heed):
     assert told["target_tokens_per_second"] == pytest.approx(7 * told["sentences_per_second"])
     assert 0 < told["latency_ms_p50"] <= told["latency_ms_p95"] and told["peak_memory_bytes"] > 50e6
     assert_one_clear_line(heed("bench", "decode", "--precision", "int4"), "int4")
+    assert_one_clear_line(heed("bench", "decode", "--batch", 64, "--tgt-len", 200), "a search holds 8,192 tokens")
+    assert_one_clear_line(heed("bench", "decode", env={"HEED_KERNELS": "off"}), "HEED_KERNELS=off: expected 0, 1")
 
 
 def test_training_says_whether_the_kernels_are_used(heed, corpus):

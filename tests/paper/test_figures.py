@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
@@ -74,6 +75,8 @@ def test_the_surest_head_points_to_one_word_beyond_the_neighbours():
 def test_the_most_different_heads_are_found_among_the_sure():
     sure = [np.eye(N), np.roll(np.eye(N), 1, axis=1)]
     assert set(most_different(np.stack([EQUAL, EQUAL, *sure]))) == {2, 3}
+    with pytest.raises(HeedError, match="this model's layers have one each"):
+        most_different(np.stack([EQUAL]))
     assert set(most_different(np.stack([EQUAL, sure[0], sure[0], sure[1], EQUAL, EQUAL]))) in ({1, 3}, {2, 3})
 
 

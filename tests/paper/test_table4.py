@@ -29,6 +29,14 @@ def test_a_page_and_its_numbers_are_not_asked_for_at_once(tmp_path, heed):
         assert_one_clear_line(done, "--out writes a page, --json prints its numbers instead")
 
 
+def test_options_that_would_have_no_effect_are_refused(tmp_path, heed):
+    assert_one_clear_line(heed("paper", "all", "--out", tmp_path, "--lower"), "--src and --lower", "need --model")
+    for table in ("table3", "table4"):
+        assert_one_clear_line(heed("paper", table, "--mirror", tmp_path), "--mirror", "need --run")
+    (tmp_path / "equations-mine.svg").write_text("mine")
+    assert_one_clear_line(heed("paper", "equations", "--out", tmp_path), "equations-mine.svg: not made by")
+
+
 def test_a_run_is_shown_with_its_treebank(tmp_path, parser_run, heed):
     (tmp_path / "parsing-gum").symlink_to(parser_run / "runs" / "small")
     found = json.loads(heed("paper", "table4", "--folder", tmp_path, "--json").stdout)["parsers"]

@@ -70,6 +70,12 @@ def test_the_environment_chooses_the_kernels(monkeypatch, value, kernels):
     assert native_kernels() == kernels
 
 
+def test_a_wish_for_kernels_that_do_not_exist_is_refused(monkeypatch):
+    monkeypatch.setenv("HEED_KERNELS", "false")
+    with pytest.raises(HeedError, match="HEED_KERNELS=false: expected 0, 1, sanitize"):
+        native_kernels()
+
+
 def test_the_cache_is_private_and_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     folder = cache_folder()

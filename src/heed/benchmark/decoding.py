@@ -14,7 +14,8 @@ from heed.config import validated
 from heed.decoding.beam import search
 from heed.decoding.loading import chosen_precision, no_report, prepacked
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.stream import MAX_LIVE_TOKENS, Source
+from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.recipe import read_preset
 from heed.runtime.device import DecodingPrecisionChoice, choose_machine
@@ -55,7 +56,15 @@ def decoding_speed(
     device: str | None = None,
     seconds: float = 15.0,
 ) -> DecodingSpeed:
-    """Searches with random weights, random sources of `src_length` tokens and every output forced to `tgt_length`."""
+    """Searches with random weights, random sources of `src_length` tokens and every output forced to `tgt_length`.
+
+    HeedError if the batch is more than a search holds at a time.
+    """
+    if batch * tgt_length > MAX_LIVE_TOKENS:
+        raise HeedError(
+            f"--batch {batch}, --tgt-len {tgt_length}: a search holds {MAX_LIVE_TOKENS:,} tokens of outputs at a time; "
+            "lower one of them."
+        )
     lengths = dict.fromkeys(("max_extra_tokens", "max_tokens", "min_tokens"), tgt_length)
     settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)

@@ -1,5 +1,6 @@
 """heed paper: one sub-command per table or figure."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,8 +76,8 @@ def paper_table3(
     from heed.paper import table3
     from heed.recipe import read_recipe
 
-    if not run and (rows or seeds or settings or recipe):
-        raise HeedError("--recipe, --rows, --seeds and --set choose what to train; they need --run.")
+    if not run and (rows or seeds or settings or recipe or mirror):
+        raise HeedError("--recipe, --rows, --seeds, --set and --mirror are about training; they need --run.")
     if not run and folder != table3.FOLDER and not folder.is_dir():
         raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
     _check_out(out, "table3", as_json=as_json)
@@ -115,8 +116,8 @@ def paper_table4(
     """Constituency parsing: published, and by parsers trained on this machine."""
     from heed.paper import table4
 
-    if (treebank or recipe) and not run:
-        raise HeedError("--treebank and --recipe choose what to train; they need --run.")
+    if (treebank or recipe or mirror) and not run:
+        raise HeedError("--treebank, --recipe and --mirror are about training; they need --run.")
     _check_out(out, "table4", as_json=as_json)
     if run:
         from heed.recipe import read_recipe
@@ -126,7 +127,7 @@ def paper_table4(
         name = Path(recipe).stem
         if name not in table4.RECIPES:
             raise HeedError(f"--recipe {recipe}: expected one of {', '.join(table4.RECIPES)}, or a file of that name.")
-        changes = [f"parsing.treebank={str(treebank.resolve())!r}"] if treebank else []
+        changes = [f"parsing.treebank={json.dumps(str(treebank.resolve()), ensure_ascii=False)}"] if treebank else []
         train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))
@@ -212,15 +213,19 @@ def paper_all(
 ) -> None:
     """All pages with their plots, and an index."""
     from heed.model_folder import read_config
-    from heed.paper import table1
+    from heed.paper import figures, table1
     from heed.paper.index import page_names, write_all
     from heed.paper.page import check_pages
     from heed.visualization.render import require_matplotlib
 
     require_matplotlib()
     check_pages(out, page_names(model=model, src=src))
-    if model is not None:
-        read_config(model)  # a wrong folder shows before minutes are spent
+    if model is None and (src is not None or lower):
+        raise HeedError("--src and --lower are for pages about a model; they need --model.")
+    if model is not None:  # what is wrong with these shows before minutes are spent
+        read_config(model)
+        if src is not None:
+            figures.first_sentences(src, figures.HEADS_LINES, lower=lower)
     say("Table 1: measuring five layer types.")
     layers = table1.page(table1.measured(), table1.model_costs())
     show(

@@ -36,6 +36,8 @@ def attention(
     if view not in VIEWS:
         raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
     check_target(out)
+    if out.suffix != ".html":
+        render.require_matplotlib()
     traced = trace(
         Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
     )

@@ -47,6 +47,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"
 ORDERED_DICT = "collections OrderedDict"
 OBJECTS = re.compile(ORDERED_DICT + r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch [A-Za-z0-9]+Storage")
 N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
+CHECKING_TORCH = (2, 10)  # from which on it compares the size of a storage with what the archive holds
 MAX_PICKLE_BYTES = 2**20
 STACKS = ("encoder", "decoder")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -239,7 +240,7 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
     try:
         with _unpacked(path) as file:
-            _check_pickles(file)
+            _check_pickles(file, path)
             file.seek(0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
@@ -295,13 +296,18 @@ def _is_archive(file: BinaryIO) -> bool:
     return start == b"PK\3\4"
 
 
-def _check_pickles(file: BinaryIO) -> None:
+def _check_pickles(file: BinaryIO, path: Path) -> None:
     """UnpicklingError if a pickle would take much more memory than the file, which torch's reader of tensors allows."""
     pickles: list[IO[bytes]] = [file] * N_PICKLES
     if _is_archive(file):  # which `_unpacked` wrote
+        if tuple(map(int, torch.__version__.split(".")[:2])) < CHECKING_TORCH:
+            raise HeedError(f"{path}: needs PyTorch 2.10 to be read safely; take the model as model.safetensors.")
         with zipfile.ZipFile(file) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
-            pickles = [io.BytesIO(archive.read(name))]
+            # torch looks in the folder of the first member, whatever the case of the letters.
+            folder, _, _ = archive.namelist()[0].partition("/")
+            if not all(name.startswith(f"{folder}/") for name in archive.namelist()):
+                raise pickle.UnpicklingError
+            pickles = [io.BytesIO(archive.read(f"{folder}/data.pkl"))]
     for source in pickles:
         _check_pickle(source)
 

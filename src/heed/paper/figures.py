@@ -86,7 +86,12 @@ def surest_heads(attention: Attention, layer: int, word: int) -> list[int]:
 
 
 def most_different(weights: NDArray[np.float32]) -> tuple[int, int]:
-    """The two heads (of a layer: head, query, key) whose weights differ most, of those that are surer than half are."""
+    """The two heads (of a layer: head, query, key) whose weights differ most, of those that are surer than half are.
+
+    HeedError if there is only one.
+    """
+    if len(weights) < 2:
+        raise HeedError("Figure 5 shows two heads of a layer, but this model's layers have one each.")
     sureness = weights.max(axis=2).mean(axis=1)
     sure = np.argsort(-sureness, kind="stable")[: max(2, (len(weights) + 1) // 2)]
     flat = weights.reshape(len(weights), -1)[sure]

@@ -53,10 +53,14 @@ class Page:
 
 
 def check_pages(folder: Path, names: Iterable[str]) -> None:
-    """HeedError if there is a file with the name of one of these pages that `heed paper` did not make."""
-    for path in (folder / f"{name}.md" for name in names):
+    """HeedError if a file has the name of one of these pages or of its plots, but `heed paper` did not make it."""
+    for name in names:
+        path = folder / f"{name}.md"
         if os.path.lexists(path) and not MADE_BY.search(_content(path)):
             raise _foreign(path)
+        for plot in folder.glob(f"{name}-*.svg"):
+            if not (path.exists() and DRAWN_BY in _content(plot)):
+                raise _foreign(plot)
 
 
 def _content(path: Path) -> bytes:

@@ -1,5 +1,6 @@
 """Table 3: variations of the base model, and the same ones at a size that a laptop trains."""
 
+import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from heed.data.prepare import prepare
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
+from heed.model_folder import read_config
 from heed.paper.page import Page, command, plain, prose
 from heed.recipe import Recipe, read_preset
 from heed.run.folder import open_run_folder
@@ -225,12 +227,13 @@ def run_rows(
             except Busy as error:
                 report(f"{error} Left to it.")
                 continue
+            trained = read_config(run / "model")
             dev = next(evaluation for evaluation in evaluations if evaluation.name.startswith("dev"))
             result = {
                 "perplexity": dev.perplexity,
                 "bleu": dev.scores["bleu"].value,
                 "signature": dev.scores["bleu"].signature,
-                "parameters": n_parameters(small.model, small.tokenizer.vocab_size),
+                "parameters": n_parameters(trained.arch, trained.vocab_size, trained.src_vocab_size),
                 "minutes": _minutes(run),
             }
             with whole_file(run / RESULT) as temporary:
@@ -458,5 +461,7 @@ def _setup(folder: Path) -> str:
 
 
 def _mean_and_deviation(numbers: list[float]) -> str:
+    if not all(map(math.isfinite, numbers)):  # a model that diverged
+        return "∞"
     spread = f" ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else ""
     return f"{statistics.mean(numbers):.2f}{spread}"

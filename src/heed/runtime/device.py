@@ -100,9 +100,21 @@ def cache_folder() -> Path:
 
 
 def native_kernels() -> Literal["fast", "sanitized", "none"]:
-    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, sanitize for ones that check memory."""
-    wanted: dict[str | None, Literal["sanitized", "none"]] = {"0": "none", "sanitize": "sanitized"}
-    return wanted.get(os.environ.get("HEED_KERNELS"), "fast")
+    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, sanitize for ones that check memory.
+
+    HeedError if it asks for something else.
+    """
+    match os.environ.get("HEED_KERNELS", ""):
+        case "" | "1":
+            return "fast"
+        case "0":
+            return "none"
+        case "sanitize":
+            return "sanitized"
+        case flags if flags.startswith("-"):
+            return "fast"
+        case other:
+            raise HeedError(f"HEED_KERNELS={other}: expected 0, 1, sanitize, or flags that begin with a dash.")
 
 
 def kernel_flags() -> list[str]:

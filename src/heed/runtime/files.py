@@ -78,7 +78,6 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 os.replace(temporary, path)
             except OSError:
                 os.replace(old / path.name, path)
-                old.rmdir()
                 raise
             shutil.rmtree(old, ignore_errors=True)
         else:
@@ -88,6 +87,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise _disk_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # empty, if nothing could be replaced
+            old.rmdir()
 
 
 def check_target(path: Path) -> None:

@@ -193,7 +193,8 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "int8": Int8Linear}
     if precision == "bf16" and has_bf16():
         kinds["bf16"] = Bf16Linear
-    one_dnn = precision == "bf16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_one_dnn = torch.backends.mkldnn.is_available()  # which PyTorch for Apple's processors has not
+    one_dnn = precision == "bf16" and has_one_dnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     decoder = cast(list[DecoderLayer], list(model.decoder))
     # Their ids: a set of the modules would keep the weights that are to be freed.
     of_sources = {id(x) for x in (*model.encoder.modules(), *(layer.cross_attention.kv for layer in decoder))}
