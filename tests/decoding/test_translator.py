@@ -222,10 +222,12 @@ def test_learned_positions_have_room_for_what_the_settings_allow(number_tokenize
     assert found.n_pieces > 1 and found.text
 
 
-def test_a_prefix_that_is_too_long_is_refused(number_tokenizer):
-    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer)
-    with pytest.raises(HeedError, match="the prefix has .* tokens; .* at most can be forced"):
-        translator.translate(["one"], prefix="zwei " * 5000)
+def test_a_prefix_of_more_tokens_than_learned_positions_is_refused(number_tokenizer):
+    model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
+    translator = Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=5))
+    with pytest.raises(HeedError, match="the prefix has .* tokens, max_positions=100: shorten it"):
+        translator.translate(["one"], prefix="zwei " * 500)
+    assert translator.translate(["one"], prefix="zwei " * 8)[0].text.startswith("zwei zwei")
 
 
 def test_learned_positions_without_room_are_refused(number_tokenizer):

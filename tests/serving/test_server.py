@@ -77,9 +77,9 @@ def test_clients_that_leave_take_their_sentences_with_them(serve, slow_model_fol
 
 
 def test_a_full_queue_answers_429_at_once_and_a_late_request_503(serve, slow_model_folder):
-    server = serve(slow_model_folder, "--queue", 2, "--timeout", 1.5)
+    server = serve(slow_model_folder, "--queue", 2, "--timeout", 1.5, "--max-texts", 3000)
     with ThreadPoolExecutor(13) as clients:
-        book = clients.submit(HTTP.post, server.url + "/v1/translate", json={"q": ["one"] * 128})
+        book = clients.submit(HTTP.post, server.url + "/v1/translate", json={"q": ["one"] * 3000})
         wait_until(lambda: server.metrics()["heed_queue_sentences"] > 0)
         answers = list(clients.map(lambda _: post(server.url, "one"), range(12)))
         refused = [answer for answer in answers if answer.status_code == 429]

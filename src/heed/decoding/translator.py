@@ -225,8 +225,9 @@ class Translator(PickledByValue):
         ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
             raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
-        if len(ids) > self._piece_tokens:
-            raise HeedError(f"the prefix has {len(ids):,} tokens; {self._piece_tokens:,} at most can be forced.")
+        for arch in (model.arch for model in self.models):
+            if arch.positions == "learned" and len(ids) >= arch.max_positions:
+                raise HeedError(f"the prefix has {len(ids):,} tokens, max_positions={arch.max_positions}: shorten it.")
         return ids
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:
