@@ -46,13 +46,6 @@ def test_signs_have_the_tags_that_they_had_and_words_no_sign_s():
     assert lexicon(leaves="single").tags("wolf") == {"XX"}
 
 
-def test_a_sign_may_have_the_tags_of_its_variants():
-    trees = ["(TOP (NP (NN half) (HYPH -) (NN time)))", "(TOP (NP (NN dog) (: --) (NN cat)))"]
-    found = Lexicon.of([tree for line in trees if (tree := parse_tree(line))], leaves="words", min_count=0)
-    assert {found.tags(dash) for dash in ("-", "--", "–", "—")} == {frozenset({"HYPH", ":"})}
-    assert found.tags("'") == frozenset()
-
-
 def test_an_annotation_error_is_not_learned():
     trees = ["(TOP (NP (NN dog) (. .)))"] * 150 + ["(TOP (NP (NN dog) (NNS .)))", "(TOP (NP (. dog) (. .)))"]
     found = Lexicon.of([tree for line in trees if (tree := parse_tree(line))], leaves="words", min_count=0)

@@ -15,7 +15,6 @@ from heed.runtime.files import read_json, whole_file, write_json
 MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
 # The first that fits; those of Petrov et al. 2006.
 ENDINGS = ("ing", "ion", "ity", "est", "ed", "ly", "er", "al", "s", "y")
-VARIANTS = (("-", "--", "–", "—"), ("'", "’"))  # signs that writers use for one another
 
 
 class Lexicon(Settings):
@@ -69,10 +68,10 @@ class Lexicon(Settings):
         known = " ".join(sorted(word for word, count in counts.items() if count >= min_count))
         total = sum(tags.values(), Counter[str]())
         word_tags = [tag for tag, count in tags.pop("", Counter()).items() if count >= MIN_SHARE * total[tag]]
-        sign_tags = {}
-        for sign in sorted({variant for found in tags for variant in variants(found)}):
-            counted = sum((tags[variant] for variant in variants(sign) if variant in tags), Counter[str]())
-            sign_tags[sign] = " ".join(sorted(tag for tag in counted if counted[tag] >= MIN_SHARE * counted.total()))
+        sign_tags = {
+            sign: " ".join(sorted(tag for tag in found if found[tag] >= MIN_SHARE * found.total()))
+            for sign, found in sorted(tags.items())
+        }
         return cls(words=known if min_count > 1 else None, word_tags=" ".join(sorted(word_tags)), sign_tags=sign_tags)
 
     def save(self, path: Path) -> None:
@@ -91,11 +90,6 @@ NO_LEXICON = Lexicon()
 def has_letters(word: str) -> bool:
     """Whether a word is more than signs: it has a letter or a digit."""
     return any(character.isalnum() for character in word)
-
-
-def variants(sign: str) -> tuple[str, ...]:
-    """The sign with those that writers use for it; a treebank may lack some."""
-    return next((signs for signs in VARIANTS if sign in signs), (sign,))
 
 
 def word_class(word: str) -> str:

@@ -13,15 +13,12 @@ from pydantic import Field
 from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
-from heed.parsing.lexicon import Lexicon, variants
+from heed.parsing.lexicon import Lexicon
 from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
 from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
-EXCHANGED_WORDS = 0.1  # that a word there is
-EXCHANGED_SIGNS = 0.5  # that a dash or an apostrophe becomes any of its variants
 LEXICON = "lexicon.json"
-OPENING_QUOTE = "``"  # the tag
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 
 
@@ -39,7 +36,7 @@ class ParsingSettings(LinearisationSettings):
         default=0,
         ge=0,
         le=10_000,
-        description="also learn this many variants of each gold tree, constituents and words exchanged for others",
+        description="also learn this many variants of each gold tree, constituents exchanged for others of their label",
     )
     parsed: list[str] = Field(
         default_factory=list,
@@ -230,31 +227,27 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
 
 
 def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
-    """n_each variants of each tree: some constituents and words exchanged for others with the same labels.
+    """n_each variants of each tree: constituents exchanged for random ones with the same label and parent's label.
 
-    The label (of a word: its tag) and the parent's label are the same; Shi et al., "Substructure Substitution"
-    (Findings of ACL 2021), require only the first. A dash or an apostrophe may become another one (`variants`), so
-    that its tag is learned from what stands around it. What is right below the root, mostly a whole sentence, stays; a
-    variant that equals its tree is left out. Deterministic.
+    After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who require only the same label. Constituents
+    right below the root are whole sentences and stay; a variant that equals its tree is left out. Deterministic.
     """
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
     def gather(tree: Tree) -> None:
         for child in tree.children:
-            pool[tree.label, child.label].append(child)
-            gather(child)
+            if child.word is None:
+                pool[tree.label, child.label].append(child)
+                gather(child)
 
     draws = random.Random(1)
 
     def exchanged(tree: Tree) -> Tree:
         if tree.word is not None:
-            signs = variants(tree.word) if tree.label != OPENING_QUOTE else ()
-            if len(signs) > 1 and draws.random() < EXCHANGED_SIGNS:
-                return Tree(tree.label, word=draws.choice(signs))
             return tree
         children = (
             draws.choice(pool[tree.label, child.label])
-            if tree.label != ROOT and draws.random() < (EXCHANGED if child.word is None else EXCHANGED_WORDS)
+            if child.word is None and tree.label != ROOT and draws.random() < EXCHANGED
             else exchanged(child)
             for child in tree.children
         )
