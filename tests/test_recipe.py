@@ -104,6 +104,25 @@ def test_two_passes_that_cannot_differ_are_refused():
         assert read_recipe("multi30k-en-de", [*options, different]).training.n_passes == 2
 
 
+@pytest.mark.parametrize(
+    ("recipe", "option", "message"),
+    [
+        ("parsing-gum", "evaluation.tokenize=none", r"evaluation\.tokenize would have no effect on a parser"),
+        ("parsing-gum", "decoding.min_tokens=3", r"decoding\.min_tokens would have no effect on a parser"),
+        ("parsing-gum", "data.variant=lc.norm.tok", r"data\.variant is a form of a named corpus"),
+        ("demo.toml", "data.variant=lc.norm.tok", r"data\.variant is a form of a named corpus"),
+    ],
+)
+def test_settings_without_effect_are_refused(recipe: str, option: str, message: str, tmp_path: Path):
+    (tmp_path / "demo.toml").write_text(
+        'preset = "demo"\n[data]\nsrc = "a"\ntgt = "b"\ntrain = ["a", "b"]\ndev = ["c", "d"]\n'
+    )
+    path = tmp_path / recipe if recipe.endswith(".toml") else recipe
+    read_recipe(path)
+    with pytest.raises(HeedError, match=message):
+        read_recipe(path, [option])
+
+
 def test_overrides_are_toml_or_plain_words():
     assert parse_override("a.b=3") == {"a": {"b": 3}}
     assert parse_override("a.b=10 minutes") == {"a": {"b": "10 minutes"}}

@@ -63,6 +63,16 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _settings_that_a_parser_heeds(self) -> Self:
+        given = {
+            "evaluation.tokenize": self.evaluation != EvaluationSettings(),
+            "decoding.min_tokens": bool(self.decoding.min_tokens),
+        }
+        if self.parsing and (names := [name for name, is_given in given.items() if is_given]):
+            raise ValueError(f"{' and '.join(names)} would have no effect on a parser; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _two_passes_that_differ(self) -> Self:
         if self.training.consistency and not (self.training.cutoff or self.model.has_dropout):
             raise ValueError(

@@ -118,6 +118,28 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"
 
 
+def test_more_symbols_than_the_vocabulary_was_to_have_are_reported(tmp_path):
+    train = write(tmp_path / "s", ["a dog"]), write(tmp_path / "t", [" ".join(f"s{n}" for n in range(500))])
+    lines: list[str] = []
+    prepared = prepare(
+        TextFiles(train=(train,), dev=train),
+        DataSettings(
+            src="en",
+            tgt="symbols",
+            train=["s", "t"],
+            dev=["s", "t"],
+            tgt_symbols=True,
+            max_tokens=1000,
+            max_ratio=1000.0,
+        ),
+        TokenizerSettings(vocab_size=600),
+        folder=tmp_path / "data",
+        report=lines.append,
+    )
+    assert len(prepared.tokenizer) > 750 and len(prepared.tokenizer.symbols) == 500
+    assert any("ids, not tokenizer.vocab_size=600; continuing." in line for line in lines)
+
+
 def test_a_test_set_is_called_by_a_plain_name():
     ways_out = ["../../../escaped", "/escaped", "a/b", "a\\b", ".hidden", "..", "", " ", "a ", " a", "a\nb", "a\0b"]
     for name in (*ways_out, "\x1b[31m", "a\u202eb", "train", "dev", "Train", "DEV", "x" * 65, "x" * 10**6):

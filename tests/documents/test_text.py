@@ -105,6 +105,13 @@ def test_subtitles_keep_numbers_times_tags_and_line_counts():
             assert bool(before) == bool(after) and ("-->" not in before or before == after)
 
 
+def test_text_behind_a_blank_line_of_a_subtitle_is_translated():
+    text = "a title\n\n1\n00:00:01,000 --> 00:00:02,000\none\n\ntwo\n\n7\n00:00:03,000 --> 00:00:04,000\n\nthree\n"
+    assert translated(text, swapped_case, "srt") == (
+        text.replace("one", "ONE").replace("two", "TWO").replace("three", "THREE")
+    )
+
+
 MARKDOWN = """---
 title: Left alone
 ---

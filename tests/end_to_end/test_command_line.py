@@ -284,6 +284,7 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     for options, part in (
         (["--mbr", 5, "--beam", 4], "leave out --beam"),
         (["--mbr", 5, "--n-best", 6], "--n-best 6 needs as many candidates"),
+        (["--sample", 1, "--n-best", 1001], "'--n-best': Input should be less than or equal to 1000"),
         (["--seed", 3], "--seed need --sample"),
         (["--sample", 1, "--exact"], "--exact are for search only"),
         (["--min-tokens", 5, "--max-tokens", 4], "min_tokens is 5, more than max_tokens, 4"),

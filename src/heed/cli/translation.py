@@ -65,7 +65,8 @@ def translate(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
     prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
     n_best: Annotated[
-        int, typer.Option(min=1, help="Lines to print per line of input: the best hypotheses, then blank lines.")
+        int,
+        typer.Option(min=1, max=1000, help="Lines to print per line of input: the best hypotheses, then blank lines."),
     ] = 1,
     sample: Annotated[
         float | None,

@@ -86,6 +86,8 @@ class DataSettings(Settings):
         for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
             if files is not None and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
+        if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
+            raise ValueError("data.variant is a form of a named corpus, and there is none; leave it out")
         return self
 
 
@@ -186,7 +188,7 @@ def _train_tokenizer(
     pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
     lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
     tokenizer = train_tokenizer(lines, settings, sorted(symbols))
-    if len(tokenizer) < settings.vocab_size:
+    if len(tokenizer) != settings.vocab_size:
         report(
             f"The corpus yields {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; continuing."
         )

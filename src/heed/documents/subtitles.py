@@ -21,8 +21,7 @@ def read_srt(text: str) -> list[Item]:
         if _TIMES.fullmatch(line):
             in_text = True
             items.append(Tag("cut", line + end))
-        elif not in_text or not line.strip() or (line.strip().isdecimal() and _TIMES.fullmatch(after)):
-            in_text = in_text and bool(line.strip()) and not line.strip().isdecimal()
+        elif not in_text or not line.strip() or _begins_subtitle(lines, i):
             items.append(Tag("cut", line + end))
         else:
             items += _words(line)
