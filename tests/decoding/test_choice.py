@@ -15,6 +15,9 @@ from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of
 
+SOURCE_IDS = [5, 9, 11]
+ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)
+
 
 @given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
 @settings(max_examples=40, deadline=None)
@@ -29,24 +32,44 @@ def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, pr
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
 
 
-def test_samples_follow_the_models_distribution_and_depend_on_seed_and_number_alone():
-    options = DecodingSettings(beam_size=1, max_tokens=1)
-    source = [5, 9, 11]
-    drawn = hypotheses_of(MODEL, [source] * 4000, options, sampling=SamplingSettings(temperature=0.8))
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingSettings(temperature=0.8),
+        SamplingSettings(top_k=3),
+        SamplingSettings(top_p=0.8),
+        SamplingSettings(top_k=5, top_p=0.9, temperature=1.3),
+    ],
+    ids=["temperature", "top k", "top p", "all"],
+)
+def test_samples_follow_the_shares_of_the_ids_that_are_left(sampling):
+    drawn = hypotheses_of(MODEL, [SOURCE_IDS] * 4000, ONE_TOKEN, sampling=sampling)
     counts = np.zeros(VOCAB_SIZE)
     for (hypothesis,) in drawn:
         counts[hypothesis.ids[0] if hypothesis.ids else SPECIAL.eos] += 1
-    batch = make_batch([(source, [])], SPECIAL, rows=None)
+    batch = make_batch([(SOURCE_IDS, [])], SPECIAL, rows=None)
     with torch.no_grad():
         logits = MODEL(batch.src, batch.src_mask, batch.tgt_in)[0, -1].double()
     logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
-    expected = 4000 * torch.softmax(logits / 0.8, dim=-1).numpy()
+    probs = torch.softmax(logits / sampling.temperature, dim=-1).numpy()
+    order = (-probs).argsort()
+    kept = order[: sampling.top_k][(probs[order].cumsum() - probs[order])[: sampling.top_k] < sampling.top_p]
+    kept = kept[probs[kept] > 0]
+    assert 1 < len(kept) < VOCAB_SIZE
+    expected = np.zeros(VOCAB_SIZE)
+    expected[kept] = 4000 * probs[kept] / probs[kept].sum()
+    assert not counts[expected == 0].any()
     often = expected > 5
     assert ((counts - expected)[often] ** 2 / expected[often]).sum() < 2 * often.sum() + 20  # chi-square, far tail
-    again = hypotheses_of(MODEL, [source] * 50, options, n_sentences=7, sampling=SamplingSettings(temperature=0.8))
-    assert [h[0].ids for h in again] == [h[0].ids for h in drawn[:50]]
-    other = hypotheses_of(MODEL, [source] * 50, options, sampling=SamplingSettings(temperature=0.8, seed=2))
-    assert [h[0].ids for h in other] != [h[0].ids for h in again]
+
+
+def test_samples_depend_on_seed_and_number_alone():
+    def drawn(seed: int, n_sentences: int) -> list[tuple[int, ...]]:
+        sampling = SamplingSettings(temperature=0.8, seed=seed)
+        found = hypotheses_of(MODEL, [SOURCE_IDS] * 50, ONE_TOKEN, n_sentences=n_sentences, sampling=sampling)
+        return [tuple(hypothesis.ids) for (hypothesis,) in found]
+
+    assert drawn(1, 64) == drawn(1, 7) != drawn(2, 7)
 
 
 @given(source=SHORT)

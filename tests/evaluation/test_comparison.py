@@ -1,6 +1,7 @@
 """Comparisons: the tests are sacrebleu's, but ties are no evidence; each breakdown counts every line and word."""
 
 import random
+import re
 from dataclasses import asdict
 
 import pytest
@@ -67,6 +68,14 @@ def test_scores_and_p_values_are_those_of_sacrebleus_paired_test(monkeypatch):
         "better is significantly better than first by BLEU, chrF2 and TER: p < 0.05.",
         "worse is significantly worse than first by BLEU, chrF2 and TER: p < 0.05.",
     ]
+    for group in comparison.lengths:
+        own = [i for i, line in enumerate(references) if group.shortest <= len(line.split()) <= group.longest]
+        expected = [BLEU().corpus_score([t[i] for i in own], [[references[i] for i in own]]) for _, t in systems]
+        assert group.n_sentences == len(own) and group.bleu == [score.score for score in expected]
+    chrf = [[CHRF().sentence_score(t, [r]).score for t, r in zip(own, references, strict=True)] for _, own in systems]
+    for system, own in zip(comparison.systems, chrf, strict=True):
+        better, worse = (sum(sign * b > sign * a for a, b in zip(chrf[0], own, strict=True)) for sign in (1, -1))
+        assert (system.n_better, system.n_worse) == (better, worse)
     for i, sentences in enumerate(comparison.sentences, start=1):
         gains = [sentence.difference for sentence in sentences if sentence.difference > 0]
         losses = [sentence.difference for sentence in sentences if sentence.difference < 0]
@@ -78,6 +87,22 @@ def test_scores_and_p_values_are_those_of_sacrebleus_paired_test(monkeypatch):
             place = sentence.line - 1
             assert sentence.translations == (systems[0][1][place], systems[i][1][place])
             assert sentence.reference == references[place]
+
+
+def test_a_difference_that_only_one_test_finds_significant_is_called_so():
+    """The bootstrap's p is one-sided, so that a small gain passes it alone."""
+    references = corpus(60)
+    first = spoiled(references, 0.2, 2)
+    for n_better in range(1, 20):
+        comparison = compare([("a", first), ("b", references[:n_better] + first[n_better:])], references)
+        score = comparison.systems[1].scores["BLEU"]
+        if score.verdict == "the tests disagree":
+            break
+    assert (score.p_bootstrap < 0.05) != (score.p_randomisation < 0.05)
+    assert any(
+        re.fullmatch(r"b may differ from a by .*BLEU.*: only one of both tests has p < 0\.05\.", line)
+        for line in statements(comparison)
+    )
 
 
 def test_ties_are_no_evidence_where_sacrebleu_counts_only_what_is_larger(monkeypatch):

@@ -6,8 +6,10 @@ import math
 import os
 import re
 import resource
+import signal
 import socket
 import statistics
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -90,6 +92,9 @@ def test_a_full_queue_answers_429_at_once_and_a_late_request_503(serve, slow_mod
     assert json.loads(last) == {"error": "not finished in time"}
     wait_until(lambda: server.metrics()["heed_batch_sentences"] == 0)
     assert server.metrics()['heed_rejected_total{reason="full"}'] == len(refused)
+    late = HTTP.post(server.url + "/translate", json={"q": ["one"] * 3000, "source": "en", "target": "de"})
+    assert late.status_code == 503 and late.json() == {"error": "not finished in time"}
+    assert 1 <= int(late.headers["retry-after"]) <= 60
 
 
 def test_a_full_queue_answers_within_50_milliseconds(serve, slow_model_folder):
@@ -206,6 +211,40 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(serve, slow_model_fo
     assert [answer.json()["translatedText"] for answer in found] == expected
 
 
+def test_a_second_signal_ends_a_server_at_once(serve, slow_model_folder):
+    server = serve(slow_model_folder)
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(post, server.url, "\n".join(["one"] * 120))
+        wait_until(lambda: server.metrics()["heed_batch_sentences"] > 0)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(timeout=0.2)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=10) == 128 + signal.SIGTERM
+        with pytest.raises(httpx.TransportError):
+            answer.result()
+
+
+def test_every_endpoint_that_reads_a_text_or_counts_asks_for_a_key(serve, model_folder, tmp_path):
+    (tmp_path / "keys").write_text(hashlib.sha256(b"sesame").hexdigest())
+    server = serve(model_folder, "--api-keys", tmp_path / "keys", "--no-metrics")
+    free = {"/", "/health", "/ready", "/spec", "/docs", "/languages", "/frontend/settings", "/suggest"}
+    free.add("/download_file/{name}")  # whose name only the answer to a request with a key tells
+    asked = {
+        (method, path)
+        for path, methods in HTTP.get(server.url + "/spec").json()["paths"].items()
+        for method in methods
+        if path not in free
+    }
+    assert {"/translate", "/translate_file", "/detect", "/v1/attention", "/v2/usage"} <= {path for _, path in asked}
+    for method, path in sorted(asked):
+        for key, status in (({}, 400), ({"api_key": "other"}, 403)):
+            form = {"data": key, "files": {"file": ("a.txt", b"one")}}
+            parts = form if path == "/translate_file" else {"params": key} if method == "get" else {"json": key}
+            answer = HTTP.request(method, server.url + path, **parts)
+            assert answer.status_code in (status, 403) and "API key" in answer.text, (method, path, answer.text)
+
+
 def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text(f"# of the tests\n{hashlib.sha256(b'sesame').hexdigest()}  -\n")  # as sha256sum writes it
@@ -224,8 +263,10 @@ def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     assert HTTP.get(server.url + "/languages").status_code == 200
     assert server.stop() == 0
     records = [json.loads(line) for line in server.lines if line.startswith("{")]
-    assert {"endpoint", "status", "seconds", "time"} == set(records[0])
-    assert not any(word in "".join(server.lines) for word in ("secret", "sesame", "seven", "127.0.0.1:5"))
+    assert all(set(record) == {"endpoint", "status", "seconds", "time"} for record in records)
+    assert len([record for record in records if record["endpoint"] in ("/translate", "/v2/translate")]) == 6
+    logged = "".join(line for line in server.lines if server.url not in line)
+    assert not any(word in logged for word in ("secret", "sesame", "seven", "127.0.0.1"))
 
 
 def test_a_slow_sender_is_not_waited_for(serve, model_folder):

@@ -1,5 +1,6 @@
 """The loop: it learns, resumes bit for bit, skips faulty steps, and ends with its state saved when memory runs out."""
 
+import itertools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError, Stopped
 from heed.model.architecture import Architecture
-from heed.model_folder import read_weights, shared_weights
+from heed.model_folder import shared_weights
 from heed.runtime.files import seal
 from heed.training import step, trainer
 from heed.training.checkpoint import checkpoint_steps
@@ -135,12 +137,61 @@ def test_only_the_last_checkpoints_are_kept(tmp_path, number_tokenizer):
     assert checkpoint_steps(tmp_path / "kept" / "checkpoints") == [20, 30]
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(tmp_path, number_tokenizer):
+def test_a_loss_that_is_no_number_before_the_first_checkpoint_ends_the_run(tmp_path, number_tokenizer):
     with pytest.raises(HeedError, match="not finite 3 steps in a row"):
         run_training(tmp_path, number_tokenizer, "nan", learning_rate_factor=1e30, warmup_steps=1)
-    for at in checkpoint_steps(tmp_path / "nan" / "checkpoints"):
-        weights = read_weights(tmp_path / "nan" / "checkpoints" / str(at) / "model.safetensors")
-        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert not checkpoint_steps(tmp_path / "nan" / "checkpoints")
+
+
+def test_a_loss_that_stays_no_number_ends_the_run_after_three_rollbacks_and_harms_no_checkpoint(
+    tmp_path, number_tokenizer
+):
+    run_training(tmp_path, number_tokenizer, "nan", max_steps=10)
+    checkpoint = tmp_path / "nan" / "checkpoints" / "10"
+    before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    real, seeds, said = step.micro_batch_loss, [], []
+
+    def poisoned(*arguments, **options):
+        seeds.append(torch.initial_seed())
+        loss, nll = real(*arguments, **options)
+        return loss * torch.nan, nll
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "micro_batch_loss", poisoned)
+        with pytest.raises(HeedError, match="going back to step 10 did not help; the checkpoint is unharmed"):
+            run_training(tmp_path, number_tokenizer, "nan", report=said.append)
+    assert len([line for line in said if line.startswith("Going back to step 10,")]) == 3
+    assert len(set(seeds)) == len(seeds) >= 4 * 3  # each attempt draws other masks
+    assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("limit", "why", "last"),
+    [({"max_epochs": 2}, "max_epochs=2", (2, 0)), ({"max_minutes": 0.5}, "max_minutes=0.5", None)],
+)
+def test_a_run_ends_at_each_limit(tmp_path, number_tokenizer, monkeypatch, limit, why, last):
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count().__next__))  # a second a look
+    options = {"max_steps": 1000, "checkpoint_every": "1000 steps", **limit}
+    _, state = run_training(tmp_path, number_tokenizer, "limited", **options)
+    assert state.finished == why and state.step < 100
+    assert last is None or (state.epoch, state.batch) == last
+    assert last is not None or 30 <= state.seconds < 34
+    assert checkpoint_steps(tmp_path / "limited" / "checkpoints") == [state.step]
+    assert run_training(tmp_path, number_tokenizer, "limited", **options)[1].step == state.step
+
+
+def test_checkpoints_every_so_many_minutes_of_training_whether_or_not_it_was_stopped(
+    tmp_path, number_tokenizer, monkeypatch
+):
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    options = {"checkpoint_every": "0.1 minutes", "keep_checkpoints": 100}
+    run_training(tmp_path, number_tokenizer, "straight", **options)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, number_tokenizer, "stopped", **options, stop_after=2)
+    run_training(tmp_path, number_tokenizer, "stopped", **options)
+    steps = [[entry["step"] for entry in entries(tmp_path / run, "validation")] for run in ("straight", "stopped")]
+    assert steps[0] == steps[1] and len(steps[0]) > 3
+    assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 
 
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
