@@ -61,6 +61,24 @@ def test_the_page_of_commands_names_every_verb_and_option(heed):
         )
 
 
+def test_every_command_in_the_pages_exists_with_its_options():
+    """docs/reference/commands.md, which names them, is held to the code above."""
+    reference = (PROJECT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"(?ms)^## heed (\S.*?)\n(.*?)(?=^## |\Z)", reference))
+    n_commands = 0
+    for page in PAGES:
+        for block in re.findall(r"(?s)```(?:sh|bash)\n(.*?)```", page.read_text(encoding="utf-8")):
+            for command in re.findall(
+                r"(?m)(?:^|\| |-m |bin/)heed ([a-z].*?)(?:#.*|\| .*)?$", block.replace("\\\n", " ")
+            ):
+                verb = next((verb for verb in sections if f"{command} ".startswith(f"{verb} ")), None)
+                assert verb, f"{page}: heed {command}"
+                options = set(re.findall(r"(?<= )--[a-z][a-z-]*", command))
+                assert options <= set(re.findall(r"--[a-z][a-z-]*", sections[verb])), f"{page}: heed {command}"
+                n_commands += 1
+    assert n_commands > 60
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_every_relative_link_leads_to_a_file_and_its_heading(page):
     for target in _links(page.read_text(encoding="utf-8")):

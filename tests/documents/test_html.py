@@ -9,7 +9,7 @@ from lxml import etree
 
 from heed.documents.html import INLINE, read_html, write_html
 from heed.text.alignment import Link, Translated
-from tests.documents.translators import shuffled, swapped_case, translated, unchanged
+from tests.documents.translators import shuffled, swapped_case, translated, unchanged, within_seconds
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
@@ -167,7 +167,8 @@ def test_malformed_pages_keep_every_tag(page):
 )
 @pytest.mark.slow
 def test_pages_of_strangers_end(page):
-    translated(page, shuffled, "html")
+    with within_seconds(60):
+        translated(page, shuffled, "html")
 
 
 def test_an_element_without_an_end_does_not_unprotect_the_next():

@@ -1,7 +1,9 @@
-"""Translators whose results are known."""
+"""Translators whose results are known, and a bound of what a stranger's text may cost."""
 
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from heed.documents.formats import Format, translate_text
 from heed.documents.translation import Translate
@@ -36,6 +38,14 @@ def _shuffled(text: str) -> Translated:
             links.append(Link(length, length + len(word), start, end))
         length += len(word) + 1
     return Translated(" ".join(words), links)
+
+
+@contextmanager
+def within_seconds(limit: float) -> Iterator[None]:
+    """Asserts that what is done takes no more of a processor: many times what it needs, a fraction of its square."""
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < limit
 
 
 def translated(text: str, translate: Translate, format: Format) -> str:

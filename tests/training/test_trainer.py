@@ -75,6 +75,20 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 
 
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+def test_with_several_threads_a_resumed_run_has_the_same_bits_too(tmp_path, number_tokenizer, machine):
+    arch = Architecture(n_layers=2, d_model=128, d_ff=256, n_heads=2)  # heads of 64, as in the paper
+    torch.set_num_threads(3)
+    try:
+        run_training(tmp_path, number_tokenizer, "straight", machine=machine, arch=arch)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(tmp_path, number_tokenizer, "stopped", machine=machine, arch=arch, stop_after=1)
+        run_training(tmp_path, number_tokenizer, "stopped", machine=machine, arch=arch)
+    finally:
+        torch.set_num_threads(1)
+    assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+
+
 def test_two_passes_count_twice_in_the_cost_and_once_in_the_losses(tmp_path, number_tokenizer):
     states = [run_training(tmp_path, number_tokenizer, str(len(x)), **x)[1] for x in ({}, TWO_PASSES)]
     assert states[1].work == states[0].work.times(2)
