@@ -503,6 +503,9 @@ def test_folders_that_are_no_model_are_refused(trained, heed, tmp_path):
     assert_one_clear_line(heed("parse", run / "model", stdin="x"), "this model translates")
     assert_one_clear_line(heed("evaluate", "--ref", run), "--hyp")
     assert_one_clear_line(heed("evaluate", "--ref", "x", "--hyp", "y", "--beam", 2), "--hyp is translated already")
+    for option in (["--precision", "fp32"], ["--device", "cpu"]):
+        told = heed("compare", "a.de", "b.de", "--ref", "ref.de", *option)
+        assert_one_clear_line(told, "leave out what says how a model translates")
     assert_one_clear_line(heed("data", "get", "multi3k"), "did you mean multi30k?")
 
 
@@ -533,6 +536,12 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus):
     assert told["pairs"] == 200 and told["n_steps"] == 24 and told["workers"] == 1
     assert told["hours"] == pytest.approx(24 * told["step_seconds"] / 3600)
     assert told["peak_memory_bytes"] < told["memory_bytes"]
+    # An epoch has whole batches, and learned positions may be fewer than a benchmark's longest sentence has.
+    options = ["training.max_epochs=7", "training.batch_tgt_tokens=100000", "training.batch_src_tokens=100000",
+               "model.positions=learned", "model.max_positions=20", "decoding.max_extra_tokens=5"]  # fmt: skip
+    settings = [part for option in options for part in ("--set", option)]
+    done = heed_briefly("train", "small.toml", "--dry-run", "--json", *settings, cwd=corpus)
+    assert done.returncode == 0 and json.loads(done.stdout)["n_steps"] == 7, done.stderr
     assert not (corpus / "runs").exists()
 
 

@@ -405,6 +405,15 @@ def test_a_user_who_says_how_many_workers_gets_them(straight, begun, heed, two_t
     assert done.returncode == 0 and "workers" not in done.stderr, done.stderr
 
 
+def test_a_number_of_workers_that_nobody_started_is_refused(begun, heed, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    told = heed("train", "small.toml", cwd=begun)
+    assert_one_clear_line(told, "WORLD_SIZE is '4'", "start with torchrun, or unset WORLD_SIZE")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    told = heed("bench", "train", "--preset", "tiny", "--workers", 2)
+    assert_one_clear_line(told, "--workers needs Linux, and neither WORLD_SIZE nor")
+
+
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of its own that holds two checkpoints of the recipe."""

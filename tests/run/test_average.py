@@ -13,8 +13,9 @@ from heed.errors import HeedError
 from heed.evaluation.bleu import Score
 from heed.model_folder import ModelCard, load_model, read_config, read_weights, write_weights
 from heed.recipe import read_recipe
+from heed.run import average
 from heed.run.average import average_best, average_run
-from heed.runtime.files import locked, seal
+from heed.runtime.files import NotNow, locked, seal
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import task_of
 from heed.tasks.translation import TranslationTask
@@ -62,13 +63,32 @@ def test_the_search_is_the_one_that_the_run_has_now(run):
     assert read_config(folder / "model").card.decoding["beam_size"] == 7
 
 
-def test_the_best_average_is_not_looked_for_while_the_run_is_trained(run, heed):
+def test_nothing_in_a_run_is_averaged_while_it_is_trained(run, heed, tmp_path_factory):
     folder, _ = run
+    out = tmp_path_factory.mktemp("elsewhere") / "out"
     write_recipe(folder)
     (folder / "config.toml").write_text(RECIPE, encoding="utf-8")
     with locked(folder):
-        done = heed("average", folder, "--last", "best")
-    assert done.returncode == 1 and "is at work there; wait for it" in done.stderr
+        inside = (["--last", "best"], ["--last", "best", "--out", out], ["--last", 2], ["--out", folder / "mean"])
+        for options in inside:
+            done = heed("average", folder, *options)
+            assert done.returncode == 1 and "is at work there; wait for it" in done.stderr
+        elsewhere = heed("average", folder, "--last", 2, "--out", out)
+        assert elsewhere.returncode == 0, elsewhere.stderr
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_left_out(run, monkeypatch):
+    folder, _ = run
+    real = average.check
+
+    def failing(path, files):
+        if path.name == "10":
+            raise NotNow("too many open files")
+        real(path, files)
+
+    monkeypatch.setattr(average, "check", failing)
+    with pytest.raises(NotNow, match="too many open files"):
+        average_run(folder, last=2, report=str)
 
 
 def test_fewer_checkpoints_than_asked_for_are_reported(run):

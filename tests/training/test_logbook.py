@@ -54,12 +54,23 @@ def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path):
 
 
 def test_faults_are_kept_where_training_went_back(tmp_path):
-    lines = entry(1) + entry(7, kind="fault") + entry(7)
-    (tmp_path / "metrics.jsonl").write_bytes(lines)
-    Logbook(tmp_path, resumed_step=5, report=silent, keep_faults=True).close()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1) + entry(7, kind="fault")
+    before, again = entry(7, kind="fault", rollbacks=0), entry(8, kind="fault", rollbacks=1)
+    (tmp_path / "metrics.jsonl").write_bytes(entry(1) + before + entry(7) + again)
+    Logbook(tmp_path, resumed_step=5, report=silent, rollbacks=1).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1) + before
     Logbook(tmp_path, resumed_step=5, report=silent).close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == entry(1)
+
+
+def test_each_test_set_has_curves_of_its_own(tmp_path):
+    event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logbook = Logbook(tmp_path, resumed_step=0, report=silent)
+    logbook.record("validation", 5, loss=2.0)
+    for name in ("dev (average)", "test (average)"):
+        logbook.record("test", 5, name=name, bleu=30.0)
+    logbook.close()
+    curves = event_files.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
+    assert sorted(curves) == ["test/dev (average)/bleu", "test/test (average)/bleu", "validation/loss"]
 
 
 def test_a_long_line_takes_no_memory(tmp_path):

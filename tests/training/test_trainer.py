@@ -292,6 +292,17 @@ def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path,
     assert weights[0] == weights[1]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [("0.1 minutes", "10 steps"), ("10 steps", "3 epochs"), ("1 epochs", "10 steps")]
+)
+def test_another_unit_of_checkpoints_counts_from_the_last_one(tmp_path, number_tokenizer, monkeypatch, before, after):
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    _, state = run_training(tmp_path, number_tokenizer, "run", checkpoint_every=before, max_steps=20)
+    run_training(tmp_path, number_tokenizer, "run", checkpoint_every=after, max_steps=40)
+    first, *_ = (entry["step"] for entry in entries(tmp_path / "run", "validation") if entry["step"] > 20)
+    assert state.step == 20 and first >= 30
+
+
 def test_a_stopped_run_that_is_ended_there_logs_its_learning_rate(tmp_path, number_tokenizer):
     with pytest.raises(Stopped):
         run_training(tmp_path, number_tokenizer, "stopped", on_validation=lambda: signal.raise_signal(signal.SIGTERM))
@@ -444,6 +455,46 @@ def test_memory_that_really_runs_out_leaves_a_state_to_resume_from(tmp_path, num
     said: list[str] = []
     run_training(tmp_path, number_tokenizer, "full", report=said.append, max_steps=4, **WIDE)
     assert said[0].startswith("Resumed from step 2 ") and said[-1] == "Training ended at step 4: max_steps=4."
+
+
+def test_an_error_between_two_checkpoints_saves_the_state(tmp_path, number_tokenizer):
+    run_training(tmp_path, number_tokenizer, "straight")
+    log, aside = tmp_path / "full" / "metrics.jsonl", tmp_path / "aside"
+
+    def take_the_log_away(line: str) -> None:
+        if line.startswith("step 10/"):
+            log.rename(aside)
+            log.mkdir()
+
+    with pytest.raises(HeedError, match=r"metrics\.jsonl: cannot be written"):
+        run_training(tmp_path, number_tokenizer, "full", report=take_the_log_away, checkpoint_every="20 steps")
+    log.rmdir()
+    aside.rename(log)
+    said: list[str] = []
+    run_training(tmp_path, number_tokenizer, "full", report=said.append)
+    assert said[0].startswith("Resumed from step 15 ")
+    weights = [
+        (tmp_path / run / "checkpoints" / "30" / "model.safetensors").read_bytes() for run in ("straight", "full")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_window_of_skipped_steps_is_not_logged_as_a_loss_of_zero(tmp_path, number_tokenizer):
+    real, calls = step.micro_batch_loss, 0
+
+    def faulty(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        loss, nll = real(*arguments, **options)
+        return (loss * torch.nan, nll) if calls == 9 else (loss, nll)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "micro_batch_loss", faulty)
+        run_training(tmp_path, number_tokenizer, "fault", report_every=1)
+    (fault,) = entries(tmp_path / "fault", "fault")
+    logged = entries(tmp_path / "fault", "train")
+    assert {entry["step"] for entry in logged} == set(range(1, 31)) - {fault["step"]}
+    assert all(entry["loss"] > 0 and entry["perplexity"] > 1 for entry in logged)
 
 
 def test_an_error_in_the_validation_saves_the_state(tmp_path, number_tokenizer):

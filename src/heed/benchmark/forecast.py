@@ -63,7 +63,7 @@ def _n_steps(settings: TrainingSettings, speed: TrainingSpeed, n_pairs: int | No
     limits = [settings.max_steps]
     if settings.max_epochs is not None and n_pairs is not None:
         tokens_per_step = speed.target_tokens_per_second * speed.step_seconds
-        limits.append(math.ceil(settings.max_epochs * n_pairs * MEAN_LENGTH / tokens_per_step))
+        limits.append(settings.max_epochs * math.ceil(n_pairs * MEAN_LENGTH / tokens_per_step))
     if settings.max_minutes is not None:
         limits.append(math.ceil(settings.max_minutes * 60 / speed.step_seconds))
     return min(limits)

@@ -23,12 +23,16 @@ def shape_of(tables: dict[str, Any], *, preset: str, vocab_size: int | None) -> 
     return arch, vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", DEFAULT_VOCAB_SIZE))
 
 
-def random_corpus(folder: Path, vocab_size: int, *, n_tokens: int) -> ParallelCorpus:
-    """Writes pairs of random sentences, about `n_tokens` a side: 5 to 60 tokens each, normally distributed."""
+def random_corpus(folder: Path, vocab_size: int, *, n_tokens: int, longest: int = 60) -> ParallelCorpus:
+    """Writes pairs of random sentences, about `n_tokens` a side: 5 to 60 tokens each, normally distributed.
+
+    longest: the most tokens of a sentence, if that is less, eos included.
+    """
+    most = max(1, min(60, longest) - 1)
     draw = np.random.default_rng(1)
     n_pairs = max(100, n_tokens // MEAN_LENGTH)
-    src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, LENGTH_DEVIATION, n_pairs), 4, 59).astype(int)
-    tgt_lengths = np.clip(src_lengths + draw.normal(0, 2, n_pairs), 4, 59).astype(int)
+    src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, LENGTH_DEVIATION, n_pairs), min(4, most), most).astype(int)
+    tgt_lengths = np.clip(src_lengths + draw.normal(0, 2, n_pairs), min(4, most), most).astype(int)
 
     def pairs() -> Iterator[tuple[list[int], list[int]]]:
         for lengths in zip(src_lengths, tgt_lengths, strict=True):

@@ -172,8 +172,9 @@ class _TrainingLoop:
         self._weights = MasterWeights(Transformer(arch, vocab_size), machine)
         self._optimizer = make_optimizer(self._weights.masters, settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
+        longest = {"longest": arch.max_positions} if arch.positions == "learned" else {}
         batches = TokenBatches(
-            random_corpus(corpus, vocab_size, n_tokens=20 * tokens),
+            random_corpus(corpus, vocab_size, n_tokens=20 * tokens, **longest),
             SPECIAL,
             max_src_tokens=settings.batch_src_tokens,
             max_tgt_tokens=settings.batch_tgt_tokens,

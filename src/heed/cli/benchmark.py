@@ -59,7 +59,8 @@ def bench_train(
         joined = join_workers(choose_machine(settings.precision, device=device).device)
         if joined.n == 1 and workers > 1 and not may_spawn():
             raise HeedError(
-                "--workers needs Linux, and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY in the environment."
+                "--workers needs Linux, and neither WORLD_SIZE nor OMP_PROC_BIND nor GOMP_CPU_AFFINITY in the "
+                "environment."
             )
         if joined.n == 1 and n_threads() % workers:
             raise HeedError(f"--workers {workers}: they cannot share {n_threads()} thread(s) evenly (OMP_NUM_THREADS).")

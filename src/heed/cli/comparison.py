@@ -61,6 +61,8 @@ def compare(
         check_comet(comet)
     if len(systems) < 2:
         raise HeedError(f"{systems[0]} alone cannot be compared: give two or more files of translations or models.")
+    if not any(path.is_dir() for path in systems) and (precision != "auto" or (device is not None and comet is None)):
+        raise HeedError("all translations are there already: leave out what says how a model translates.")
     inputs = [path for path in (ref, src, training_text, *systems) if path is not None]
     if html is not None:
         check_target(html)

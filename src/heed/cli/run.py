@@ -140,18 +140,19 @@ def average(
     if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
         raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
     import_torch()
-    from heed.run.average import average_best, average_run
-
-    if last != "best":
-        show(average_run(run, last=int(last), out=out, report=say))
-        return
     from heed.recipe import read_recipe
+    from heed.run.average import average_best, average_run
     from heed.runtime.files import locked
     from heed.tasks.task import task_of
 
-    task = task_of(read_recipe(run))
-    # A training would delete the oldest checkpoints meanwhile. Where we may not write, none of ours is.
-    with locked(run) if os.access(run, os.W_OK) else nullcontext():
+    # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
+    # the search for the best. Where we may not write, none of ours is at work.
+    shared = last == "best" or out is None or out.resolve().is_relative_to(run.resolve())
+    with locked(run) if shared and os.access(run, os.W_OK) else nullcontext():
+        if last != "best":
+            show(average_run(run, last=int(last), out=out, report=say))
+            return
+        task = task_of(read_recipe(run))
         files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
         show(average_best(run, task, files.dev, out=out, report=say))
 

@@ -15,7 +15,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.recipe import RUN_CONFIG, read_recipe
 from heed.run.folder import check_output_folder
-from heed.runtime.files import UNFINISHED, check
+from heed.runtime.files import UNFINISHED, NotNow, check
 from heed.tasks.evaluation import Evaluation, score_table
 from heed.tasks.task import Task
 from heed.text.loading import load_tokenizer
@@ -158,6 +158,8 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
         try:
             check(folder, (*MODEL_FILES, "trainer.json"))
             folders.append(folder)
+        except NotNow:  # it may be good
+            raise
         except HeedError as error:
             report(f"{error} Left out of the average.")
     if not folders:

@@ -166,7 +166,7 @@ def train_files(
     trained = read_config(run / "checkpoints" / str(state.step)).card.trained_on
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
-    card.trained_on["epochs"] = _epochs(state, batches)
+    card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
     with workers.all_threads():
         if settings.average_last == "best":
             with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:

@@ -40,7 +40,8 @@ class TrainState:
     seconds: float = 0.0  # of training, validation left out
     wanted_micro_tokens: int = 0  # tokens a side of one pass, as the settings ask
     micro_tokens: int = 0  # and as memory allows
-    saved: float = 0.0  # when the last checkpoint was saved, in the unit of checkpoint_every
+    saved: float = 0.0  # when the last checkpoint was saved, in the unit that checkpoint_every had then
+    saved_unit: str = ""  # "steps", "epochs" or "minutes"; "" in older checkpoints
     checkpoint_step: int = -1  # of the last checkpoint
     rollbacks: int = 0  # decides the dropout seed; grows whenever training goes back to a checkpoint
     window_loss: float = 0.0  # sums since the log's last entry

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
+from heed.config import shown
 from heed.errors import HeedError, Stopped
 from heed.runtime.signals import overdue_signal
 
@@ -258,7 +259,7 @@ def join_workers(device: torch.device) -> Workers:
         for inherited in (channel, memory):
             os.set_inheritable(inherited, False)
         return Workers(rank, n, communicator=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
-    n = int(os.environ.get("WORLD_SIZE", "1"))
+    n, rank = _place_by_torchrun()
     if n == 1:
         return Workers()
     if not distributed.is_initialized():
@@ -267,7 +268,21 @@ def join_workers(device: torch.device) -> Workers:
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
         if device.type == "cpu":
             atexit.register(_leave_process_group)
-    return Workers(int(os.environ["RANK"]), n, communicator=ProcessGroup(device))
+    return Workers(rank, n, communicator=ProcessGroup(device))
+
+
+def _place_by_torchrun() -> tuple[int, int]:
+    """The number of workers and this one's. HeedError if WORLD_SIZE stands alone in the environment."""
+    if os.environ.get("WORLD_SIZE", "") in ("", "1"):
+        return 1, 0
+    try:
+        n, rank, _ = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
+    except (KeyError, ValueError):
+        raise HeedError(
+            f"WORLD_SIZE is {shown(os.environ['WORLD_SIZE'])} in the environment, but RANK and MASTER_PORT are not as "
+            "torchrun sets them: start with torchrun, or unset WORLD_SIZE."
+        ) from None
+    return n, rank
 
 
 def _leave_process_group() -> None:

@@ -18,9 +18,10 @@ from heed.training.callbacks import NO_CALLBACKS, Callbacks, StepRecord, Validat
 class Logbook:
     """Appends what a run measures to metrics.jsonl, one entry per line, and to TensorBoard.
 
-    When a run resumes, entries after its checkpoint are dropped, since those steps are repeated; with keep_faults those
-    of faults are kept, because of which training went back. `repeated` is a kind of which the entries at the checkpoint
-    are dropped as well, since they are about to be recorded again. Damaged lines are dropped too.
+    When a run resumes, entries after its checkpoint are dropped, since those steps are repeated, but for faults because
+    of which training went back: those that had fewer `rollbacks` before them than the run has now. `repeated` is a kind
+    of which the entries at the checkpoint are dropped as well, since they are about to be recorded again. Damaged lines
+    are dropped too.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Logbook:
         resumed_step: int,
         report: Callable[[str], None],
         writing: bool = True,
-        keep_faults: bool = False,
+        rollbacks: int = 0,
         repeated: str | None = None,
         callbacks: Callbacks = NO_CALLBACKS,
     ):
@@ -41,12 +42,12 @@ class Logbook:
             return
         try:
             if os.path.lexists(self._path):
-                self._drop_past(resumed_step, keep_faults, repeated)
+                self._drop_past(resumed_step, rollbacks, repeated)
             self._board = _board(run / "tensorboard", resumed_step, report)
         except OSError as error:
             raise HeedError(f"{error.filename or self._path}: cannot be opened ({error.strerror}).") from None
 
-    def _drop_past(self, resumed_step: int, keep_faults: bool, repeated: str | None) -> None:
+    def _drop_past(self, resumed_step: int, rollbacks: int, repeated: str | None) -> None:
         # Opening the old file first refuses a link, which would otherwise be replaced.
         with (
             open(self._path, "rb", opener=own_file) as old,
@@ -55,7 +56,9 @@ class Logbook:
         ):
             for line, entry in _entries(old):
                 kind, step = entry.get("kind"), entry["step"]
-                is_past = step > resumed_step and not (keep_faults and kind == "fault")
+                earlier = entry.get("rollbacks", 0)  # not known to older runs
+                led_back = kind == "fault" and isinstance(earlier, int) and earlier < rollbacks
+                is_past = step > resumed_step and not led_back
                 is_repeated = step == resumed_step and repeated is not None and kind == repeated
                 if not (is_past or is_repeated):
                     new.write(line.rstrip(b"\n") + b"\n")
@@ -70,10 +73,11 @@ class Logbook:
                 file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         except OSError as error:
             raise HeedError(f"{self._path}: cannot be written ({error.strerror}).") from None
-        if self._board is not None:
+        if self._board is not None and kind != "fault":
+            curves = f"{kind}/{numbers['name']}" if "name" in numbers else kind  # each test set has its own
             for name, value in numbers.items():
                 if isinstance(value, (int, float)):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+                    self._board.add_scalar(f"{curves}/{name}", value, step)
         self._call_back(kind, step, numbers)
 
     def _call_back(self, kind: str, step: int, numbers: Mapping[str, float | str]) -> None:

@@ -19,7 +19,7 @@ from heed.runtime.device import Machine
 from heed.runtime.signals import StopSignals, stop_signals
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
-from heed.training.distributed import OtherWorkerEnded, UnresponsiveWorker, Workers
+from heed.training.distributed import UnresponsiveWorker, Workers
 from heed.training.logbook import Logbook, duration
 from heed.training.memory import MemoryProbe
 from heed.training.schedule import learning_rate
@@ -71,7 +71,7 @@ def train(
             resumed_step=start_step,
             report=report,
             writing=workers.first,
-            keep_faults=n_rollbacks > 0,
+            rollbacks=state.rollbacks,
             callbacks=callbacks,
         )
         with closing(logbook):
@@ -155,6 +155,10 @@ def _run_to_a_limit(loop: "_Loop") -> bool:
     except UnresponsiveWorker:
         loop.logbook.report("A worker does not answer; the same command resumes from the last checkpoint.")
         raise
+    except HeedError:  # memory ran out, another worker ended, a file cannot be read or written: no step is lost
+        with suppress(HeedError):
+            loop.save_between_checkpoints()
+        raise
     return reached
 
 
@@ -190,7 +194,10 @@ class _Loop:
         self.pending: _PendingStep | None = None
         self.stopping = False
         self.elapsed = state.seconds  # by the first worker's clock, the same on all
-        state.saved = min(state.saved, self._clock())  # it was counted in another unit if that was changed
+        if state.saved_unit not in ("", self.unit):  # the setting has changed
+            state.saved = self._clock()
+        state.saved = min(state.saved, self._clock())  # older checkpoints do not tell the unit
+        state.saved_unit = self.unit
         self.n_faults = 0
 
     def run(self, stop: StopSignals) -> None:
@@ -242,9 +249,6 @@ class _Loop:
         except OutOfMemory:
             longest = max(max(batch.src.shape[1], batch.tgt_in.shape[1]) for batch in collated)
             self._end_without_memory(f"step {step:,}, on sentences of up to {longest:,} tokens")
-        except OtherWorkerEnded:  # the weights have not changed since the step before
-            self._save_between_checkpoints()
-            raise
         self.window_loss += result.loss
         self.window_nll += result.nll
         state.step, state.batch = step, state.batch + 1
@@ -278,7 +282,7 @@ class _Loop:
         self.n_faults += 1
         self.state.window_tokens -= n_tgt_tokens
         lines = self.batches.lines(micro_batches)
-        self.logbook.record("fault", step, lines=" ".join(map(str, lines)))
+        self.logbook.record("fault", step, lines=" ".join(map(str, lines)), rollbacks=self.state.rollbacks)
         some = ", ".join(f"{line:,}" for line in lines[:10]) + (" …" if len(lines) > 10 else "")
         self.logbook.report(
             f"step {step:,}: loss or gradient not finite, step skipped. Its {len(lines):,} pairs are lines {some} of "
@@ -290,9 +294,18 @@ class _Loop:
     def _report(self) -> None:
         """Logs the means since the last report."""
         self._check_last_step()
-        state, tokens = self.state, max(1, self.state.window_tokens)
+        state = self.state
+        if state.window_tokens:  # else every step was skipped
+            self._log_window(state.window_tokens)
+        self.window_loss.zero_()
+        self.window_nll.zero_()
+        state.window_tokens = state.window_steps = 0
+        state.window_seconds = 0.0
+
+    def _log_window(self, tokens: int) -> None:
+        state = self.state
         loss, nll = float(self.window_loss) / tokens, float(self.window_nll) / tokens
-        speed = state.window_tokens / max(1e-9, state.window_seconds)
+        speed = tokens / max(1e-9, state.window_seconds)
         rate = self._learning_rate(state.step)
         perplexity = math.exp(min(nll, 700))
         self.logbook.record(
@@ -309,10 +322,6 @@ class _Loop:
             f"step {state.step:,}/{self.settings.max_steps:,}  epoch {state.epoch + 1}  loss {loss:.3f}  "
             f"ppl {perplexity:.2f}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
         )
-        self.window_loss.zero_()
-        self.window_nll.zero_()
-        state.window_tokens = state.window_steps = 0
-        state.window_seconds = 0.0
 
     def _steps_left(self) -> float:
         """Steps until the first limit, as far as it can be predicted."""
@@ -335,16 +344,12 @@ class _Loop:
         if not self.weights.are_finite():
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise _NotFinite
-        try:
-            numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
-        except OtherWorkerEnded:
-            self._save_between_checkpoints()
-            raise
+        numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        self.logbook.record("validation", state.step, **numbers)
         if numbers["loss"] < state.best_loss:
             state.best_loss, state.validations_since_best = numbers["loss"], 0
         else:
             state.validations_since_best += 1
-        self.logbook.record("validation", state.step, **numbers)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in numbers.items())
         self.logbook.report(f"step {state.step:,}  dev: {shown}")
         state.finished = self._limit_reached()
@@ -356,9 +361,6 @@ class _Loop:
     def _validated(self) -> dict[str, float]:
         try:
             return self.validate(self.weights.model.eval())
-        except HeedError:
-            self._save_between_checkpoints()
-            raise
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -370,7 +372,7 @@ class _Loop:
         state.window_loss, state.window_nll = float(self.window_loss), float(self.window_nll)
         self.checkpoints.save(self.weights.masters, self.optimizer, state, stopped=stopped)
 
-    def _save_between_checkpoints(self) -> bool:
+    def save_between_checkpoints(self) -> bool:
         """Saves the state to resume from; whether it is saved, which weights that are not finite are not."""
         with suppress(_NotFinite):  # training ends here, so nothing is gained by going back now
             self._check_last_step()
@@ -383,7 +385,7 @@ class _Loop:
         return True
 
     def _stop(self, stop: StopSignals) -> NoReturn:
-        if self._save_between_checkpoints():
+        if self.save_between_checkpoints():
             self.logbook.report(f"Stopped at step {self.state.step:,}; its state is saved. The same command resumes.")
         else:
             self.logbook.report(
@@ -393,7 +395,6 @@ class _Loop:
         raise _stopped_by(stop)
 
     def _end_without_memory(self, when: str) -> NoReturn:
-        self._save_between_checkpoints()
         raise HeedError(
             "memory ran out in "
             f"{when}. Lower training.micro_batch_tokens (now {self.settings.n_passes * self.batches.micro_tokens:,}); "
