@@ -314,10 +314,10 @@ def read_config(folder: Path) -> ModelConfig:
 
 def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
-    config = read_config(folder)
+    read_config(folder)  # says what is wrong with a folder that is none
     sealed = manifest(folder)
     try:
-        loaded = _loaded(folder, config)
+        loaded = _loaded(folder, read_config(folder))
     except HeedError:
         _check_not_replaced(folder, sealed)  # else parts of two models would be called damaged
         raise

@@ -241,3 +241,13 @@ def test_no_alternative_is_none_to_choose_from(translator):
     for options in ({}, {"utility": "chrf"}):
         with pytest.raises(HeedError, match="n_best is 0"):
             translator.translate(["one"], n_best=0, **options)
+
+
+def test_what_a_caller_can_mend_is_said(translator):
+    beam = translator.settings.beam_size
+    with pytest.raises(HeedError, match=f"n_best is {beam + 1}, more than beam_size, {beam}"):
+        translator.translate(["one"], n_best=beam + 1)
+    with pytest.raises(HeedError, match="1 sources, 2 targets: both must have the same number"):
+        translator.log_probs(["one"], ["eins", "zwei"])
+    with pytest.raises(HeedError, match="no model folder is given"):
+        Translator.load()

@@ -1,11 +1,13 @@
 """What the page of equations claims, from the formulas themselves."""
 
 import math
+import os
 
 import pytest
 import torch
 
 from heed.paper.equations import dot_products, offset_matrix, page, position_errors, schedule
+from heed.paper.page import Page, command
 
 
 def test_a_position_is_turned_into_another_by_one_matrix():
@@ -36,3 +38,10 @@ def test_the_page_has_its_plots(tmp_path):
     for plot in tmp_path.glob("*.svg"):
         assert plot.name in text and plot.read_text().startswith("<?xml")
     assert len(list(tmp_path.glob("*.svg"))) == 3
+
+
+def test_a_folder_whose_name_is_no_text_is_named_with_escapes(tmp_path):
+    folder = tmp_path / os.fsdecode(b"b\xfccher")
+    made = Page("some", "# Some\n", command("equations", model=folder)).write(folder)
+    assert made.read_text(encoding="utf-8").count("b\\udcfccher") == 2
+    Page("some", "# Some\n", command("equations")).write(folder)  # and known as Heed's

@@ -15,6 +15,7 @@ from heed.model_folder import ModelCard, save_model
 from heed.paper import table1
 from heed.paper.figures import KINDS, equal_weights, head_weights, most_different, surest_heads
 from heed.paper.index import write_all
+from heed.paper.page import Page
 from heed.visualization.trace import Attention
 
 WORDS = ("a", "b", "c", "d", "e", "f", "g", "h", "</s>")
@@ -119,9 +120,13 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
     folder = random_model(tmp_path, number_tokenizer)
     (tmp_path / "some.en").write_text("seven hundred twenty-one thousand three hundred forty-two\n")
     sizes = (16, 32, 64, 128)
-    layers = table1.page(table1.measured(sizes, sizes, budget=0), table1.model_costs(sizes, budget=0))
-    out = tmp_path / "all"
     said = []
+
+    def layers() -> Page:
+        said.append("measuring")
+        return table1.page(table1.measured(sizes, sizes, budget=0), table1.model_costs(sizes, budget=0))
+
+    out = tmp_path / "all"
     options = {"lower": True, "vocab_size": 37_000, "runs": tmp_path, "report": said.append}
     index = write_all(out, layers=layers, model=folder, src=tmp_path / "some.en", **options).read_text()
     missing = ("Table 2, wmt14-en-de", "Table 3 at a laptop's size: 0 of 20", "Table 4 on the WSJ", "Table 4 on GUM")
@@ -129,6 +134,11 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
     assert f"heed paper all --model {folder} --src" in index
     pages = re.findall(r"\]\((\w+\.md)\)", index)
     plots = [name for page in pages for name in re.findall(r"\((\S+\.svg)\)", (out / page).read_text())]
-    assert len(pages) == 9 == len(said) and len(plots) > 15
+    assert len(pages) == 9 == len(said) - 1 and said[0] == "measuring" and len(plots) > 15
     assert all((out / name).is_file() for name in (*pages, *plots))
     assert "Named heads: `heed paper all" in write_all(out, layers=layers, model=None, src=None, **options).read_text()
+    said.clear()
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):  # before anything is measured
+        write_all(out, layers=layers, model=folder, src=None, **options)
+    assert not said

@@ -20,6 +20,7 @@ from heed.paper.table3 import (
     chosen,
     facts,
     page,
+    run_rows,
     scaled,
     validation_perplexities,
     verdict,
@@ -79,6 +80,14 @@ def test_a_ratio_that_is_no_whole_number_is_said():
     recipe = validated(Recipe, SMALL | {"model": {"n_layers": 4, "d_model": 128, "n_heads": 8}}, where="test")
     with pytest.raises(HeedError, match="n_layers=4 times 2/6"):
         scaled(next(row for row in ROWS if row.preset == "table3-C-N2"), recipe, seed=1)
+
+
+def test_a_recipe_that_cannot_be_scaled_binds_no_folder(tmp_path):
+    recipe = validated(Recipe, SMALL | {"model": {"n_layers": 4, "d_model": 128, "n_heads": 8}}, where="test")
+    options = {"n_seeds": 1, "directory": tmp_path, "mirror": None, "report": print}
+    with pytest.raises(HeedError, match="n_layers=4 times 2/6"):
+        run_rows(ROWS, recipe, tmp_path / "runs", **options)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_rows_are_chosen_by_preset():

@@ -275,6 +275,7 @@ def test_sections_are_split_as_the_recipe_says(parser_run):
     with pytest.raises(HeedError, match="two digits: 02-21"):
         files_of(folder, ["2-21"])
     assert len(files_of(folder, ["02", "02-03", "**/02/*.mrg"])) == 2  # each once
+    assert files_of(folder / "nowhere", [f"{folder}/**/0[2]/*.mrg"]) == files_of(folder, ["02"])
 
 
 def test_a_section_is_found_in_capitals_and_through_links_and_must_be_one(tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from heed.config import validated
 from heed.data.text_files import TextFiles
+from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu
@@ -16,8 +17,9 @@ from heed.model_folder import ModelCard, save_model
 from heed.recipe import Recipe
 from heed.tasks.parsing import ParsingTask
 from heed.tasks.task import task_of
-from heed.tasks.translation import TranslationTask
+from heed.tasks.translation import TranslationTask, evaluate_translations
 from heed.text.numbers import english, german
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
 OWN_FILES = {"src": "en", "tgt": "de", "train": ["a", "b"], "dev": ["c", "d"], "tests": {"late": ["e", "f"]}}
 
@@ -139,3 +141,17 @@ def test_evaluation_scores_every_set_with_the_models_own_search(tmp_path, model,
     n_tokens = sum(map(len, log_probs))
     nats = -sum(sum(values) for values in log_probs) / n_tokens
     assert late.perplexity == pytest.approx(torch.tensor(nats).exp().item(), rel=1e-6)
+
+
+def test_perplexity_leaves_out_references_with_an_unknown_symbol(small_arch):
+    tokenizer = train_tokenizer(["a dog", "a cat"], TokenizerSettings(vocab_size=600), ["NN", "DT"])
+    translator = Translator(
+        Transformer(small_arch.model_copy(update={"share": "none"}), len(tokenizer), tokenizer.src_vocab_size).eval(),
+        tokenizer,
+        DecodingSettings(max_tokens=3),
+    )
+    found = [
+        evaluate_translations(translator, sources, targets, name="test", tokenize="none").perplexity
+        for sources, targets in ((["a dog"], ["DT NN"]), (["a dog", "a cat"], ["DT NN", "DT VB"]))
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

@@ -222,6 +222,16 @@ def test_words_are_drawn_as_they_are(tmp_path):
     assert width > 2 * 72 * 0.085 * len(words[2])  # both columns fit
 
 
+def test_letters_that_no_font_here_has_are_for_svg_only(tmp_path, recwarn):
+    words = ("狗", "two", "three")
+    attention = Attention(np.full((1, 1, 3, 3), 1 / 3, np.float32), words, words)
+    with pytest.raises(HeedError, match=r"no font here has all characters of this text: write an \.svg"):
+        write_picture(tmp_path / "a.png", attention, layer=0, heads=[0])
+    assert not (tmp_path / "a.png").exists()
+    write_picture(tmp_path / "a.svg", attention, layer=0, heads=[0])
+    assert "狗" in (tmp_path / "a.svg").read_text(encoding="utf-8") and not recwarn.list
+
+
 def test_the_command_says_what_it_cannot_draw(model_folder, heed, tmp_path):
     done = heed("attention", model_folder, SENTENCE, "--out", tmp_path / "x.svg", "--layer", 2, "--from-word", "three")
     assert done.returncode == 0, done.stderr

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
 from heed.runtime.process import import_torch_for_training
+
+if TYPE_CHECKING:
+    from heed.paper.page import Page
 
 paper_app = typer.Typer(
     help="The paper's tables and figures: published and measured on this machine.",
@@ -226,8 +229,11 @@ def paper_all(
         read_config(model)
         if src is not None:
             figures.first_sentences(src, figures.HEADS_LINES, lower=lower)
-    say("Table 1: measuring five layer types.")
-    layers = table1.page(table1.measured(), table1.model_costs())
+
+    def layers() -> "Page":
+        say("Table 1: measuring five layer types.")
+        return table1.page(table1.measured(), table1.model_costs())
+
     show(
         write_all(out, layers=layers, model=model, src=src, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
     )

@@ -234,7 +234,7 @@ def score(
     sources, targets = read_sides((src, tgt))
     found = translator.log_probs(sources, targets)
     for number, (target, log_probs) in enumerate(zip(targets, found, strict=True), start=1):
-        if target.strip() and len(log_probs) == 1:  # eos alone
+        if translator.tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
             raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
         total = sum(log_probs)
         value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)

@@ -23,6 +23,8 @@ from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, choo
 
 def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[ModelFolder]:
     """The model folders, their models on the device. HeedError if one is damaged, or if their tokenizers differ."""
+    if not folders:
+        raise HeedError("no model folder is given.")
     loaded = [load_model(Path(folder)) for folder in folders]
     for folder, other in zip(folders[1:], loaded[1:], strict=True):
         if other.tokenizer != loaded[0].tokenizer:
@@ -34,9 +36,13 @@ def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[Mo
 
 
 def recipe_settings(folder: ModelFolder, changes: Mapping[str, Any], *, where: str) -> DecodingSettings:
-    """How the model's recipe says to search, except for those of `changes` that are not None."""
-    values = folder.card.decoding | {name: value for name, value in changes.items() if value is not None}
-    return validated(DecodingSettings, values, where=where)
+    """How the model's recipe says to search, except for those of `changes` that are not None.
+
+    HeedError names the folder (`where`) only for a fault of its own settings.
+    """
+    recipe = validated(DecodingSettings, folder.card.decoding, where=where)
+    asked = {name: value for name, value in changes.items() if value is not None}
+    return validated(DecodingSettings, recipe.model_dump() | asked, where="how to search")
 
 
 def prepacked(

@@ -136,8 +136,8 @@ class Translator(PickledByValue):
     ) -> list[Translation]:
         """One translation of each text, in order. An empty or blank text stays empty.
 
-        n_best: how many alternatives each has. prefix: what every translation begins with. sampling: draws beam_size
-        translations and gives the n_best of them, instead of searching.
+        n_best: how many alternatives each has, at most beam_size. prefix: what every translation begins with. sampling:
+        draws beam_size translations and gives the n_best of them, instead of searching.
 
         utility: minimum Bayes risk decoding. Of beam_size translations, drawn or else found, gives the n_best of the
         highest expected score ("chrf" or "bleu"), all of them being references: those drawn with equal weight (Eikema &
@@ -162,6 +162,8 @@ class Translator(PickledByValue):
         """
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
+        if n_best > n_candidates:
+            raise HeedError(f"n_best is {n_best:,}, more than beam_size, {n_candidates:,}; raise that.")
         if utility is not None and checked_utility(utility) and n_candidates > MAX_CANDIDATES:
             raise HeedError(
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
@@ -239,7 +241,13 @@ class Translator(PickledByValue):
         ]
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
-        """For each given target, the log-probability of each of its ids and of eos, given its source."""
+        """For each given target, the log-probability of each of its ids and of eos, given its source.
+
+        A target with a symbol that the vocabulary lacks counts as none: eos alone. HeedError if there are not as many
+        targets as sources.
+        """
+        if len(sources) != len(targets):
+            raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
         pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_targets(targets), strict=True))
         results: list[list[float]] = [[] for _ in pairs]
         device = self.models[0].src_embedding.weight.device

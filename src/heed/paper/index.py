@@ -17,7 +17,7 @@ def page_names(*, model: Path | None, src: Path | None) -> list[str]:
 def write_all(
     folder: Path,
     *,
-    layers: Page,
+    layers: Callable[[], Page],
     model: Path | None,
     src: Path | None,
     lower: bool,
@@ -27,13 +27,12 @@ def write_all(
 ) -> Path:
     """Writes every page into the folder and returns the index's path.
 
-    layers: Table 1's page, which takes a minute to measure. Figures need a trained model, and named heads sentences
-    (`src`) too; without them the index shows the commands. runs: the folder with the runs of Table 3, in table3, and
-    with the parsers of Table 4.
+    layers: makes Table 1's page, which takes minutes, when all others are made. Figures need a trained model, and named
+    heads sentences (`src`) too; without them the index shows the commands. runs: the folder with the runs of Table 3,
+    in table3, and with the parsers of Table 4.
     """
     check_pages(folder, page_names(model=model, src=src))
     pages = [
-        (layers, "types of layers: time and memory measured, exponents fitted, path lengths"),
         (table2.page([model] if model else []), "BLEU and training cost, counted both ways"),
         (
             table3.page(vocab_size, runs / "table3"),
@@ -54,6 +53,7 @@ def write_all(
         pages.append(
             (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads that do something nameable")
         )
+    pages.insert(0, (layers(), "types of layers: time and memory measured, exponents fitted, path lengths"))
     lines = ["# The paper, page by page", ""]
     for page, shows in pages:
         report(f"Wrote {page.write(folder)}.")

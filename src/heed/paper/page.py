@@ -43,7 +43,7 @@ class Page:
         for name in self.plots:
             if os.path.lexists(folder / name) and not (path.exists() and DRAWN_BY in _content(folder / name)):
                 raise _foreign(folder / name)
-        made_by = f"\nMade by `{self.command} --out {shlex.quote(str(folder))}`.\n"
+        made_by = f"\nMade by `{self.command} --out {shlex.quote(printable(str(folder)))}`.\n"
         with whole_file(path) as temporary:  # before the plots: beside it they are known as Heed's
             temporary.write_text(self.text + made_by, encoding="utf-8")
         for name, draw in self.plots.items():
@@ -82,7 +82,7 @@ def command(name: str, **options: Any) -> str:
         if value is not None and value is not False and value != []:
             for each in value if isinstance(value, list) else [value]:
                 words += [f"--{option}"] if each is True else [f"--{option}", str(each)]
-    return shlex.join(words)
+    return shlex.join(map(printable, words))  # the name of a file need be no text
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

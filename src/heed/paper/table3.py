@@ -210,6 +210,9 @@ def run_rows(
         raise HeedError("--recipe: Table 3 is about translation, but this recipe trains a parser; take another.")
     if recipe.training.teachers:
         raise HeedError("--recipe: Table 3's models have no teachers; set training.teachers to 0.")
+    rows = list(rows)
+    for row in rows:
+        scaled(row, recipe, 1)  # a shape that cannot be scaled shows before the folder is bound to it
     _write_recipe(recipe, folder)
     with locked(folder / "data", wait=True):  # prepared once for all runs: no row changes data or tokenizer
         files = task_of(recipe).text_files(folder, directory=directory, mirror=mirror, report=report)
@@ -334,7 +337,7 @@ def pooled_deviation(results: dict[str, Any], measure: Measure) -> tuple[float, 
 def page(vocab_size: int, folder: Path) -> Page:
     """The table as Markdown, with the results of the folder's runs and what they say about each finding."""
     results = measured(folder)
-    missing = _missing(results)
+    missing = _missing(results, folder)
     made_by = command(
         "table3", vocab=None if vocab_size == VOCAB_SIZE else vocab_size, folder=None if folder == FOLDER else folder
     )
@@ -426,13 +429,16 @@ def _findings_section(results: dict[str, Any]) -> list[str]:
     return [*lines, "", explanation]
 
 
-def _missing(results: dict[str, Any]) -> list[str]:
+def _missing(results: dict[str, Any], folder: Path) -> list[str]:
     n_rows, n_twice = len(results), sum(len(seeds) > 1 for seeds in results.values())
     if n_twice == len(ROWS):
         return []
+    recipe = folder / "recipe.toml"
+    elsewhere = {"recipe": recipe if recipe.is_file() else None, "folder": folder} if folder != FOLDER else {}
+    same = command("table3", run=True, **elsewhere)
     return [
-        f"Table 3 at a laptop's size: {n_rows} of {len(ROWS)} rows, {n_twice} of them with two seeds; "
-        "`heed paper table3 --run` continues."
+        f"Table 3 at a laptop's size: {n_rows} of {len(ROWS)} rows, {n_twice} of them with two seeds; `{same}` "
+        "continues."
     ]
 
 

@@ -87,14 +87,15 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
                 raise HeedError(f"sections {entry}: the range runs backwards.")
             matches += _section_files(folder, [f"{number:02d}" for number in range(first, last + 1)])
             continue
-        pattern, base = (Path(entry).name, Path(entry).parent) if Path(entry).is_absolute() else (entry, folder)
+        anchor = Path(entry).anchor  # of an absolute name
+        pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
         try:
             files = sorted(path for path in base.glob(pattern) if path.is_file())
         except ValueError as error:  # not a valid pattern
             raise HeedError(f"{entry!r} names no files: {error}.") from None
         if not files:
             hint = " Sections have two digits: 02-21." if entry[:1].isdecimal() else ""
-            raise HeedError(f"{base}: no file {pattern}.{hint}")
+            raise HeedError(f"no file {entry}.{hint}" if anchor else f"{folder}: no file {entry}.{hint}")
         matches += files
     return list(dict.fromkeys(matches))
 

@@ -142,12 +142,17 @@ class TranslationTask:
 def evaluate_translations(
     translator: Translator, sources: list[str], references: list[str], *, name: str, tokenize: Tokenization
 ) -> Evaluation:
-    """BLEU and chrF of the model's translations, and its perplexity per token of the references."""
+    """BLEU and chrF of the model's translations, and its perplexity per token of the references.
+
+    Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev.
+    """
     started = time.perf_counter()
     texts = [translation.text for translation in translator.translate(sources)]
     seconds = time.perf_counter() - started
-    log_probs = translator.log_probs(sources, references)
-    nats = -sum(map(sum, log_probs)) / sum(map(len, log_probs))
+    found = zip(references, translator.log_probs(sources, references), strict=True)
+    has_symbols = bool(translator.tokenizer.symbols)
+    log_probs = [values for line, values in found if not (has_symbols and line.strip() and len(values) == 1)]
+    nats = -sum(map(sum, log_probs)) / max(1, sum(map(len, log_probs)))
     scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
     return Evaluation(name, len(sources), scores, perplexity(nats), translator.precision, seconds)
 

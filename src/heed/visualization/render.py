@@ -2,6 +2,7 @@
 
 import base64
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import resources
 from importlib.util import find_spec
@@ -89,7 +90,12 @@ def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> Non
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         drawing(figure)
-        figure.savefig(path, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            figure.savefig(path, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    # An .svg names its letters; whoever shows it has the fonts.
+    if kind != "svg" and any("missing from" in str(warning.message) for warning in caught):
+        raise HeedError("no font here has all characters of this text: write an .svg or .html file instead.")
 
 
 def require_matplotlib() -> None:
