@@ -10,8 +10,9 @@ from docx.shared import Pt
 
 from heed.documents.formats import translate_document
 from heed.errors import HeedError
+from heed.runtime.memory import peak_memory, reset_peak_memory
 from heed.text.alignment import Translated
-from tests.documents.translators import shuffled, swapped_case, unchanged
+from tests.documents.translators import shuffled, swapped_case, unchanged, within_seconds
 
 NOTES = (
     '<?xml version="1.0" encoding="UTF-8" standalone="yes"?><w:footnotes xmlns:w="http://schemas.openxmlformats.org/'
@@ -169,3 +170,57 @@ def test_any_changed_byte_is_refused_or_harmless():
             continue
         assert all(name in files(content) for name in files(result))
         docx.Document(io.BytesIO(result))
+
+
+def asked_and_written(body: bytes) -> tuple[list[str], bytes]:
+    """What the translator is asked for, and the body, of a document whose one paragraph has this content."""
+    asked: list[str] = []
+
+    def translate(texts):
+        asked.extend(texts)
+        return swapped_case(texts)
+
+    paragraph = b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body)
+    written = files(translated(with_document(paragraph), translate))["word/document.xml"]
+    return asked, written.partition(b"<w:p>")[2].partition(b"</w:p>")[0]
+
+
+def run(text: bytes) -> bytes:
+    return b'<w:r><w:t xml:space="preserve">%b</w:t></w:r>' % text
+
+
+def test_inline_controls_are_part_of_their_sentence():
+    inside = b'<w:sdt><w:sdtPr><w:alias w:val="a"/></w:sdtPr><w:sdtContent>%b</w:sdtContent></w:sdt>' % run(b"sir")
+    asked, written = asked_and_written(run(b"dear ") + inside + run(b" welcome"))
+    assert asked == ["dear sir welcome"]
+    assert written == run(b"DEAR ") + inside.replace(b"sir", b"SIR") + run(b" WELCOME")
+
+
+def test_hyphens_are_part_of_their_word():
+    hyphens = b"<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>kn</w:t><w:softHyphen/><w:t>own</w:t></w:r>"
+    asked, written = asked_and_written(hyphens)
+    assert asked == ["well-known"] and b"WELL-KNOWN" in written
+
+
+def test_a_commented_text_and_a_bookmark_keep_their_words():
+    ranged = b'<w:%bStart w:id="3"/>%b<w:%bEnd w:id="3"/>'
+    for kind in (b"bookmark", b"commentRange"):
+        body = run(b"one ") + ranged % (kind, run(b"two three"), kind) + run(b" four")
+        paragraph = b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body)
+        written = files(translated(with_document(paragraph), shuffled))["word/document.xml"].decode()
+        start, end = (written.index(f"<w:{kind.decode()}{place}") for place in ("Start", "End"))
+        assert start < end and re.search("TWO|THREE", written[start:end])
+    crossing = b'<w:bookmarkStart w:id="1"/>%b<w:bookmarkStart w:id="2"/>%b<w:bookmarkEnd w:id="1"/>%b'
+    asked, written = asked_and_written(crossing % (run(b"one"), run(b" two"), run(b" three")))
+    assert asked == ["one two three"] and written.count(b"w:bookmark") == 3
+
+
+@pytest.mark.slow
+def test_many_namespaces_cost_no_memory():
+    names = b" ".join(b'xmlns:n%d="urn:%d"' % (i, i) for i in range(5000))
+    body = b"<w:p>%b</w:p>" % (b"<w:r><w:t>a</w:t><w:tab/></w:r>" * 10_000)
+    content = with_document(b"<w:document %b %b><w:body>%b</w:body></w:document>" % (NAMESPACE, names, body))
+    before = reset_peak_memory()
+    with within_seconds(60):
+        translated(content, unchanged)
+    assert peak_memory() - before < 2**29

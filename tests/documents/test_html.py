@@ -9,7 +9,7 @@ from lxml import etree
 
 from heed.documents.html import INLINE, read_html, write_html
 from heed.text.alignment import Link, Translated
-from tests.documents.translators import shuffled, swapped_case, translated, unchanged, within_seconds
+from tests.documents.translators import linked, shuffled, swapped_case, translated, unchanged, within_seconds
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
@@ -196,3 +196,43 @@ def test_links_side_by_side_are_texts_of_their_own():
     page = '<a href="1">one</a><a href="2">two</a> <a>three</a><p>H<sub>2</sub><b>O</b></p>'
     assert translated(page, translate, "html").startswith('<a href="1">ONE</a><a href="2">TWO</a> <a>THREE</a><p>')
     assert asked == ["one", "two three", "H2O"]
+
+
+@pytest.mark.parametrize("translate", [swapped_case, linked])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>An area of 5 m<sup>2</sup> is big.</p>",
+        "<p>as shown before<sup>1</sup> this works.</p>",
+        '<p>his<sup><a href="#n1">1</a></sup> book, <sup>14</sup>c and H<sub>2</sub>O.</p>',
+        "<p>un<b>like</b>ly words</p>",
+    ],
+)
+def test_an_element_within_a_word_stays_there(translate, page):
+    tags = re.compile("(<[^>]*>)")
+    expected = "".join(part if tags.fullmatch(part) else part.swapcase() for part in tags.split(page))
+    assert translated(page, translate, "html") == expected
+
+
+def test_an_element_within_a_word_that_becomes_another_takes_that_word():
+    def translate(texts):
+        return [Translated("fünf Quadratmeter sind", [Link(0, 4, 0, 4), Link(5, 17, 5, 7), Link(18, 22, 8, 11)])]
+
+    assert translated("five m<sup>2</sup> are", translate, "html") == "fünf <sup>Quadratmeter</sup> sind"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ('<meta charset="iso-8859-1">', "CAF&#201; &#169; <b>&#27700;</b>"),
+        (
+            '<meta http-equiv="Content-Type" content="text/html; charset=windows-1252">',
+            "CAF&#201; &#169; <b>&#27700;</b>",
+        ),
+        ('<?xml version="1.0" encoding="ISO-8859-1"?>', "CAF&#201; &#169; <b>&#27700;</b>"),
+        ('<meta charset="UTF-8">', "CAFÉ © <b>水</b>"),
+        ("", "CAFÉ © <b>水</b>"),
+    ],
+)
+def test_a_page_that_is_not_called_utf_8_is_written_in_ascii(head, expected):
+    assert translated(head + "caf&eacute; &copy; <b>&#27700;</b>", swapped_case, "html") == head + expected

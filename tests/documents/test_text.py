@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from heed.documents.formats import translate_document
 from heed.documents.sentences import splitter
 from heed.errors import HeedError
+from heed.text.alignment import Translated
 from tests.documents.translators import shuffled, swapped_case, translated, unchanged, within_seconds
 
 WORDS = st.sampled_from(
@@ -221,3 +222,53 @@ def test_rules_of_tables_are_told_apart_in_no_time():
 def test_lines_of_strangers_end(format, signs):
     with within_seconds(60):
         translated(signs * 10_000, shuffled, format)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [
+        "a\n-" + " " * 200_000 + "|x",
+        "`" * 400_000 + "x`",
+        "a\n" + "-|" * 100_000 + "x",
+        "a\n" + "-" * 10**6 + "|x",
+    ],
+    ids=["spaces of a rule", "fence", "cells", "dashes"],
+)
+def test_lines_that_are_almost_markup_take_no_longer_than_others(page):
+    with within_seconds(5):
+        translated(page, unchanged, "md")
+
+
+def test_a_line_break_in_markdown_separates_words():
+    asked: list[str] = []
+
+    def translate(texts):
+        asked.extend(texts)
+        return swapped_case(texts)
+
+    text = "| install it<br>then run it | x |\n|---|---|\n| one<br/>two | ![a](b.png)c |\n"
+    result = translated(text, translate, "md")
+    assert result == text.swapcase().replace("BR", "br").replace("![A](B.PNG)", "![a](b.png)")
+    assert {"install it", "then run it", "one", "two"} <= set(asked)
+
+
+def test_the_address_of_a_link_that_goes_over_a_line_end_stays():
+    text = "see [the guide to\nexport](docs/guide/Export.md) and ![an image\nwrapped](pic.PNG) too\n"
+    for translate in (swapped_case, shuffled):
+        result = translated(text, translate, "md")
+        assert "](docs/guide/Export.md)" in result and "](pic.PNG)" in result
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("thank you\nvery much.", "Danke sehr.", "Danke\nsehr."),
+        ("thank you\nvery much.", "Danke.", "Danke."),
+        ("where are\nyou going?", "Wohin ?", "Wohin ?"),
+        ("where is\nthe dog", "\u72d7\u5728", "\u72d7\n\u5728"),
+    ],
+)
+def test_no_line_begins_with_a_full_stop(text, translation, expected):
+    head = "1\n00:00:01,000 --> 00:00:02,000\n"
+    assert translated(head + text + "\n", lambda _: [Translated(translation)], "srt") == head + expected + "\n"

@@ -1,6 +1,7 @@
 """Translators whose results are known, and a bound of what a stranger's text may cost."""
 
 import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,13 @@ def unchanged(texts: Sequence[str]) -> list[Translated]:
 def swapped_case(texts: Sequence[str]) -> list[Translated]:
     """Another text, of which every word translates the one at its place."""
     return [Translated(text.swapcase()) for text in texts]
+
+
+def linked(texts: Sequence[str]) -> list[Translated]:
+    """As `swapped_case`, with links that say so."""
+    return [
+        Translated(t.swapcase(), [Link(*m.span(), *m.span()) for m in re.finditer(r"\w+|[^\w\s]", t)]) for t in texts
+    ]
 
 
 def shuffled(texts: Sequence[str]) -> list[Translated]:

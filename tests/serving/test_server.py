@@ -316,6 +316,12 @@ def test_several_models_serve_their_pairs(serve, model_folder, slow_model_folder
     answer = HTTP.post(server.url + "/translate", json=fields).json()
     assert [found["language"] for found in answer["detectedLanguage"]] == ["en", "fr"]
     assert answer["translatedText"][0] == texts[0]  # English already
+    for text in ("2024", "", "…"):  # of any language
+        for target in ("de", "en"):
+            answer_to = HTTP.post(server.url + "/translate", json=fields | {"q": text, "target": target})
+            assert answer_to.status_code == 200, answer_to.text
+    refused = HTTP.post(server.url + "/translate", json=fields | {"q": texts[1], "target": "de"})
+    assert refused.json() == {"error": "de is not available as a target language from fr"}
     refused = HTTP.post(server.url + "/translate", json=fields | {"source": "fr", "target": "de"})
     assert refused.json() == {"error": "de is not available as a target language from fr"}
     client = deepl.Translator("key", server_url=server.url)

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -412,3 +413,16 @@ def test_marians_own_model_gives_marians_ids(data_folder, tmp_path):
     assert (len(tokenizer), tokenizer.special) == (600, SpecialIds(0, 0, 0, unk=1))
     assert tokenizer.encode_lines(lines) == library.encode(lines)
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_targets(lines)] == lines
+
+
+def test_a_table_of_pieces_in_marians_form_is_read_with_the_models_beside_it(opus_folder, tmp_path):
+    table = json.loads((opus_folder / "vocab.json").read_text(encoding="utf-8"))
+    shutil.copytree(opus_folder, tmp_path / "opus")
+    path = tmp_path / "opus" / "opus.vocab.yml"
+    path.write_text("".join(f"{json.dumps(piece)}: {i}\n" for piece, i in table.items()), encoding="utf-8")
+    ours, expected = marian_tokenizer(path, path), opus_mt_tokenizer(opus_folder)
+    for line in (*ENGLISH[:20], *ODD_LINES, ">>fra<< two hundred"):
+        assert ours.encode(line) == expected.encode(line)
+    (tmp_path / "opus" / "source.spm").unlink()
+    with pytest.raises(HeedError, match=r"opus\.vocab\.yml: its entries are SentencePiece's pieces; put"):
+        marian_tokenizer(path, path)

@@ -23,11 +23,14 @@ MAX_COPIED = 2**20  # bytes of formats that are copied, besides four times those
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 # What may be within a paragraph and holds runs. All else stands between words or ends the sentence.
-_HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo")}
-_BETWEEN_WORDS = {WORD + name for name in ("bookmarkStart", "bookmarkEnd", "proofErr", "commentRangeStart",
-                                           "commentRangeEnd", "lastRenderedPageBreak")}  # fmt: skip
-_IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference", "softHyphen",
-                                    "noBreakHyphen", "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
+_HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo", "sdt", "sdtContent", "customXml", "dir",
+                                     "bdo")}  # fmt: skip
+_PROPERTIES = {WORD + name for name in ("pPr", "sdtPr", "sdtEndPr", "customXmlPr", "smartTagPr")}  # of what holds runs
+_RANGES = {WORD + f"{name}Start": WORD + f"{name}End" for name in ("bookmark", "commentRange")}
+_BETWEEN_WORDS = {*_RANGES, *_RANGES.values(), WORD + "proofErr", WORD + "lastRenderedPageBreak"}
+_IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference",
+                                    "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
+_HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a word
 
 
 def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> Asking[bytes]:
@@ -154,7 +157,8 @@ class _Paragraph:
         yield from self._within(self._element)
 
     def _within(self, holder: Any) -> Iterator[Item]:
-        children = [child for child in holder if child.tag != WORD + "pPr"]
+        children = [child for child in holder if child.tag not in _PROPERTIES]
+        in_pairs = _nested_ranges(children)
         place = 0
         while place < len(children):
             child = children[place]
@@ -174,6 +178,8 @@ class _Paragraph:
                 yield Tag("open", child, "holder")
                 yield from self._within(child)
                 yield Tag("close", child, "holder")
+            elif child in in_pairs:
+                yield Tag("open" if child.tag in _RANGES else "close", child, "range")
             else:
                 yield Tag("atom" if child.tag in _BETWEEN_WORDS else "cut", child)
             place += 1
@@ -186,6 +192,8 @@ class _Paragraph:
             for child in list(run):  # which is taken apart
                 if child.tag == WORD + "t":
                     yield child.text or ""
+                elif child.tag in _HYPHENS:
+                    yield _HYPHENS[child.tag]
                 elif child.tag != WORD + "rPr":
                     yield Tag("atom" if child.tag in _IN_RUN else "cut", _run_with(run, [child]))
         if marked:
@@ -193,9 +201,7 @@ class _Paragraph:
 
     def write(self, items: list[Item]) -> None:
         """Puts these items in the place of the paragraph's content."""
-        element = self._element
-        properties = element.find(WORD + "pPr")
-        holder_children: list[tuple[Any, list[Any]]] = [(element, [] if properties is None else [properties])]
+        holder_children = [(self._element, _properties(self._element))]
         formats = [self._model]
         for item in items:
             children = holder_children[-1][1]
@@ -212,11 +218,28 @@ class _Paragraph:
                     _set_children(*holder_children.pop())
                 else:
                     children.append(item.markup)
-                    holder_children.append((item.markup, []))
+                    holder_children.append((item.markup, _properties(item.markup)))
             else:
                 children.append(item.markup)
         while holder_children:
             _set_children(*holder_children.pop())
+
+
+def _properties(holder: Any) -> list[Any]:
+    return [child for child in holder if child.tag in _PROPERTIES]
+
+
+def _nested_ranges(children: list[Any]) -> set[Any]:
+    """Where bookmarks and commented texts begin and end, of those that do not cross: they keep their words."""
+    nested, opened = set[Any](), list[Any]()
+    for child in children:
+        if child.tag in _RANGES:
+            opened.append(child)
+        elif child.tag in _RANGES.values() and opened:
+            start = opened[-1]
+            if _RANGES[start.tag] == child.tag and start.get(WORD + "id") == child.get(WORD + "id"):
+                nested |= {opened.pop(), child}
+    return nested
 
 
 def _own_runs(holder: Any) -> Iterator[Any]:
@@ -260,7 +283,7 @@ def _format(run: Any) -> bytes:
 
 def _run_with(run: Any, children: list[Any]) -> Any:
     """A run of the same format with other content."""
-    copy = run.makeelement(run.tag, dict(run.attrib), nsmap=run.nsmap)
+    copy = run.makeelement(run.tag, dict(run.attrib), nsmap={run.prefix: WORD[1:-1]})  # the tree has the others
     properties = run.find(WORD + "rPr")
     if properties is not None:
         copy.append(deepcopy(properties))

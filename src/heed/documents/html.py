@@ -1,4 +1,4 @@
-"""HTML ↔ items, byte for byte where nothing is translated; malformed pages included.
+"""HTML ↔ items: tags, comments and scripts byte for byte, malformed pages included.
 
 Heed's own reader, in time proportional to the page: a parser that repairs a page would write another one.
 """
@@ -23,6 +23,9 @@ ATOMS = frozenset(("img", "wbr"))
 _NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
 _UNQUOTED = re.compile(r"[^>=]*")
 _VALUE = re.compile(r"=\s*([\"']?)")
+_CHARSET = re.compile(
+    r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE
+)
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
 
 
@@ -57,7 +60,10 @@ def read_html(page: str) -> list[Item]:
 
 
 def write_html(items: list[Item]) -> str:
-    return "".join(_escaped(item) if isinstance(item, str) else item.markup for item in items)
+    """The page. If it says that it is not UTF-8, as which it is written, its words need no more than ASCII."""
+    charsets = [match for item in items if isinstance(item, Tag) and (match := _CHARSET.match(item.markup))]
+    in_ascii = any(match[1].lower() not in ("utf-8", "utf8") for match in charsets)
+    return "".join(_escaped(item, in_ascii) if isinstance(item, str) else item.markup for item in items)
 
 
 def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
@@ -134,7 +140,7 @@ def _resolved(text: str) -> str:
     return html.unescape(text) if "&" in text else text
 
 
-def _escaped(text: str) -> str:
-    return (
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\xa0", "&#160;")
-    )  # XML has no &nbsp;
+def _escaped(text: str, in_ascii: bool) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = escaped.replace("\xa0", "&#160;")  # XML has no &nbsp;
+    return escaped.encode("ascii", "xmlcharrefreplace").decode() if in_ascii else escaped

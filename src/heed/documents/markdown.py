@@ -1,7 +1,7 @@
 """Markdown ↔ items: the markers of lines, code, front matter and the addresses of links are tags.
 
 CommonMark's blocks and inlines, tables and footnotes, in one pass over the lines: enough to leave all but words alone.
-A code span or link that goes over a line end is read as words.
+The signs of a code span or link that goes over a line end are read as words, but for a link's address.
 """
 
 import html
@@ -9,16 +9,16 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from heed.documents.html import CODE, INLINE
+from heed.documents.html import ATOMS, CODE, INLINE
 from heed.documents.items import Item, Tag
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # quotation and indentation
 _LIST_MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)])[ \t]+")
 _MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)]|#{1,6}|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$)")
-_FENCE = re.compile(r"(`{3,}(?!.*`)|~{3,})")
+_FENCE = re.compile(r"(`{3,}(?!`)(?!.*`)|~{3,})")
 _RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
-_TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}\|?[ \t]*")
+_TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}(?:\|[ \t]*)?")
 _DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
 _HTML_BLOCK = re.compile(r"</?(?P<name>[A-Za-z][A-Za-z0-9-]*)(?=[\s/>]|$)|<[!?]")
 # What ends the blocks of HTML that a blank line does not end; what begins them, in lower case.
@@ -247,7 +247,8 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
                 items.append(Tag("atom", line[match.start() : place], text=html.unescape(line[match.end() : end])))
                 continue
             inline = "close" if text.startswith("</") else "open"
-            items.append(Tag(inline if name in INLINE else "atom", text, f"<{name}"))  # type: ignore[arg-type]
+            other = "atom" if not name or name in ATOMS or is_code else "cut"  # <br> ends a sentence, as in HTML
+            items.append(Tag(inline if name in INLINE else other, text, f"<{name}"))  # type: ignore[arg-type]
         elif kind == "link":
             opened.append(len(items))
             links.append((len(items), place))
@@ -265,8 +266,8 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
             if opened:
                 links.pop()
                 close("[", _Label(label, text) if named else text)
-            else:
-                items.append(text)
+            else:  # its link may begin in the line before
+                items.append(text if named else Tag("atom", text))
         else:
             _emphasis(text, items, opened, before, after)
     for i in opened:

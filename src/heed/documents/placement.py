@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from heed.documents.items import Item, Tag
 from heed.documents.sentences import Span, stripped
@@ -17,6 +18,8 @@ from heed.text.alignment import Link, Translated
 # Scripts that put no spaces between words: each sign is a word. (Thai, Lao, Khmer; kana, Han, and what is around them.)
 _UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
+_NOT_FIRST = frozenset(".,;:!?…)]}»”’%。、，；：！？）」』】")
+_WITHIN_WORD = re.compile(rf"[^\W{_UNSPACED}]{{2}}")
 _WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 
 
@@ -99,6 +102,7 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     if tokens is None:
         return None
     _set_sources(tokens, result, _source_words(sentence.text, kept))
+    tokens = _split_within_words(tokens, sentence, result.text)
     root = _tree(sentence, tokens, {id(place) for place in kept})
     breaks = _break_places(sentence, tokens, result.text)
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
@@ -171,6 +175,36 @@ def _set_sources(tokens: list[_Token], result: Translated, words: list[Span]) ->
                 middle = words[int(number * ratio)][0]
             token.source = words[max(0, bisect_right(starts, middle) - 1)]
         before = token.source
+
+
+def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -> list[_Token]:
+    """The words, cut where the source's are by a tag within them, as in m<sup>2</sup>, if they have the same parts.
+
+    A word that is the same in both texts is cut as in the source; else its last or its first part is cut off.
+    """
+    offsets = [place.offset for place in sentence.tags if place.tag.kind in ("open", "close")]
+    if not offsets:
+        return tokens
+    found: list[_Token] = []
+    for token in tokens:
+        start, end = token.source
+        bounds = [start, *sorted(set(offsets[bisect_right(offsets, start) : bisect_left(offsets, end)])), end]
+        if token.kept is not None or len(bounds) == 2:
+            found.append(token)
+            continue
+        word = text[token.start : token.end]
+        first, last = sentence.text[start : bounds[1]], sentence.text[bounds[-2] : end]
+        if word.casefold() == sentence.text[start:end].casefold() and len(word) == end - start:
+            cuts, places = bounds, [token.start + cut - start for cut in bounds]
+        elif word.endswith(last) and word != last:
+            cuts, places = [start, bounds[-2], end], [token.start, token.end - len(last), token.end]
+        elif word.startswith(first) and word != first:
+            cuts, places = [start, bounds[1], end], [token.start, token.start + len(first), token.end]
+        else:
+            found.append(token)
+            continue
+        found += [_Token(*span, source) for span, source in zip(pairwise(places), pairwise(cuts), strict=True)]
+    return found
 
 
 def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Element:
@@ -265,7 +299,8 @@ def _give_words(element: _Element, runs: dict[int, Span], tokens: list[_Token], 
         part = element.parts[i]
         if part.close is None or part.close.offset <= part.open.offset:
             continue
-        near = (j for j in (place, place - 1, place + 1) if words[0] <= j < words[1] and j not in taken)
+        within = [j for j in range(*words) if tokens[j].source[0] < part.open.offset < tokens[j].source[1]]
+        near = (j for j in (*within, place, place - 1, place + 1) if words[0] <= j < words[1] and j not in taken)
         free = next((j for j in near if tokens[j].kept is None), None)
         if free is not None:
             runs[id(part)] = (free, free + 1)
@@ -300,9 +335,11 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
     breaks = [place for place in sentence.tags if place.tag.kind == "break"]
     if not breaks:
         return {}
-    gaps = [i for i in range(1, len(tokens)) if tokens[i - 1].end < tokens[i].start]
+    # No line begins with a sign such as a full stop, and none within a word.
+    first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in _NOT_FIRST]
+    gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):
-        gaps = list(range(1, len(tokens)))
+        gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
     ends = [tokens[i - 1].end for i in gaps]
     ratio = len(text) / len(sentence.text)
     places: dict[int, list[Tag]] = {}

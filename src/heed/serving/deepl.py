@@ -1,6 +1,7 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -9,7 +10,6 @@ from starlette.routing import Route
 
 from heed.serving.documents import detect_html, translate_html
 from heed.serving.languages import language_name
-from heed.serving.libretranslate import detect_language
 from heed.serving.requests import Fault, check_key, check_pair, check_size, parameters, text_field, texts_field
 from heed.serving.service import Service
 from heed.serving.specification import (
@@ -64,8 +64,8 @@ def routes(service: Service) -> list[Route]:
         if fields.get("source_lang"):
             sources = [_code(text_field(fields, "source_lang"), service.languages())] * len(texts)
         else:
-            tell = detect_html if is_html else detect_language
-            sources = [(await tell(service, text))[0] for text in texts]
+            tell = partial(detect_html, service) if is_html else service.detect_source
+            sources = [(await tell(text, target))[0] for text in texts]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)

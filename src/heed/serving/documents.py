@@ -16,6 +16,7 @@ ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
 DETECTED_CHARS = 2_000  # of a document, from which its language is told
 
 T = TypeVar("T")
+R = TypeVar("R")
 Pair = tuple[str, str]
 
 
@@ -33,7 +34,7 @@ async def translate_documents(
     answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
     while answers:
         async with service.in_time(deadline):
-            asked = await asyncio.to_thread(_go_on, documents, answers, results)
+            asked = await _in_thread(service, partial(_go_on, documents, answers, results))
         n_chars = sum(len(sentence.text) for sentences in asked.values() for sentence in sentences)
         if n_chars > max_chars:
             raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
@@ -66,7 +67,7 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
         await service.file_turns.acquire()
     try:
         if source == "auto":
-            source, _ = await detect_document(service, document)
+            source, _ = await _detect_document(service, document, target)
         check_pair(service, source, target)
         [found] = await translate_documents(
             service, [document(source)], [(source, target)], max_chars=service.limits.max_file_chars
@@ -76,20 +77,29 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
     return found
 
 
-async def detect_html(service: Service, page: str) -> tuple[str, float]:
-    """The language of the words that are shown."""
-    return await detect_document(service, lambda language: translating_text(page, format="html", language=language))
+async def detect_html(service: Service, page: str, target: str) -> tuple[str, float]:
+    """As `Service.detect_source`, of the words that are shown."""
+
+    def document(language: str) -> Asking[str]:
+        return translating_text(page, format="html", language=language)
+
+    return await _detect_document(service, document, target)
 
 
-async def detect_document(service: Service, document: Callable[[str], Asking[T]]) -> tuple[str, float]:
-    """The language of a document's words, with its probability. document: what reads it, given a language."""
+async def _detect_document(service: Service, document: Callable[[str], Asking[T]], target: str) -> tuple[str, float]:
+    """As `Service.detect_source`, of a document's words. document: what reads it, given a language."""
 
     def words() -> str:
         any_language = next(src for src, _ in service.engines)
         asked = _go_on([document(any_language)], {0: None}, {})
         return "\n".join(sentence.text for sentence in asked.get(0, ()))[:DETECTED_CHARS]
 
-    return (await service.detect(await asyncio.to_thread(words)))[0]
+    return await service.detect_source(await _in_thread(service, words), target)
+
+
+async def _in_thread(service: Service, work: Callable[[], R]) -> R:
+    """What reads and writes documents has threads of its own: it may take longer than its request waits."""
+    return await asyncio.get_running_loop().run_in_executor(service.document_threads, work)
 
 
 def _go_on(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -78,8 +79,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         n_alternatives = number_field(fields, "alternatives", most=service.limits.max_alternatives)
         is_html = _format(fields) == "html"
         check_languages(service, source, target)
-        tell = detect_html if is_html else detect_language
-        detected = [await tell(service, text) for text in texts] if source == "auto" else []
+        tell = partial(detect_html, service) if is_html else service.detect_source
+        detected = [await tell(text, target) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
@@ -212,11 +213,6 @@ def _format(fields: dict[str, Any]) -> str:
     if kind not in ("text", "html"):
         raise Fault(400, f"{str(kind)[:20]} format is not supported")
     return str(kind)
-
-
-async def detect_language(service: Service, text: str) -> tuple[str, float]:
-    """The language that a text is most probably in, of those that can be translated."""
-    return (await service.detect(text))[0]
 
 
 def _detection(language: str, probability: float) -> dict[str, Any]:

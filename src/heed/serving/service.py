@@ -22,6 +22,7 @@ from heed.serving.sentences import SplitText, split_text
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
 FILES_AT_ONCE = 2  # that are read and written, which takes as much
+DOCUMENT_THREADS = 4  # in which documents, and pages of HTML, are read and written
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 T = TypeVar("T")
@@ -151,6 +152,7 @@ class Service:
     def __post_init__(self) -> None:
         self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
+        self.document_threads = ThreadPoolExecutor(DOCUMENT_THREADS, "heed-documents")
         self.detector = LanguageDetector(src for src, _ in self.engines)
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
         self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
@@ -174,6 +176,7 @@ class Service:
             *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
         )
         self.attention.close()
+        self.document_threads.shutdown(wait=False, cancel_futures=True)
 
     def metrics_page(self) -> str:
         """All metrics in Prometheus' text form."""
@@ -207,6 +210,15 @@ class Service:
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """The languages that the server translates from, with their probabilities, most probable first."""
         return await asyncio.to_thread(self.detector.ranked, text)
+
+    async def detect_source(self, text: str, target: str) -> tuple[str, float]:
+        """The language that a text is most probably in, with its probability.
+
+        A text that tells too little, such as a number, is in one that can be translated into the target.
+        """
+        ranked = await self.detect(text)
+        usable = (found for found in ranked if self.has(found[0], target))
+        return ranked[0] if ranked[0][1] >= 0.5 else next(usable, ranked[0])
 
     def check_room(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Raises QueueFull or Closing before anything is done for the request."""

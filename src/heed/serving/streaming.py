@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from heed.decoding.translator import Translator
-from heed.serving.libretranslate import KEY, check_format, detect_language
+from heed.serving.libretranslate import KEY, check_format
 from heed.serving.requests import (
     Fault,
     as_fault,
@@ -155,7 +155,7 @@ async def _pair(service: Service, fields: dict[str, Any], text: str) -> tuple[st
     source = checked_text(fields.get("source") or only[0], "source")
     target = checked_text(fields.get("target") or only[1], "target")
     if source == "auto":
-        source, _ = await detect_language(service, text)
+        source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
     return source, target
 

@@ -283,11 +283,13 @@ def marian_tokenizer(src: Path, tgt: Path, *, sizes: tuple[int, int] | None = No
     """The tokenizer of a model that Marian trained, of the two vocabularies in its settings, which may be one.
 
     Either may be a SentencePiece model (.spm) or a table of words (.yml, .json). Heed needs a pad and a bos, which
-    Marian does not have: both are eos. sizes: how many ids the model has on each side; as in Marian, a longer table is
-    cut, and ids behind a shorter one have no piece. HeedError if a file is damaged.
+    Marian does not have: both are eos. OPUS-MT's tables are of pieces: its source.spm and target.spm lie beside them.
+    sizes: how many ids the model has on each side; as in Marian, a longer table is cut, and ids behind a shorter one
+    have no piece. HeedError if a file is damaged.
     """
     src_size, tgt_size = sizes or (None, None)
-    return _tokenizer(_read_vocabulary(src, src_size), _read_vocabulary(tgt, tgt_size), where=tgt)
+    sides = _read_vocabulary(src, src_size, "source"), _read_vocabulary(tgt, tgt_size, "target")
+    return _tokenizer(*sides, where=tgt)
 
 
 def opus_mt_tokenizer(folder: Path) -> SentencePieceTokenizer:
@@ -321,11 +323,18 @@ def read_table(path: Path) -> list[str | None]:
     return [pieces.get(i) for i in range(max(pieces) + 1)]
 
 
-def _read_vocabulary(path: Path, size: int | None) -> Vocabulary:
+def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
     if path.suffix in (".yml", ".yaml", ".json"):
         pieces = read_table(path)
         if size is not None:
             pieces = [*pieces[:size], *[None] * (size - len(pieces))]
+        model = path.parent / f"{side}.spm"
+        if model.is_file():
+            return validated(Vocabulary, {"model": SentencePieceModel.read(model), "pieces": pieces}, where=str(path))
+        if 50 * sum(piece is not None and piece.startswith("▁") for piece in pieces) > len(pieces):
+            raise HeedError(
+                f"{path}: its entries are SentencePiece's pieces; put its models, source.spm and target.spm, beside it."
+            )
         return validated(Vocabulary, {"pieces": pieces}, where=str(path))
     return Vocabulary(model=SentencePieceModel.read(path))
 
