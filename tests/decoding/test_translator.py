@@ -2,8 +2,12 @@
 
 import math
 import multiprocessing
+import os
 import pickle
 import random
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,12 +16,13 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from heed.backends.cpu.build import has_int8
+from heed.backends.cpu.build import has_int8, library
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, save_model
 from heed.text.numbers import english
 
 PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
@@ -251,3 +256,52 @@ def test_what_a_caller_can_mend_is_said(translator):
         translator.log_probs(["one"], ["eins", "zwei"])
     with pytest.raises(HeedError, match="no model folder is given"):
         Translator.load()
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_the_programs_default_dtype_changes_nothing(number_tokenizer, precision, default, tmp_path):
+    model = random_model(len(number_tokenizer), norm="pre")
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de"))
+
+    def found() -> tuple[object, ...]:
+        translator = Translator.load(tmp_path / "model", precision=precision, beam_size=3, max_extra_tokens=5)
+        texts = [english(n) for n in (3, 500, 98765)]
+        translations = translator.translate(texts)
+        drawn = translator.translate(texts, sampling=SamplingSettings())
+        return translations, drawn, translator.log_probs(texts, [translation.text for translation in translations])
+
+    expected = found()
+    torch.set_default_dtype(default)
+    try:
+        assert found() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
+def test_weights_of_another_kind_than_the_rest_of_the_model_are_refused(number_tokenizer):
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision="fp32")
+    translator.models[0].bfloat16()
+    with pytest.raises(ValueError, match="dtype was changed after its weights were packed"):
+        translator.translate(["one"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_translates(number_tokenizer, tmp_path):
+    save_model(tmp_path / "model", random_model(len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))
+    program = f"""
+        import multiprocessing, torch, heed
+        torch.set_num_threads(3)
+        translator = heed.load({str(tmp_path / "model")!r})
+        lines = ["one", "two", "three hundred"] * 30
+        expected = [t.text for t in translator.translate(lines)]
+        torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+        def work(lines):
+            torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+            return [t.text for t in translator.translate(lines)]
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map_async(work, [lines, lines]).get(timeout=60) == [expected] * 2
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=180)

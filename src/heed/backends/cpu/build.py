@@ -31,6 +31,7 @@ from heed.runtime.files import locked, whole_file
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "csrc"
 SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]
+IN_FP32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's own defaults are
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -175,12 +176,24 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
         return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
     try:
-        return _compiled_or_kept(compiler), "Heed's kernels"
+        found = _compiled_or_kept(compiler)
+        _use_one_thread_in_forks(found)
+        return found, "Heed's kernels"
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return None, f"{without}: {compiler[0]} failed ({messages[0] if messages else error.returncode})"
     except (OSError, HeedError, subprocess.TimeoutExpired) as error:
         return None, f"{without}: the kernels could not be made ({error})"
+
+
+def _use_one_thread_in_forks(kernels: ctypes.CDLL) -> None:
+    """A forked process has none of OpenMP's threads, but its OpenMP would wait for them, PyTorch's operations too."""
+
+    def in_child() -> None:
+        torch.set_num_threads(1)
+        kernels.use_threads(1)
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 def _compiled_or_kept(compiler: Sequence[str]) -> ctypes.CDLL:

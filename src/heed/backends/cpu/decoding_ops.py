@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints, Pace
 from heed.backends.cpu import structures
-from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, library
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
 from heed.model.architecture import Activation
 
@@ -118,6 +118,9 @@ class _Layers:
         epsilon: float,
     ):
         self._kept, self._epsilon = (layers, first_norm), epsilon
+        self._sizes = {weight.number_bytes for layer in layers for weight in layer.weights.values()}
+        norms = (part for layer in layers for norm in layer.norms.values() for part in norm)
+        self._dtypes = {part.dtype for part in (*first_norm, *norms)}
         norm_pointers = [part.data_ptr() for part in first_norm] if first_norm else [None, None]
         self._options = (get_args(Activation).index(activation), first_word, *norm_pointers)
         self._array = (structures.DecoderLayer * len(layers))()
@@ -132,6 +135,8 @@ class _Layers:
         self, kernel: str, embedding: Tensor, positions: Tensor, beams: ctypes.Structure, *, tokens: int | None
     ) -> ctypes.Structure:
         (vocab_size, d_model), dtype = embedding.shape, embedding.dtype
+        if self._dtypes != {dtype} or not self._sizes <= ({4} if dtype == torch.float32 else {1, 2}):
+            raise ValueError(f"kernel {kernel}: the model's dtype was changed after its weights were packed.")
         at = addresses(
             kernel,
             embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
@@ -225,7 +230,7 @@ class DecoderLayers(_Layers):
         """
         (at,) = addresses("decoder_step", tokens=(tokens, (len(beams.slots),), torch.int64))
         check_range("decoder_step", "tokens", tokens, 0, len(embedding))
-        x = torch.empty(len(beams.active), embedding.shape[1])
+        x = torch.empty(len(beams.active), embedding.shape[1], **IN_FP32)
         step = self._structure(embedding, positions, caches, memories, beams, tokens=at)
         kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
         return x

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.backends.cpu.build import Wanted, addresses, check_range, has_tiles, kernel, library
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, library
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.structures import Shape
 from heed.runtime.memory import free_memory
@@ -46,7 +46,7 @@ def product(
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
     if not add and bias is None and a.shape[1] > LONGEST_SUM:
-        return out.copy_(product(a, b, out=torch.zeros(out.shape), add=True))
+        return out.copy_(product(a, b, out=torch.zeros(out.shape, **IN_FP32), add=True))
     (m, depth), n, bf16 = a.shape, b.shape[1], torch.bfloat16
     arguments: dict[str, Wanted] = {
         "a": (a.T if crosswise else a, (depth, m) if crosswise else (m, depth), bf16),
@@ -129,7 +129,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dy = dy.contiguous()
         dx = product(dy, weight, out=torch.empty_like(x))
-        dweight = torch.zeros(weight.shape) if ctx.main_grad is None else ctx.main_grad
+        dweight = torch.zeros(weight.shape, **IN_FP32) if ctx.main_grad is None else ctx.main_grad
         product(dy.T, x, out=dweight, add=True)
         dbias = dy.sum(0) if ctx.needs_input_grad[2] else None
         return dx, dweight.to(weight.dtype) if ctx.main_grad is None else None, dbias
@@ -173,7 +173,7 @@ def _add_norm(
     d = x.shape[-1]
     n = x.numel() // d
     y, total = torch.empty_like(x), torch.empty_like(x)
-    mean, rstd = torch.empty(n), torch.empty(n)
+    mean, rstd = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     rows, columns = (x.shape, x.dtype), ((d,), x.dtype)
     at = addresses("add_norm", x=(x, *rows), branch=(branch, *rows), gain=(gain, *columns), bias=(bias, *columns))
     outputs = [t.data_ptr() for t in (total, y, mean, rstd)]
@@ -201,7 +201,7 @@ class _AddNorm(torch.autograd.Function):
         dy = torch.zeros_like(total) if dy is None else dy.contiguous()
         dtotal = None if dtotal is None else dtotal.contiguous()
         dx, dbranch = torch.empty_like(total), torch.empty_like(total)
-        dgain, dbias = torch.zeros(d), torch.zeros(d)
+        dgain, dbias = torch.zeros(d, **IN_FP32), torch.zeros(d, **IN_FP32)
         wanted: dict[str, Wanted] = {"dy": (dy, total.shape, total.dtype)}
         if dtotal is not None:
             wanted["dsum"] = (dtotal, total.shape, total.dtype)
@@ -233,7 +233,7 @@ class _BiasReLU(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         d = y.shape[-1]
         dy = dy.contiguous()
-        dh, dbias = torch.empty_like(y), torch.zeros(d)
+        dh, dbias = torch.empty_like(y), torch.zeros(d, **IN_FP32)
         at = addresses("bias_relu_backward", dy=(dy, y.shape, y.dtype), y=(y, y.shape, y.dtype))
         kernel("bias_relu_backward", y)(*at, dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d)
         return dh, dbias.to(y.dtype)
@@ -301,7 +301,7 @@ def _embed_backward(
 ) -> Tensor | None:
     """The gradient of one table, or None if it was added to `main_grad`."""
     n, d = dy.shape
-    gradient = torch.zeros(size, d) if main_grad is None else main_grad
+    gradient = torch.zeros(size, d, **IN_FP32) if main_grad is None else main_grad
     at = addresses(
         "embed_backward",
         dy=(dy, (len(indices), d), dy.dtype),
@@ -317,7 +317,7 @@ def smoothed_loss_(
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
     """(label-smoothed loss, negative log-likelihood) of each token; `logits` become the loss's gradient by them."""
     n, vocab_size = logits.shape
-    loss, nll = torch.empty(n), torch.empty(n)
+    loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     at = addresses(
         "smoothed_loss", logits=(logits, (n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
     )
@@ -335,7 +335,7 @@ def consistent_loss_(
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
     """As `Backend.consistent_loss_`: each thread keeps the probabilities of one token in either pass, and no others."""
     n, vocab_size = len(targets), logits.shape[1]
-    loss, nll = torch.empty(n), torch.empty(n)
+    loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     at = addresses(
         "consistent_loss", logits=(logits, (2 * n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
     )

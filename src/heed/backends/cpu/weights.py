@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from heed.backends.base import NO_INT8
 from heed.backends.cpu import structures
-from heed.backends.cpu.build import addresses, has_bf16, has_int8, kernel
+from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, kernel
 from heed.errors import HeedError
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision
@@ -26,7 +26,7 @@ class PackedWeight:
 
     def __init__(self, d_in: int, d_out: int, panels: Tensor, bias: Tensor | None, *quantized: Tensor):
         self.d_in, self.d_out = d_in, d_out
-        bias = torch.zeros(d_out) if bias is None else bias.float()
+        bias = torch.zeros(d_out, **IN_FP32) if bias is None else bias.float()
         self._tensors: tuple[Tensor, ...] = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
         self.structure = self._structure()
 
@@ -35,8 +35,13 @@ class PackedWeight:
         offsets, steps = quantized or (None, None)
         return structures.Weight(
             *(panels.data_ptr(), _address(offsets), _address(steps), bias.data_ptr()),
-            *(self.d_in, self.d_out, panels.element_size()),
+            *(self.d_in, self.d_out, self.number_bytes),
         )
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a number in the panels: 4, 2 or 1."""
+        return self._tensors[0].element_size()
 
     def __deepcopy__(self, memo: object) -> "PackedWeight":
         return self  # it never changes
@@ -48,6 +53,10 @@ class PackedWeight:
     def __setstate__(self, state: tuple[int, int, list[NDArray[Any]]]) -> None:
         self.d_in, self.d_out, arrays = state
         self._tensors = tuple(torch.tensor(array) for array in arrays)
+        if not {1: has_int8, 2: has_bf16}.get(self.number_bytes, lambda: True)():  # pickled on another machine
+            raise HeedError(
+                NO_INT8 if self.number_bytes == 1 else "this processor multiplies no bf16 by Heed's kernels."
+            )
         self.structure = self._structure()
 
 
@@ -57,7 +66,7 @@ class Fp32Weight(PackedWeight):
     def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
         d_out, d_in = weight.shape
         n_whole = d_out // PANEL
-        panels = torch.zeros(-(-d_out // PANEL), d_in, PANEL)
+        panels = torch.zeros(-(-d_out // PANEL), d_in, PANEL, **IN_FP32)
         panels[:n_whole] = weight[: n_whole * PANEL].view(n_whole, PANEL, d_in).transpose(1, 2)
         if d_out % PANEL:
             panels[-1, :, : d_out % PANEL] = weight[n_whole * PANEL :].T
