@@ -85,10 +85,13 @@ def test_average_deletes_no_folder_of_others_nor_the_runs_own(work, monkeypatch,
 
 def test_the_command_average_deletes_no_home_folder_and_no_run(work, heed):
     write_files(work / "home", ".bashrc", "notes.txt", "thesis/chapter1.tex")
-    before = contents(work)
+    lock = {f"{RUN}/.lock": b""}  # holds a number of the last process
+    before = contents(work) | lock
     for out, part in (("home", "holds .bashrc,"), (RUN, "holds .lock,")):
         assert_one_clear_line(heed("average", RUN, "--last", 2, "--out", out, cwd=work), part)
-        assert contents(work) == before
+        assert contents(work) | lock == before
+    assert_one_clear_line(heed("average", "home", "--last", 2, cwd=work), "no checkpoints")
+    assert contents(work) | lock == before
 
 
 def test_average_replaces_a_model_or_an_empty_folder(work):

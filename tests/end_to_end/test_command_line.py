@@ -284,7 +284,6 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     for options, part in (
         (["--mbr", 5, "--beam", 4], "leave out --beam"),
         (["--mbr", 5, "--n-best", 6], "--n-best 6 needs as many candidates"),
-        (["--sample", 1, "--n-best", 1001], "'--n-best': Input should be less than or equal to 1000"),
         (["--seed", 3], "--seed need --sample"),
         (["--sample", 1, "--exact"], "--exact are for search only"),
         (["--min-tokens", 5, "--max-tokens", 4], "min_tokens is 5, more than max_tokens, 4"),
@@ -294,6 +293,8 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     ):
         assert_one_clear_line(heed("translate", model, *options, stdin="x"), part)
     assert_one_clear_line(heed("translate", model, "--sample", 0, stdin="x"), "temperature")
+    too_many = heed("translate", model, "--sample", 1, "--n-best", 1001, stdin="x")
+    assert too_many.returncode == 2 and "'--n-best': Input should be less than or equal to 1000" in too_many.stderr
     assert_one_clear_line(heed("translate", model, "--length-penalty-form", "mean", stdin="x"), "length_penalty_form")
 
 

@@ -14,7 +14,7 @@ TRAINING: Places = {
     ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
     ("training/memory.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
-    ("training/trainer.py", "_Loop._report"): "the losses of an entry of the log",
+    ("training/trainer.py", "_Loop._log_window"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",

@@ -148,11 +148,12 @@ def average(
     # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
     # the search for the best. Where we may not write, none of ours is at work.
     shared = last == "best" or out is None or out.resolve().is_relative_to(run.resolve())
-    with locked(run) if shared and os.access(run, os.W_OK) else nullcontext():
-        if last != "best":
+    task = task_of(read_recipe(run)) if last == "best" else None
+    is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
+    with locked(run) if shared and is_run else nullcontext():
+        if task is None:
             show(average_run(run, last=int(last), out=out, report=say))
             return
-        task = task_of(read_recipe(run))
         files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
         show(average_best(run, task, files.dev, out=out, report=say))
 

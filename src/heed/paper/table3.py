@@ -211,9 +211,7 @@ def run_rows(
     if recipe.training.teachers:
         raise HeedError("--recipe: Table 3's models have no teachers; set training.teachers to 0.")
     rows = list(rows)
-    for row in rows:
-        scaled(row, recipe, 1)  # a shape that cannot be scaled shows before the folder is bound to it
-    _write_recipe(recipe, folder)
+    _write_recipe(recipe, rows, folder)
     with locked(folder / "data", wait=True):  # prepared once for all runs: no row changes data or tokenizer
         files = task_of(recipe).text_files(folder, directory=directory, mirror=mirror, report=report)
         prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
@@ -264,8 +262,10 @@ class _Result(Settings):
     minutes: float
 
 
-def _write_recipe(recipe: Recipe, folder: Path) -> None:
+def _write_recipe(recipe: Recipe, rows: Sequence[Row], folder: Path) -> None:
     """Writes FOLDER/recipe.toml; HeedError if it exists with other settings, since all rows must share them.
+
+    Also if a row cannot be scaled to the recipe.
 
     Settings that an older Heed did not write have their defaults. A folder without recipe.toml is not used if it holds
     names that `run_rows` would write.
@@ -280,6 +280,8 @@ def _write_recipe(recipe: Recipe, folder: Path) -> None:
         for name in ("data", "lines", *(row.preset for row in ROWS)):
             if os.path.lexists(folder / name):
                 raise HeedError(f"{folder}: holds {name}, but no recipe.toml of Table 3; take another --folder.")
+    for row in rows:
+        scaled(row, recipe, seed=1)
     with whole_file(path) as temporary:
         temporary.write_text(toml_text(recipe.model_dump()), encoding="utf-8")
 
