@@ -106,16 +106,3 @@ def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer
         memory = SearchMemory([base], DecodingSettings(beam_size=1000), sampling)
         assert memory.max_sentences(64) < 4
         assert memory.max_tokens() < 200
-
-
-def test_searches_that_share_the_memory_refuse_what_one_refuses(monkeypatch):
-    monkeypatch.setattr(stream, "free_memory", lambda: 6e9)
-    with torch.device("meta"):
-        base = Transformer(Architecture(), 37_000)
-    options = DecodingSettings(beam_size=100)
-    alone, one_of_eight = (SearchMemory([base], options, None, n_searches=n) for n in (1, 8))
-    for memory in (alone, one_of_eight):
-        memory.check(250, required=1)
-        with pytest.raises(HeedError, match=r"6\.0 GB are free"):
-            memory.check(100_000, required=1)
-    assert one_of_eight.max_sentences(64) < alone.max_sentences(64)

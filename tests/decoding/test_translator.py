@@ -288,7 +288,7 @@ def test_weights_of_another_kind_than_the_rest_of_the_model_are_refused(number_t
         translator.translate(["one"])
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork") or library() is None, reason="no fork, or no kernels")
 def test_a_forked_process_translates(number_tokenizer, tmp_path):
     save_model(tmp_path / "model", random_model(len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))
     program = f"""

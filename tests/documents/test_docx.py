@@ -202,17 +202,12 @@ def test_hyphens_are_part_of_their_word():
     assert asked == ["well-known"] and b"WELL-KNOWN" in written
 
 
-def test_a_commented_text_and_a_bookmark_keep_their_words():
-    ranged = b'<w:%bStart w:id="3"/>%b<w:%bEnd w:id="3"/>'
-    for kind in (b"bookmark", b"commentRange"):
-        body = run(b"one ") + ranged % (kind, run(b"two three"), kind) + run(b" four")
-        paragraph = b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body)
-        written = files(translated(with_document(paragraph), shuffled))["word/document.xml"].decode()
-        start, end = (written.index(f"<w:{kind.decode()}{place}") for place in ("Start", "End"))
-        assert start < end and re.search("TWO|THREE", written[start:end])
-    crossing = b'<w:bookmarkStart w:id="1"/>%b<w:bookmarkStart w:id="2"/>%b<w:bookmarkEnd w:id="1"/>%b'
-    asked, written = asked_and_written(crossing % (run(b"one"), run(b" two"), run(b" three")))
-    assert asked == ["one two three"] and written.count(b"w:bookmark") == 3
+def test_the_text_of_other_controls_is_theirs():
+    box = b'<w:sdt><w:sdtPr><w14:checkbox xmlns:w14="urn:w14"/></w:sdtPr><w:sdtContent>%b</w:sdtContent></w:sdt>' % run(
+        "☐".encode()
+    )
+    asked, written = asked_and_written(box + run(b" yes ") + box + run(b" no"))
+    assert asked == ["yes", "no"] and written.count("☐".encode()) == 2 and b"YES" in written
 
 
 @pytest.mark.slow

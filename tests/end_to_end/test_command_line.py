@@ -506,7 +506,7 @@ def test_folders_that_are_no_model_are_refused(trained, heed, tmp_path):
     assert_one_clear_line(heed("evaluate", "--ref", "x", "--hyp", "y", "--beam", 2), "--hyp is translated already")
     for option in (["--precision", "fp32"], ["--device", "cpu"]):
         told = heed("compare", "a.de", "b.de", "--ref", "ref.de", *option)
-        assert_one_clear_line(told, "leave out what says how a model translates")
+        assert_one_clear_line(told, "so --precision and --device have no effect")
     assert_one_clear_line(heed("data", "get", "multi3k"), "did you mean multi30k?")
 
 

@@ -62,7 +62,7 @@ def compare(
     if len(systems) < 2:
         raise HeedError(f"{systems[0]} alone cannot be compared: give two or more files of translations or models.")
     if not any(path.is_dir() for path in systems) and (precision != "auto" or (device is not None and comet is None)):
-        raise HeedError("all translations are there already: leave out what says how a model translates.")
+        raise HeedError("no model is to translate, so --precision and --device have no effect: leave them out.")
     inputs = [path for path in (ref, src, training_text, *systems) if path is not None]
     if html is not None:
         check_target(html)

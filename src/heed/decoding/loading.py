@@ -42,7 +42,7 @@ def recipe_settings(folder: ModelFolder, changes: Mapping[str, Any], *, where: s
     """
     recipe = validated(DecodingSettings, folder.card.decoding, where=where)
     asked = {name: value for name, value in changes.items() if value is not None}
-    return validated(DecodingSettings, recipe.model_dump() | asked, where="how to search")
+    return validated(DecodingSettings, recipe.model_dump() | asked, where="the search")
 
 
 def prepacked(

@@ -91,12 +91,12 @@ class SearchMemory:
         *,
         n_searches: int = 1,
     ):
-        """n_searches: number of searches that share the memory. A source is refused only if all of it is too little."""
+        """n_searches: number of searches that share the memory."""
         self._beam_size = settings.beam_size
         self._per_position = sum(map(bytes_per_position, models))  # of a row
         self._per_step = models[0].vocab_size * (SAMPLING_BYTES if sampling else SEARCH_BYTES)
-        self._free = _free_bytes(models[0].src_embedding.weight.device)
-        self._budget = min(MAX_BYTES, self._free / 2) / n_searches
+        self._free = _free_bytes(models[0].src_embedding.weight.device) / n_searches
+        self._budget = min(MAX_BYTES / n_searches, self._free / 2)
 
     def max_sentences(self, wanted: int) -> int:
         """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""

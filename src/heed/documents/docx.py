@@ -26,8 +26,10 @@ SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo", "sdt", "sdtContent", "customXml", "dir",
                                      "bdo")}  # fmt: skip
 _PROPERTIES = {WORD + name for name in ("pPr", "sdtPr", "sdtEndPr", "customXmlPr", "smartTagPr")}  # of what holds runs
-_RANGES = {WORD + f"{name}Start": WORD + f"{name}End" for name in ("bookmark", "commentRange")}
-_BETWEEN_WORDS = {*_RANGES, *_RANGES.values(), WORD + "proofErr", WORD + "lastRenderedPageBreak"}
+_TEXT_CONTROL = {WORD + name for name in ("alias", "tag", "id", "lock", "rPr", "placeholder", "showingPlcHdr",
+                                          "temporary", "text", "richText")}  # fmt: skip
+_BETWEEN_WORDS = {WORD + name for name in ("bookmarkStart", "bookmarkEnd", "proofErr", "commentRangeStart",
+                                           "commentRangeEnd", "lastRenderedPageBreak")}  # fmt: skip
 _IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference",
                                     "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
 _HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a word
@@ -158,7 +160,6 @@ class _Paragraph:
 
     def _within(self, holder: Any) -> Iterator[Item]:
         children = [child for child in holder if child.tag not in _PROPERTIES]
-        in_pairs = _nested_ranges(children)
         place = 0
         while place < len(children):
             child = children[place]
@@ -174,12 +175,10 @@ class _Paragraph:
                 yield from self._of_runs(children[place:stop])
                 place = stop
                 continue
-            if child.tag in _HOLDERS:
+            if _holds_runs(child):
                 yield Tag("open", child, "holder")
                 yield from self._within(child)
                 yield Tag("close", child, "holder")
-            elif child in in_pairs:
-                yield Tag("open" if child.tag in _RANGES else "close", child, "range")
             else:
                 yield Tag("atom" if child.tag in _BETWEEN_WORDS else "cut", child)
             place += 1
@@ -229,17 +228,10 @@ def _properties(holder: Any) -> list[Any]:
     return [child for child in holder if child.tag in _PROPERTIES]
 
 
-def _nested_ranges(children: list[Any]) -> set[Any]:
-    """Where bookmarks and commented texts begin and end, of those that do not cross: they keep their words."""
-    nested, opened = set[Any](), list[Any]()
-    for child in children:
-        if child.tag in _RANGES:
-            opened.append(child)
-        elif child.tag in _RANGES.values() and opened:
-            start = opened[-1]
-            if _RANGES[start.tag] == child.tag and start.get(WORD + "id") == child.get(WORD + "id"):
-                nested |= {opened.pop(), child}
-    return nested
+def _holds_runs(element: Any) -> bool:
+    """Whether words in it are translated; those of a checkbox, a list, a date or a citation belong to the control."""
+    properties = element.find(WORD + "sdtPr")
+    return element.tag in _HOLDERS and (properties is None or all(child.tag in _TEXT_CONTROL for child in properties))
 
 
 def _own_runs(holder: Any) -> Iterator[Any]:
@@ -247,7 +239,7 @@ def _own_runs(holder: Any) -> Iterator[Any]:
     for child in holder:
         if child.tag == WORD + "r":
             yield child
-        elif child.tag in _HOLDERS:
+        elif _holds_runs(child):
             yield from _own_runs(child)
 
 

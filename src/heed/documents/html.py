@@ -60,7 +60,7 @@ def read_html(page: str) -> list[Item]:
 
 
 def write_html(items: list[Item]) -> str:
-    """The page. If it says that it is not UTF-8, as which it is written, its words need no more than ASCII."""
+    """The page. If it declares another charset than UTF-8, its words are written in ASCII, with references."""
     charsets = [match for item in items if isinstance(item, Tag) and (match := _CHARSET.match(item.markup))]
     in_ascii = any(match[1].lower() not in ("utf-8", "utf8") for match in charsets)
     return "".join(_escaped(item, in_ascii) if isinstance(item, str) else item.markup for item in items)

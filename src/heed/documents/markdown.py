@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from heed.documents.html import ATOMS, CODE, INLINE
+from heed.documents.html import CODE, INLINE
 from heed.documents.items import Item, Tag
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
@@ -247,7 +247,7 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
                 items.append(Tag("atom", line[match.start() : place], text=html.unescape(line[match.end() : end])))
                 continue
             inline = "close" if text.startswith("</") else "open"
-            other = "atom" if not name or name in ATOMS or is_code else "cut"  # <br> ends a sentence, as in HTML
+            other = "cut" if name in ("br", "hr") else "atom"
             items.append(Tag(inline if name in INLINE else other, text, f"<{name}"))  # type: ignore[arg-type]
         elif kind == "link":
             opened.append(len(items))

@@ -18,7 +18,7 @@ from heed.text.alignment import Link, Translated
 # Scripts that put no spaces between words: each sign is a word. (Thai, Lao, Khmer; kana, Han, and what is around them.)
 _UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
-_NOT_FIRST = frozenset(".,;:!?…)]}»”’%。、，；：！？）」』】")
+_NOT_FIRST = frozenset(".,;:!?…)]}%。、，；：！？）」』】")
 _WITHIN_WORD = re.compile(rf"[^\W{_UNSPACED}]{{2}}")
 _WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 
@@ -335,7 +335,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
     breaks = [place for place in sentence.tags if place.tag.kind == "break"]
     if not breaks:
         return {}
-    # No line begins with a sign such as a full stop, and none within a word.
+    # No line begins with a sign such as a full stop.
     first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in _NOT_FIRST]
     gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):

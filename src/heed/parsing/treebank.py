@@ -87,6 +87,9 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
                 raise HeedError(f"sections {entry}: the range runs backwards.")
             matches += _section_files(folder, [f"{number:02d}" for number in range(first, last + 1)])
             continue
+        if Path(entry).is_absolute() and Path(entry).is_file():  # also if its name looks like a pattern
+            matches.append(Path(entry))
+            continue
         anchor = Path(entry).anchor  # of an absolute name
         pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
         try:

@@ -214,7 +214,7 @@ class Service:
     async def detect_source(self, text: str, target: str) -> tuple[str, float]:
         """The language that a text is most probably in, with its probability.
 
-        A text that tells too little, such as a number, is in one that can be translated into the target.
+        If none has half the probability, as for a number, the most probable that reaches the target is taken.
         """
         ranked = await self.detect(text)
         usable = (found for found in ranked if self.has(found[0], target))

@@ -277,10 +277,12 @@ def _place_by_torchrun() -> tuple[int, int]:
         return 1, 0
     try:
         n, rank, _ = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
+        if not os.environ.get("MASTER_ADDR"):
+            raise KeyError
     except (KeyError, ValueError):
         raise HeedError(
-            f"WORLD_SIZE is {shown(os.environ['WORLD_SIZE'])} in the environment, but RANK and MASTER_PORT are not as "
-            "torchrun sets them: start with torchrun, or unset WORLD_SIZE."
+            f"WORLD_SIZE is {shown(os.environ['WORLD_SIZE'])} in the environment, but RANK, MASTER_ADDR and "
+            "MASTER_PORT are not as torchrun sets them: start with torchrun, or unset WORLD_SIZE."
         ) from None
     return n, rank
 

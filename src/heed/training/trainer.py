@@ -148,16 +148,17 @@ def _run_to_a_limit(loop: "_Loop") -> bool:
     reached = False
     try:
         with stop_signals() as stop, suppress(_NotFinite):
-            loop.run(stop)
+            try:
+                loop.run(stop)
+            except HeedError:  # memory ran out, another worker ended, a file cannot be read or written
+                with suppress(HeedError):
+                    loop.save_between_checkpoints()
+                raise
             reached = True
         if loop.workers.any(bool(stop.signal)):  # it came after the last step, and the last checkpoint is saved
             raise _stopped_by(stop)
     except UnresponsiveWorker:
         loop.logbook.report("A worker does not answer; the same command resumes from the last checkpoint.")
-        raise
-    except HeedError:  # memory ran out, another worker ended, a file cannot be read or written: no step is lost
-        with suppress(HeedError):
-            loop.save_between_checkpoints()
         raise
     return reached
 
@@ -355,8 +356,13 @@ class _Loop:
         state.finished = self._limit_reached()
         if state.finished and state.window_steps:
             self._report()
+        before = state.saved, state.checkpoint_step
         state.saved, state.checkpoint_step = self._clock(), state.step
-        self._save()
+        try:
+            self._save()
+        except HeedError:
+            state.saved, state.checkpoint_step = before
+            raise
 
     def _validated(self) -> dict[str, float]:
         try:
