@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -208,18 +209,24 @@ def test_checkpoints_every_so_many_minutes_of_training_whether_or_not_it_was_sto
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 
 
-@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
-def test_a_step_without_a_finite_gradient_is_skipped_and_its_lines_are_named(tmp_path, number_tokenizer, machine):
-    real, calls, said = step.micro_batch_loss, 0, []
+@contextmanager
+def one_fault():
+    """The ninth pass's loss is no number."""
+    real, calls = step.micro_batch_loss, itertools.count(1)
 
     def faulty(*arguments, **options):
-        nonlocal calls
-        calls += 1
         loss, nll = real(*arguments, **options)
-        return (loss * torch.nan, nll) if calls == 9 else (loss, nll)
+        return (loss * torch.nan, nll) if next(calls) == 9 else (loss, nll)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step, "micro_batch_loss", faulty)
+        yield
+
+
+@pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
+def test_a_step_without_a_finite_gradient_is_skipped_and_its_lines_are_named(tmp_path, number_tokenizer, machine):
+    said: list[str] = []
+    with one_fault():
         model, state = run_training(tmp_path, number_tokenizer, "fault", machine=machine, report=said.append)
     assert state.step == 30 and state.rollbacks == 0
     assert all(torch.isfinite(tensor).all() for tensor in shared_weights(model).values())
@@ -480,16 +487,7 @@ def test_an_error_between_two_checkpoints_saves_the_state(tmp_path, number_token
 
 
 def test_a_window_of_skipped_steps_is_not_logged_as_a_loss_of_zero(tmp_path, number_tokenizer):
-    real, calls = step.micro_batch_loss, 0
-
-    def faulty(*arguments, **options):
-        nonlocal calls
-        calls += 1
-        loss, nll = real(*arguments, **options)
-        return (loss * torch.nan, nll) if calls == 9 else (loss, nll)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step, "micro_batch_loss", faulty)
+    with one_fault():
         run_training(tmp_path, number_tokenizer, "fault", report_every=1)
     (fault,) = entries(tmp_path / "fault", "fault")
     logged = entries(tmp_path / "fault", "train")

@@ -11,7 +11,7 @@ from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.text.tokenizer import SpecialIds
 
-MEAN_LENGTH, LENGTH_DEVIATION = 25, 9  # tokens of a sentence, eos included
+MEAN_LENGTH, LENGTH_DEVIATION, MAX_LENGTH = 25, 9, 60  # tokens of a sentence, eos included
 SPECIAL = SpecialIds()
 FIRST_WORD = 3  # ids below are special
 DEFAULT_VOCAB_SIZE = 37_000  # of presets that leave it to the recipe: section 5.1, English-German
@@ -23,12 +23,12 @@ def shape_of(tables: dict[str, Any], *, preset: str, vocab_size: int | None) -> 
     return arch, vocab_size or int(tables.get("tokenizer", {}).get("vocab_size", DEFAULT_VOCAB_SIZE))
 
 
-def random_corpus(folder: Path, vocab_size: int, *, n_tokens: int, longest: int = 60) -> ParallelCorpus:
+def random_corpus(folder: Path, vocab_size: int, *, n_tokens: int, longest: int = MAX_LENGTH) -> ParallelCorpus:
     """Writes pairs of random sentences, about `n_tokens` a side: 5 to 60 tokens each, normally distributed.
 
-    longest: the most tokens of a sentence, if that is less, eos included.
+    longest: the most tokens of a sentence, eos included, if fewer than MAX_LENGTH.
     """
-    most = max(1, min(60, longest) - 1)
+    most = max(1, min(MAX_LENGTH, longest) - 1)
     draw = np.random.default_rng(1)
     n_pairs = max(100, n_tokens // MEAN_LENGTH)
     src_lengths = np.clip(draw.normal(MEAN_LENGTH - 1, LENGTH_DEVIATION, n_pairs), min(4, most), most).astype(int)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heed.backends.base import backend_for
 from heed.backends.cpu.training_ops import product
-from heed.benchmark.inputs import SPECIAL, random_corpus, shape_of
+from heed.benchmark.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
 from heed.config import validated
 from heed.data.batching import TokenBatches
 from heed.model.architecture import Architecture
@@ -172,9 +172,9 @@ class _TrainingLoop:
         self._weights = MasterWeights(Transformer(arch, vocab_size), machine)
         self._optimizer = make_optimizer(self._weights.masters, settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
-        longest = {"longest": arch.max_positions} if arch.positions == "learned" else {}
+        longest = arch.max_positions if arch.positions == "learned" else MAX_LENGTH
         batches = TokenBatches(
-            random_corpus(corpus, vocab_size, n_tokens=20 * tokens, **longest),
+            random_corpus(corpus, vocab_size, n_tokens=20 * tokens, longest=longest),
             SPECIAL,
             max_src_tokens=settings.batch_src_tokens,
             max_tgt_tokens=settings.batch_tgt_tokens,

@@ -40,7 +40,7 @@ class PackedWeight:
 
     @property
     def number_bytes(self) -> int:
-        """Of a number in the panels: 4, 2 or 1."""
+        """Bytes of a number in the panels: 4, 2 or 1."""
         return self._tensors[0].element_size()
 
     def __deepcopy__(self, memo: object) -> "PackedWeight":
@@ -53,10 +53,8 @@ class PackedWeight:
     def __setstate__(self, state: tuple[int, int, list[NDArray[Any]]]) -> None:
         self.d_in, self.d_out, arrays = state
         self._tensors = tuple(torch.tensor(array) for array in arrays)
-        if not {1: has_int8, 2: has_bf16}.get(self.number_bytes, lambda: True)():  # pickled on another machine
-            raise HeedError(
-                NO_INT8 if self.number_bytes == 1 else "this processor multiplies no bf16 by Heed's kernels."
-            )
+        if (self.number_bytes == 1 and not has_int8()) or (self.number_bytes == 2 and not has_bf16()):
+            raise HeedError("these weights were packed on another machine: load the model's folder here instead.")
         self.structure = self._structure()
 
 
