@@ -324,7 +324,7 @@ def _prose(value: Any, node: Function) -> str:
             line = f"- `{name.strip('`')}`: {rest}"
             if lines and lines[-1] and not re.match(r"- |  ", lines[-1]):
                 lines.append("")
-        elif lines and re.match(r"- |  ", lines[-1]) and line.strip():
+        elif lines and re.match(r"- |  ", lines[-1]) and line.strip() and not line.startswith("- "):
             line = f"  {line.strip()}"
         lines.append(line)
     return "\n".join(lines)

@@ -33,14 +33,16 @@ def train(
     """Trains what a recipe describes in the run folder `run`, and evaluates it. Called again, it resumes.
 
     recipe: the name of one that comes with Heed, a path, or a Recipe (`heed.read_recipe` takes changes to settings).
-    on_step: called every `training.report_every` steps, by the first of several workers; on_validation: at every
-        checkpoint. An exception that they raise ends the run, which the next call resumes from the last checkpoint;
-        steps after that are taken, and reported, again. Neither is called while teachers train (`training.teachers`).
-    corpora: folder of downloaded corpora; mirror: a folder or address to take them from instead of the published one.
+    on_step: called every `training.report_every` steps, by the first of several workers.
+    on_validation: called at every checkpoint. An exception from either callback ends the run, which the next call
+        resumes from the last checkpoint; steps after that are taken, and reported, again. Neither is called while
+        teachers train (`training.teachers`).
+    corpora: folder of downloaded corpora.
+    mirror: a folder or URL to take corpora from, instead of where they were published.
     report: called with lines for people to read.
 
-    HeedError: what was found, where, and how to fix it. Stopped: SIGINT or SIGTERM came, and the state is saved. Under
-    torchrun the evaluations are the first worker's; the others have none.
+    HeedError is raised for what you can mend, and says how; Stopped after SIGINT or SIGTERM, when the state is saved.
+    Under torchrun the evaluations are the first worker's; the others have none.
     """
     evaluations = train_recipe(
         recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
@@ -56,7 +58,7 @@ def train(
 def load(folder: str | Path, *, device: str | None = None, precision: DecodingPrecisionChoice = "auto") -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate(["two"])`.
 
-    device: cpu, cuda, cuda:1 …; by default the fastest there is. precision: "fp32", "bf16", "int8", or
-    "auto", the fastest of them that this machine is good at.
+    device: cpu, cuda, cuda:1 …; by default the fastest there is.
+    precision: "fp32", "bf16", "int8", or "auto", the fastest of them on this machine.
     """
     return Translator.load(folder, device=device, precision=precision)

@@ -108,7 +108,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     recipe: the name of one that comes with Heed, the path of a TOML file, or a run folder, whose config.toml is read. A
         text is a path if it has a separator or the suffix .toml: "./mine" is a file, "mine" a name.
 
-    The file names in it are taken from the recipe's folder, those of overrides from the folder that we are in.
+    The file names in it are taken from the recipe's folder, those of overrides from the current folder.
     """
     if is_run_folder(recipe):
         return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)

@@ -136,7 +136,10 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
     plots = [name for page in pages for name in re.findall(r"\((\S+\.svg)\)", (out / page).read_text())]
     assert len(pages) == 9 == len(said) - 1 and said[0] == "measuring" and len(plots) > 15
     assert all((out / name).is_file() for name in (*pages, *plots))
-    assert "Named heads: `heed paper all" in write_all(out, layers=layers, model=None, src=None, **options).read_text()
+    assert (
+        "Heads with a recognisable function: `heed paper all"
+        in write_all(out, layers=layers, model=None, src=None, **options).read_text()
+    )
     said.clear()
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):  # before anything is measured

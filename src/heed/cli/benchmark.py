@@ -25,16 +25,18 @@ def bench_train(
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     consistency: Annotated[
-        float | None, typer.Option(min=0, help="As training.consistency: above 0 two passes of every batch.")
+        float | None, typer.Option(min=0, help="As training.consistency: above 0, every batch takes two passes.")
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(min=1, max=64, help="Processes that train together, as those that a small model is trained by."),
+        typer.Option(
+            min=1, max=64, help="Number of processes that train together, as they do on small models."
+        ),
     ] = 1,
     device: Device = None,
     as_json: JSON = False,
 ) -> None:
-    """Measure training: tokens a second, and the share of what this machine's matrix products reach."""
+    """Measure training: tokens per second, and their share of what the model's bare matrix products would reach."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
     import_torch_for_training()

@@ -24,7 +24,7 @@ N_PRINTED = 3  # sentences a system that gain most, and as many that lose most; 
 def compare(
     systems: Annotated[
         list[Path],
-        typer.Argument(metavar="HYP...", help="Translations, or model folders to translate --src with; two or more."),
+        typer.Argument(metavar="HYP", help="Translations, or model folders to translate --src with; two or more."),
     ],
     ref: Annotated[Path, typer.Option(help="Reference translations.")],
     src: Annotated[Path | None, typer.Option(help="Source lines: to translate, and to show beside sentences.")] = None,
@@ -45,7 +45,7 @@ def compare(
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
-    """Compare translations with the first by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
+    """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
     from heed.evaluation.bleu import checked_tokenization, tokenization_advice
     from heed.evaluation.comet import CometFailed, check_comet

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Language = Annotated[
     str | None,
-    typer.Option(help="Code of the document's language, by which sentences are found. Default: the model's source."),
+    typer.Option(help="Language code whose rules find the document's sentences. Default: the model's source."),
 ]
 
 

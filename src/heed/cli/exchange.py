@@ -23,13 +23,15 @@ def export(
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(help="A folder; of Marian also its decoder.yml or .npz.")],
+    path: Annotated[
+        Path, typer.Argument(help="The other program's model folder; for Marian also its decoder.yml or .npz.")
+    ],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     kind: Annotated[str, typer.Option("--from", help="huggingface (MarianMTModel, OPUS-MT) or marian.")],
-    src: Annotated[str | None, typer.Option(help="Source language, such as en, if the model does not say it.")] = None,
+    src: Annotated[str | None, typer.Option(help="Source language, such as en, if the model does not name it.")] = None,
     tgt: Annotated[str | None, typer.Option(help="Target language.")] = None,
 ) -> None:
-    """Make a model folder of another program's model. Nothing in it is executed."""
+    """Make a model folder from another program's model. Nothing in that model is executed."""
     from heed.exchange.transfer import ImportFormat, import_model
 
     import_model(path, out, cast(ImportFormat, _known(kind, "--from", get_args(ImportFormat))), src=src, tgt=tgt)

@@ -57,15 +57,15 @@ def paper_table3(
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Of --run: the recipe whose model stands for base. Default: table3-multi30k."),
+        typer.Option(help="With --run: the recipe whose model stands for base. Default: table3-multi30k."),
     ] = None,
     rows: Annotated[
-        str, typer.Option(help="Of --run: presets or A to E, separated by commas, besides base. Default: all.")
+        str, typer.Option(help="With --run: presets or A to E, separated by commas, in addition to base. Default: all.")
     ] = "",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Of --run: number of runs per row. Default: 2.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="With --run: number of runs per row. Default: 2.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Of --run: override one setting; repeatable."),
+        typer.Option("--set", metavar="NAME=VALUE", help="With --run: override one setting; repeatable."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the runs, one per row and seed.")] = Path("runs/table3"),
     directory: Directory = Path("corpora"),
@@ -104,11 +104,11 @@ def paper_table3(
 def paper_table4(
     run: Annotated[bool, typer.Option("--run", help="Train and evaluate a parser first.")] = False,
     treebank: Annotated[
-        Path | None, typer.Option(help="Of --run: your Penn Treebank in the LDC's layout. Default: GUM, in --mirror.")
+        Path | None, typer.Option(help="With --run: your Penn Treebank in the LDC's layout. Default: GUM, in --mirror.")
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Of --run. Default: parsing-wsj with --treebank, else parsing-gum."),
+        typer.Option(help="With --run: the recipe. Default: parsing-wsj with --treebank, else parsing-gum."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the runs parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),

@@ -44,11 +44,11 @@ def parse(
             help="Leave out trees of a lower confidence: the geometric mean of their symbols' probabilities.",
         ),
     ] = 0.0,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
     precision: PrecisionOption = "fp32",
     device: Device = None,
 ) -> None:
-    """Parse tokenised sentences of standard input, one per line, into trees over exactly their words, one per line."""
+    """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
     import_torch()
     from heed.data.lines import Arriving, UntilError
     from heed.parsing.parser import Parser, n_characters, read_tagged

@@ -25,7 +25,7 @@ def recipe_list(as_json: JSON = False) -> None:
 
 @recipe_app.command("show", epilog="Example: heed recipe show multi30k-en-de > my.toml")
 def recipe_show(name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.")]) -> None:
-    """Print a recipe, to begin one of your own with."""
+    """Print a recipe, as a starting point for your own."""
     from heed.recipes import recipe_text
 
     print(recipe_text(name), end="")

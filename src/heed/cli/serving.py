@@ -19,19 +19,21 @@ LANGUAGE_HINT = "--pair en-de=MODEL names them"
 def serve(
     models: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[MODEL...]", help="Model folders, one for each pair of languages."),
+        typer.Argument(metavar="MODEL", help="Model folders, one for each pair of languages."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 is any free one.")] = 5000,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any free one.")] = 5000,
     precision: PrecisionOption = "auto",
     device: Device = None,
-    max_chars: Annotated[int, typer.Option(min=1, help="Characters that a request may have.")] = 10_000,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts that a request may have.")] = 128,
-    max_alternatives: Annotated[int, typer.Option(min=0, help="Alternatives that a request may ask for.")] = 4,
-    queue: Annotated[int, typer.Option(min=2, help="Sentences per model that may wait.")] = 256,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.")] = 60.0,
+    max_chars: Annotated[int, typer.Option(min=1, help="Maximum number of characters in a request.")] = 10_000,
+    max_texts: Annotated[int, typer.Option(min=1, help="Maximum number of texts in a request.")] = 128,
+    max_alternatives: Annotated[
+        int, typer.Option(min=0, help="Maximum number of alternatives that a request may ask for.")
+    ] = 4,
+    queue: Annotated[int, typer.Option(min=2, help="Maximum number of sentences waiting for a model.")] = 256,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Maximum number of seconds that a request may take.")] = 60.0,
     api_keys: Annotated[
-        Path | None, typer.Option(help="File of the clients' keys: the SHA-256 of a key in hexadecimal digits a line.")
+        Path | None, typer.Option(help="File with the SHA-256 of each client's key, in hexadecimal, one per line.")
     ] = None,
     pair: Annotated[
         list[str] | None,
@@ -46,7 +48,7 @@ def serve(
 ) -> None:
     """Serve translations over HTTP, to clients of LibreTranslate and DeepL and as a stream.
 
-    Prints its address when it listens. SIGTERM ends it when it has finished what it accepted.
+    Prints its address once it is listening. On SIGTERM it finishes the requests that it has accepted, and exits.
     """
     _check_packages()
     folders = _folders_by_pair(models or [], pair or [])

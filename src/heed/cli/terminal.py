@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
-    str | None, typer.Option(help="Take the corpus from this local folder or address instead of the published one.")
+    str | None, typer.Option(help="Local folder or URL to take the corpus from, instead of where it was published.")
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="Folder of downloaded corpora.")]
 

@@ -55,7 +55,7 @@ Tokenize = Annotated[str, typer.Option(help="BLEU's tokenisation: 13a for raw te
 def translate(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="A model folder, or several of one vocabulary as an ensemble."),
+        typer.Argument(metavar="MODEL", help="A model folder, or several of one vocabulary as an ensemble."),
     ],
     beam: Beam = None,
     length_penalty: Alpha = None,
@@ -85,8 +85,8 @@ def translate(
             metavar="N",
             min=2,
             max=100,
-            help="Minimum Bayes risk: of N candidates, samples with --sample, else the best of a beam of N, give the "
-            "one of the highest expected utility.",
+            help="Minimum Bayes risk: print the candidate with the highest expected utility among N samples (with "
+            "--sample) or the N best of a beam of N.",
         ),
     ] = None,
     utility: Annotated[
@@ -94,13 +94,13 @@ def translate(
         typer.Option(metavar="METRIC", help="What --mbr compares candidates by: chrf or bleu. Default: chrf."),
     ] = None,
     scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     document_format: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="Translate standard input as one document, whose layout stays: text, md, srt or html. Default: a "
-            "sentence a line.",
+            help="Translate standard input as one document and keep its layout: text, md, srt or html. Default: one "
+            "sentence per line.",
         ),
     ] = None,
     language: Language = None,
@@ -109,7 +109,7 @@ def translate(
 ) -> None:
     """Translate standard input line by line, in order, as it arrives. Empty lines stay empty.
 
-    With --format it is a document: its sentences are translated, and printed with its layout.
+    With --format it is one document, whose layout is kept.
     """
     if document_format is None and language is not None:
         raise HeedError("--language is for documents; give --format too.")
@@ -212,7 +212,7 @@ def score(
     tgt: Annotated[Path, typer.Option(help="Target lines.")],
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
@@ -262,7 +262,7 @@ def evaluate(
     ] = "auto",
     device: Device = None,
 ) -> None:
-    """Score a model's translations of --src by BLEU, chrF and perplexity, or finished translations --hyp."""
+    """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
     from heed.data.lines import read_sides
     from heed.evaluation.bleu import bleu, checked_tokenization, chrf, tokenization_advice
     from heed.tasks.evaluation import Evaluation

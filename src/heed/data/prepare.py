@@ -47,7 +47,7 @@ Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
 class DataSettings(Settings):
-    """What to train on: a named corpus, or text files of one's own."""
+    """What to train on: a named corpus, or your own text files."""
 
     src: str = Field(min_length=1, description="source language, as in file names: en")
     tgt: str = Field(min_length=1, description="target language: de")
@@ -62,7 +62,8 @@ class DataSettings(Settings):
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
     tgt_symbols: bool = Field(
         default=False,
-        description="target lines are symbols with spaces between, such as a tree's, an id each; ▁word: text",
+        description="target lines are symbols separated by spaces, such as those of a tree, one id each; a word that "
+        "begins with ▁ is text",
     )
     max_tokens: int = Field(
         default=256, ge=1, le=1_000_000, description="a training pair with a longer side is left out"
@@ -82,12 +83,15 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
-            raise ValueError("data.corpus names a corpus, so data.train, data.dev and data.tests must go")
+            raise ValueError(
+                "data.corpus names a corpus, so data.train, data.dev and data.tests may not be set; to train on your "
+                "own files, remove data.corpus and data.variant"
+            )
         for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
             if files is not None and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
         if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
-            raise ValueError("data.variant is a form of a named corpus, and there is none; leave it out")
+            raise ValueError("data.variant is a form of a named corpus, and there is none; remove it")
         return self
 
 

@@ -33,14 +33,14 @@ class DecodingSettings(Settings):
         description="an output has at most this many times the tokens of its input, eos counted on both sides",
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, le=10_000, description="the most tokens of an output, eos included"
+        default=None, ge=1, le=10_000, description="maximum number of tokens in an output, eos included"
     )
     early_stopping: bool = Field(
         default=False,
         description="end a sentence when beam_size hypotheses have ended, even if another could still score higher",
     )
     min_tokens: int = Field(
-        default=0, ge=0, le=10_000, description="the fewest tokens of a translation, eos not included"
+        default=0, ge=0, le=10_000, description="minimum number of tokens in a translation, eos not included"
     )
 
     @model_validator(mode="after")

@@ -33,8 +33,8 @@ MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 class Translation:
     """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised.
 
-    n_pieces: into how many pieces the source was cut because it has too many tokens to be searched together. utility:
-    what it is expected to score, from 0 to 100, where that decided; None for a source of no piece or several.
+    n_pieces: into how many pieces the source was cut because it has too many tokens for one search.
+    utility: its expected score, 0 to 100, if minimum Bayes risk chose it; None for a source of no piece or several.
     """
 
     source: str
@@ -243,8 +243,8 @@ class Translator(PickledByValue):
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source.
 
-        A target with a symbol that the vocabulary lacks counts as none: eos alone. HeedError if there are not as many
-        targets as sources.
+        A target with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
+        are not as many targets as sources.
         """
         if len(sources) != len(targets):
             raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
@@ -261,7 +261,7 @@ class Translator(PickledByValue):
     def attention(self, source: str, target: str) -> AttentionWeights:
         """Every head's weights while the model writes this target, such as a translation's text, for this source.
 
-        Rows and columns are the ids of `tokenizer.encode`: a source with eos behind, a target with bos before.
+        Rows and columns are the ids of `tokenizer.encode`: the source followed by eos, the target preceded by bos.
         """
         device = self.models[0].src_embedding.weight.device
         src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
@@ -271,14 +271,14 @@ class Translator(PickledByValue):
     def alignments(
         self, sources: list[str], targets: list[str], *, layer: int | None = None
     ) -> list[tuple[Link, ...] | None]:
-        """For each pair the source token that each target token attends to most while it is written, as characters.
+        """For each pair the source token that each target token attends to most, both as spans of characters.
 
         The weights are the mean of the heads of one decoder layer, numbered from 1. Default: for each pair the layer
-        that attends to the most different tokens, of equals the last. Which layer aligns depends on the model: Garg et
-        al. 2019 find the last but one of six best; of the two layers of the number-word model the last one finds the
+        that attends to the most different tokens, the last of several such. Which layer aligns depends on the model:
+        Garg et al. 2019 find the fifth of six best; of the two layers of the number-word model the last one finds the
         right word for 44 of 45 digits, the first one for 7.
 
-        None for a pair without words or with a side of more tokens than are searched together. Costs a forward pass.
+        None for a pair without words, or with a side of more tokens than one search takes. Costs one forward pass.
         """
         n_layers = len(self.models[0].decoder)
         if layer is not None and not 1 <= layer <= n_layers:
@@ -325,7 +325,7 @@ class Translator(PickledByValue):
     def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """The translation that the hypotheses of a text's `pieces` make.
 
-        One piece: its n best. Several: the best of each, joined. None: the empty translation, which is certain.
+        Of one piece, its n best; of several, the best of each, joined; of no piece, the empty text with probability 1.
         """
         if len(pieces) == 1:
             texts = [self._text(source, [hypothesis]) for hypothesis in pieces[0]]

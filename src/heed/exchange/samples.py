@@ -33,7 +33,7 @@ def ranking_note(card: ModelCard, program: str) -> str | None:
         return None
     return (
         f"{program} divides a hypothesis's log-probability by length^α, the paper by ((5 + length) / 6)^α: with a "
-        "beam, scores differ, and now and then the best hypothesis."
+        "beam, scores differ, and occasionally so does the best hypothesis."
     )
 
 

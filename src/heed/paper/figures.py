@@ -193,13 +193,13 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
     sample = trace(translator, _sample(sentences), whole_words=True)
     none = [what for what in KINDS if what not in {head.what for head in found}]
     lines = [
-        "# Heads that have a name",
+        "# Heads with a recognisable function",
         "",
         prose(
-            f"""Of all heads of {code(model)}, for each kind the one that does it most; its measure is the mean over all
-            words of {len(sentences):,} sentences of the weight that goes there, beside what equal weights would give.
-            Long distance: the largest weight on one word more than {LONG} words away, the end left out. Aligned word:
-            the largest weight on one source word, the end left out."""
+            f"""Of all heads of {code(model)}, for each function the one that does it most; its measure is the mean over
+            all words of {len(sentences):,} sentences of the weight that goes there, next to what equal weights would
+            give. Long distance: the largest weight on one word more than {LONG} words away, the end left out. Aligned
+            word: the largest weight on one source word, the end left out."""
         ),
         "",
         *table(

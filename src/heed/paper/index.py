@@ -48,10 +48,10 @@ def write_all(
         for number, shows in ((3, "all heads from one word"), (4, "single heads"), (5, "two whole heads")):
             pages.append((figures.figure(number, model, lower=lower), shows))
     if model is None or src is None:
-        missing.append("Named heads: `heed paper all --model MODEL --src FILE`.")
+        missing.append("Heads with a recognisable function:  `heed paper all --model MODEL --src FILE`.")
     else:
         pages.append(
-            (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads that do something nameable")
+            (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads with a recognisable function")
         )
     pages.insert(0, (layers(), "types of layers: time and memory measured, exponents fitted, path lengths"))
     lines = ["# The paper, page by page", ""]

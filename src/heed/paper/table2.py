@@ -118,10 +118,10 @@ def page(models: Sequence[Path] = ()) -> Page:
         prose(
             """The paper multiplies training time, number of devices and what a device sustains (K80 2.8, K40 3.7, M40
             6.0, P100 9.5 TFLOP/s). Heed counts the operations of the model itself: forward, backward, Adam, for the
-            real tokens of a run; it agrees with PyTorch's own counter to 1 % (a test). Their quotient is what share of
-            the device's rate reached the model. Time is steps times the time of one (section 5.2); for base the paper
-            takes 12 hours, hence its 3.3e18. The formula's batches have 25,000 + 25,000 tokens without padding, of 29
-            tokens a sentence, and a vocabulary of 37,000."""
+            real tokens of a run; it agrees with PyTorch's own counter to 1 % (a test). Their quotient is the share
+            of the device's rate that the model used. Time is steps times the time of one (section 5.2); for base the
+            paper takes 12 hours, hence its 3.3e18. The formula's batches have 25,000 + 25,000 tokens without padding,
+            of 29 tokens a sentence, and a vocabulary of 37,000."""
         ),
         "",
         "| run | time × 8 P100 | formula | share |",
@@ -146,5 +146,8 @@ def page(models: Sequence[Path] = ()) -> Page:
             lines += [f"- **{plain(folder)}**", *rows]
     lines += ["", *(f"Not measured yet: {line}\n" for line in missing)]
     recipes = "the recipes `wmt14-en-{de,fr}-{base,big}`"
-    lines += [f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` tells what they take here.", ""]
+    lines += [
+        f"The paper's settings: {recipes}; `heed train RECIPE --dry-run` estimates their time and memory here.",
+        "",
+    ]
     return Page("table2", "\n".join(lines), command("table2", model=list(models)), missing=missing)

@@ -439,8 +439,8 @@ def _missing(results: dict[str, Any], folder: Path) -> list[str]:
     elsewhere = {"recipe": recipe if recipe.is_file() else None, "folder": folder} if folder != FOLDER else {}
     same = command("table3", run=True, **elsewhere)
     return [
-        f"Table 3 at a laptop's size: {n_rows} of {len(ROWS)} rows, {n_twice} of them with two seeds; `{same}` "
-        "continues."
+        f"Table 3 at a laptop's size: {len(ROWS) - n_rows} of {len(ROWS)} rows, and the second seed of "
+        f"{n_rows - n_twice} rows; `{same}` trains them."
     ]
 
 

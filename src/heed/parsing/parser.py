@@ -177,10 +177,10 @@ class Parser(PickledByValue):
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
-        """One parse of each sentence, in order. A blank one has no tree, one that is far too long a flat one.
+        """One parse of each sentence, in order. A blank sentence has no tree; one that is far too long has a flat one.
 
-        HeedError if a word or a tag is empty or has spaces within, a tag brackets, or if there are not as many tags as
-        words.
+        HeedError if a word or a tag is empty or contains a space, if a tag contains a bracket, or if there are not as
+        many tags as words.
         """
         return list(self.stream(((words, None) for words in sentences) if tags is None else _paired(sentences, tags)))
 

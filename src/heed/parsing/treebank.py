@@ -30,13 +30,14 @@ class ParsingSettings(LinearisationSettings):
     dev: list[str] = Field(min_length=1, description="trees to validate by")
     tests: Tests = Field(default_factory=dict, description="name = trees to score")
     fragments: int = Field(
-        default=0, ge=0, le=10_000, description="also learn constituents of up to this many words as sentences"
+        default=0, ge=0, le=10_000, description="also learn from constituents of up to this many words, as sentences"
     )
     substituted: int = Field(
         default=0,
         ge=0,
         le=10_000,
-        description="also learn this many variants of each gold tree, constituents exchanged for others of their label",
+        description="also learn from this many variants of each gold tree, in which constituents are replaced by "
+        "others with the same label",
     )
     parsed: list[str] = Field(
         default_factory=list,
@@ -46,7 +47,7 @@ class ParsingSettings(LinearisationSettings):
         default=1,
         ge=1,
         le=10_000,
-        description="times that each gold tree is repeated if there are substituted or parsed ones",
+        description="number of times each gold tree is repeated if there are substituted or parsed ones",
     )
 
     rare_words: int = Field(

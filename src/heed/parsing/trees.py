@@ -30,8 +30,8 @@ class LinearisationSettings(Settings):
 
     leaves: Leaves = Field(
         default="tags",
-        description="a word's symbol: its part of speech; single: XX, but for punctuation its tag; words: itself, then "
-        "its tag",
+        description="what stands for a word. tags: its part of speech; single: XX, except that punctuation keeps its "
+        "tag; words: the word itself, then its tag",
     )
     functions: bool = Field(default=False, description="keep function tags and indices: NP-SBJ-1, not NP")
 

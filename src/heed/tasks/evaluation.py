@@ -15,8 +15,8 @@ class Evaluation:
     n_lines: int
     scores: Mapping[str, Score]  # by key: bleu, chrf, f1
     perplexity: float | None = None  # per target token
-    precision: str | None = None  # that a model computed in
-    seconds: float | None = None  # that a model's translations took
+    precision: str | None = None  # of a model's computation
+    seconds: float | None = None  # that a model took to translate
 
     def numbers(self) -> dict[str, Any]:
         """For JSON and logs: each value with its signature."""

@@ -36,21 +36,21 @@ MIN_VOCAB_SIZE, MAX_VOCAB_SIZE = 600, 2**18  # of a vocabulary to learn
 
 
 class TokenizerSettings(Settings):
-    """How to segment; the paper: byte pairs, about 37,000 for English-German; 32,000 word pieces for English-French."""
+    """How text becomes tokens; the paper has 37,000 byte pairs for English-German, 32,000 word pieces for French."""
 
     kind: Literal["bpe", "wordpiece"] = Field(default="bpe", description="byte-pair encoding or word pieces")
     vocab_size: int = Field(
         default=37_000,
         ge=MIN_VOCAB_SIZE,
         le=MAX_VOCAB_SIZE,
-        description="ids at most, special symbols and 256 bytes included",
+        description="maximum number of ids, special symbols and 256 bytes included",
     )
     min_frequency: int = Field(default=2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
     sample_pairs: int = Field(
         default=2_000_000,
         ge=1,
         le=1_000_000_000,
-        description="most pairs of lines to learn from, taken at equal distances from the corpus",
+        description="maximum number of line pairs to learn the vocabulary from, at equal distances through the corpus",
     )
 
 
@@ -59,7 +59,7 @@ class SpecialIds:
     """Ids that no text can produce: padding, which every mask hides, begin of sentence and end of sentence.
 
     The defaults are those of every tokenizer that Heed trains. Those of imported models may be equal to each other.
-    unk: what stands for text that the vocabulary lacks, if there is such; no search writes it.
+    unk: the id of text that is not in the vocabulary, if the tokenizer has one; no search writes it.
     """
 
     pad: int = 0
@@ -84,7 +84,7 @@ class Tokenizer:
 
     @property
     def src_vocab_size(self) -> int:
-        """The number of ids that a source may have: those of targets."""
+        """Number of different ids in sources; the same as in targets."""
         return len(self)
 
     def __eq__(self, other: object) -> bool:
@@ -114,9 +114,9 @@ class Tokenizer:
             raise
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
-        """As `encode_lines`; with symbols, ids of lines of these, spaces between, or none if one is unknown.
+        """As `encode_lines`, but a tokenizer with symbols takes lines of these, separated by spaces.
 
-        Among symbols a word with ▁ before it is text.
+        Among symbols a word that begins with ▁ is text. A line with an unknown symbol has no ids.
         """
         if not self.symbols:
             return self.encode_lines(lines)
@@ -137,7 +137,7 @@ class Tokenizer:
         return encoded
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """Which characters of each text each of its ids stands for, without the space before a word.
+        """For each id of each text the characters that it stands for, without the space before a word.
 
         Ids that are parts of one character have the same span.
         """
@@ -226,7 +226,7 @@ def _not_a_tokenizer(path: Path, error: Exception) -> HeedError:
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
     """A tokenizer learned from the lines of both languages, with these target symbols.
 
-    Deterministic. Smaller than asked if the lines give less.
+    Deterministic. Smaller than requested if the lines yield fewer pieces.
 
     Memory grows with the number of different words, not of lines.
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Means over the steps since the last record, and the rate of the last one."""
+    """Means over the steps since the last record, and the learning rate of the last step."""
 
     step: int
     epoch: int  # counted from 1

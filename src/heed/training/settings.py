@@ -14,7 +14,7 @@ AverageLast = int | Literal["best"]
 
 
 class TrainingSettings(Settings):
-    """How to train; the defaults are the paper's base model, with the tokens a step of its eight GPUs together."""
+    """How to train; the defaults are those of the paper's base model, with the batches of its eight GPUs together."""
 
     seed: int = Field(default=1, ge=0, le=MAX_SEED, description="of weights, batches and dropout")
     start_from: str | None = Field(
@@ -29,16 +29,17 @@ class TrainingSettings(Settings):
         "run also learns from their ensemble's translations of its text (Kim and Rush 2016; Nguyen et al. 2020)",
     )
     batch_src_tokens: int = Field(
-        default=25_000, ge=1, le=MAX_COUNT, description="most source tokens a step, with padding"
+        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of source tokens per step, padding included"
     )
     batch_tgt_tokens: int = Field(
-        default=25_000, ge=1, le=MAX_COUNT, description="most target tokens a step, with padding"
+        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of target tokens per step, padding included"
     )
     micro_batch_tokens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="most tokens of a forward pass; default: what the device holds",
+        description="maximum number of tokens per side in one forward pass; if not set: 4,096 on a CPU, on a GPU as "
+        "its memory allows",
     )
     learning_rate_factor: float = Field(default=1.0, gt=0, description="multiplies equation 3")
     warmup_steps: int = Field(default=4000, ge=1, le=MAX_COUNT, description="equation 3")
@@ -49,8 +50,8 @@ class TrainingSettings(Settings):
     consistency: float = Field(
         default=0.0,
         ge=0,
-        description="α of R-Drop (Liang et al. 2021 take 5): every batch runs twice, under other dropout, and α weighs "
-        "the divergence between both predictions; 0: one pass",
+        description="α of R-Drop (Liang et al. 2021 take 5): every batch runs twice, with different dropout masks, and "
+        "α weighs the divergence between both predictions; 0: one pass",
     )
     cutoff: float = Field(
         default=0.0,
@@ -62,10 +63,12 @@ class TrainingSettings(Settings):
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest norm of the gradient; the paper does not clip"
     )
-    max_steps: int = Field(default=100_000, ge=1, le=MAX_COUNT, description="most optimizer steps")
-    max_epochs: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="most passes over the corpus")
+    max_steps: int = Field(default=100_000, ge=1, le=MAX_COUNT, description="maximum number of optimizer steps")
+    max_epochs: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="maximum number of passes over the corpus"
+    )
     max_minutes: float | None = Field(
-        default=None, gt=0, description="most minutes of training, validation not counted"
+        default=None, gt=0, description="maximum number of minutes of training, validation not counted"
     )
     checkpoint_every: str = Field(
         default="10 minutes", max_length=40, description="a number of steps, epochs or minutes"
@@ -74,7 +77,8 @@ class TrainingSettings(Settings):
     average_last: AverageLast = Field(
         default=5,
         description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
-        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the one of the lowest dev loss",
+        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the checkpoint with the lowest "
+        "dev loss",
     )
     patience: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
