@@ -29,9 +29,7 @@ def bench_train(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
-            min=1, max=64, help="Number of processes that train together, as they do on small models."
-        ),
+        typer.Option(min=1, max=64, help="Number of processes that train together, as they do on small models."),
     ] = 1,
     device: Device = None,
     as_json: JSON = False,

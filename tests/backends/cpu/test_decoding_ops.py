@@ -1,6 +1,9 @@
 """The kernels of a search's step against PyTorch's operations."""
 
+import os
 import pickle
+import subprocess
+import sys
 from multiprocessing.reduction import ForkingPickler
 
 import pytest
@@ -199,3 +202,68 @@ def test_a_packed_weight_can_be_pickled_and_stays_where_it_is(kind, pickled):
     expected = product(x, weight)
     again = pickle.loads(pickled(weight))  # noqa: S301
     assert torch.equal(product(x, again), expected) and torch.equal(product(x, weight), expected)
+
+
+LACKING_MEMORY = """
+import resource
+from pathlib import Path
+
+import torch
+from tests.conftest import SPECIAL
+from tests.decoding.searches import sharp_model
+
+from heed.backends.cpu.training_ops import smoothed_loss_
+from heed.decoding.beam import search
+from heed.decoding.loading import prepacked
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source
+
+def limit(more):
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, -1))
+
+def said_within(more, compute):
+    try:
+        compute(more)
+    except (MemoryError, RuntimeError) as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    return "found"
+
+logits, target = torch.zeros(1, 4_000_000), torch.tensor([1])  # each thread takes 16 MB beside them
+
+def loss(more):
+    limit(more)
+    smoothed_loss_(logits, target, label_smoothing=0.1)
+
+(model,) = prepacked(sharp_model(vocab_size=4000), "fp32", copy=False)
+
+def hypotheses(more, *, beam_size=600):  # of which the kernels take some 20 MB, after PyTorch's 10
+    def sources():
+        limit(more)
+        yield Source(0, (5, 6, 7))
+
+    settings = DecodingSettings(beam_size=beam_size, max_tokens=3)
+    return list(search([model], sources(), SPECIAL, settings, n_sentences=1))
+
+hypotheses(2**28, beam_size=2)  # so that all threads are there
+print(said_within(2**20, loss), said_within(2**28, loss), sep="\\n")
+print(*dict.fromkeys(said_within(more * 2**20, hypotheses) for more in range(12, 60, 4)), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_memory_that_a_kernel_lacks_is_an_error_in_python(n_threads):
+    """In a region, and in a search's steps, whose other threads wait for what the first one announces."""
+    # Every large block is mapped and unmapped, so that none is served from memory that was freed.
+    env = {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": str(n_threads)}
+    env |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", LACKING_MEMORY]
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    of_loss, with_memory, *of_search = done.stdout.splitlines()
+    assert (of_loss, with_memory) == ("kernel smoothed_loss_float: not enough memory", "found")
+    assert "kernel search_steps_float: not enough memory" in of_search and of_search[-1] == "found"

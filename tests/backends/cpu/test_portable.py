@@ -403,7 +403,7 @@ def case_file(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cases")
     build.compile_kernels(["c++"], compiling, linking, folder / "emulated.so")
     library = build._loaded(folder / "emulated.so")
-    library.tile_product.argtypes, library.tile_product.restype = build.TILE_PRODUCT, None
+    build.declare(library.tile_product, build.TILE_PRODUCT)
     cases = list(all_cases())
     for case in cases:
         case.run(library)

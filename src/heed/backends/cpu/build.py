@@ -73,12 +73,14 @@ SIGNATURES = {
 FP32_SIGNATURES = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
 }
-OTHER_SIGNATURES = {
+BEAM_SIGNATURES = {  # for no type of number
+    "extend_beams": [P, P, P, P, P, N, P, P],
+    "reorder_ancestors": [P, P, P, N, N, N, N],
+}
+OTHER_SIGNATURES = {  # of functions that take no memory
     "add_gradient": [P, P, N],
     "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
     "use_threads": [ctypes.c_int32],
-    "extend_beams": [P, P, P, P, P, N, P, P],
-    "reorder_ancestors": [P, P, P, N, N, N, N],
 }
 STRUCTURES = {  # whose sizes these functions tell, in this order
     "training_structure_sizes": [structures.Shape],
@@ -329,20 +331,28 @@ def _load_copy(code: bytes, folder: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(copy))
 
 
+def declare(function: Any, arguments: list[Any]) -> None:
+    """Tells ctypes what an exported function takes, and that it may lack memory for what it computes."""
+    function.argtypes, function.restype, function.errcheck = arguments, ctypes.c_int32, _check_memory
+
+
+def _check_memory(lacking: int, function: Any, _arguments: Any) -> None:
+    if lacking:
+        raise MemoryError(f"kernel {function.__name__}: not enough memory")
+
+
 def _declare(library: ctypes.CDLL) -> None:
     """Tells ctypes what the functions take. AttributeError if one is missing, OSError if structures differ in size."""
     exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
-    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
+    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()} | BEAM_SIGNATURES
+    if library.has_tiles():
+        exported["tile_product"] = TILE_PRODUCT
     for name, arguments in exported.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        declare(getattr(library, name), arguments)
     for name, arguments in OTHER_SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.first_outside.argtypes, library.first_outside.restype = [P, N, N, N], N
-    if library.has_tiles():
-        library.tile_product.argtypes = TILE_PRODUCT
-        library.tile_product.restype = None
     for function, structures_of in STRUCTURES.items():
         sizes = (ctypes.c_int64 * len(structures_of))()
         getattr(library, function)(sizes)

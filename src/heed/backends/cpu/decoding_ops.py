@@ -103,9 +103,9 @@ class Layer:
 class _Layers:
     """A stack's layers as the kernels take them.
 
-    Weights in float with everything in float, or in 8 bits with norms, keys and values in bf16. first_norm: with
-    pre-norm, gain and bias of the one before the first sub-layer. first_word: the first position that has the embedding
-    of its token, 0 or 1.
+    Weights in float with everything in float, or in bf16 or 8 bits with norms, keys and values in bf16.
+    first_norm: with pre-norm, gain and bias of the one before the first sub-layer.
+    first_word: the first position that has the embedding of its token, 0 or 1.
     """
 
     def __init__(

@@ -388,10 +388,11 @@ def _parts(q: Tensor, kv: Tensor | None, widths: list[int]) -> tuple[Tensor, Ten
 LARGE_SCRATCH = 2**28  # bytes; whether less is free need not be asked
 
 
-def _check_scratch(tgt: PackedSequences, src: PackedSequences) -> None:
-    """MemoryError if the weights of a sentence's head cannot be held: the kernel itself could only end the process."""
+def _check_scratch(tgt: PackedSequences, src: PackedSequences, n_heads: int) -> None:
+    """MemoryError if the weights of a sentence's head cannot be held: the system would end the process."""
     n_queries, n_keys = tgt.mask.shape[1], src.mask.shape[1]
-    n_bytes = 8 * torch.get_num_threads() * n_queries * n_keys  # two fp32 matrices a thread in the backward pass
+    n_threads = min(torch.get_num_threads(), n_heads * (len(tgt.offsets) - 1))
+    n_bytes = 8 * n_threads * n_queries * n_keys  # two fp32 matrices a thread in the backward pass
     if n_bytes > LARGE_SCRATCH and n_bytes > free_memory():
         raise MemoryError(f"attention of {n_queries:,} tokens to {n_keys:,} takes {n_bytes:,} bytes")
 
@@ -409,7 +410,7 @@ class _Attend(torch.autograd.Function):
         causal: bool,
         dropout: float,
     ) -> Tensor:
-        _check_scratch(tgt, src)
+        _check_scratch(tgt, src, n_heads)
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
         n_offsets, n_keys = len(tgt.offsets), len(src.positions)
         at = addresses(

@@ -159,10 +159,10 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
     wanted.begin(n_pieces);
     parallel([&](Team& team) {
         Scratch scratch;
-        float* const z = scratch.take(rows_at_a_time * PIECE);
         const SearchTiles tiles;
         begin(team);
         team.share(n_pieces, 1, [&](int64_t piece) {
+            float* const z = scratch.take(rows_at_a_time * PIECE);
             const int64_t first = piece * PANELS, end = std::min(first + PANELS, n_panels(weight));
             const int64_t count = std::min(end * PANEL, weight.d_out) - first * PANEL;
             for (int64_t i = 0; i < n; i += rows_at_a_time) {

@@ -83,44 +83,58 @@ static void all_attend_to_source(const T* q, const T* const* memories, const Bea
     });
 }
 
+static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu) {
+    const SplitMemory memory(n, weight.d_in);
+    const SplitRows rows = memory.rows();
+    parallel([&](Team& team) {
+        const SearchTiles tiles;
+        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
+        fp32_product(x, rows, weight, y, n, relu, team);
+    });
+}
+
 }  // namespace heed
 
 using heed::Beams;
 using heed::Weight;
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                             \
- void attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                        \
-  heed::all_attend_to_past(qkv, cache, *beams, out);                                                     \
- }                                                                                                       \
- void attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) {        \
-  heed::all_attend_to_source(q, memories, *beams, out);                                                  \
- }                                                                                                       \
- void int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {             \
-  if constexpr (heed::HAS_INT8_DOT) heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu); \
- }                                                                                                       \
- void bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {             \
-  if constexpr (heed::HAS_BF16_DOT) heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);      \
+#define HEED_DEFINE(T, NAME)                                                                         \
+ int32_t attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                 \
+  return heed::lacks_memory([&] { heed::all_attend_to_past(qkv, cache, *beams, out); });             \
+ }                                                                                                   \
+ int32_t attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) { \
+  return heed::lacks_memory([&] { heed::all_attend_to_source(q, memories, *beams, out); });          \
+ }                                                                                                   \
+ int32_t int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
+  return heed::lacks_memory([&] {                                                                    \
+if constexpr (heed::HAS_INT8_DOT)                                                                       \
+heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                   \
+  });                                                                                                \
+ }                                                                                                   \
+ int32_t bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
+  return heed::lacks_memory([&] {                                                                    \
+if constexpr (heed::HAS_BF16_DOT)                                                                       \
+heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                        \
+  });                                                                                                \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
-void panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
-    const heed::SplitMemory memory(n, weight->d_in);
-    const heed::SplitRows rows = memory.rows();
-    heed::parallel([&](heed::Team& team) {
-        const heed::SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight->d_in, weight->d_in); });
-        heed::fp32_product(x, rows, *weight, y, n, relu, team);
-    });
+int32_t panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
+    return heed::lacks_memory([&] { heed::panel_product(x, *weight, y, n, relu); });
 }
-void decoder_step_float(const heed::Step<float>* step, float* x) { heed::decoder_step<heed::Fp32Products>(*step, x); }
-void decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
-    if (step->layers[0].qkv.number_bytes == 2)
-        heed::decoder_step<heed::NarrowProducts<heed::Bf16Memory>>(*step, x);
-    else if constexpr (heed::HAS_INT8_DOT)
-        heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
+int32_t decoder_step_float(const heed::Step<float>* step, float* x) {
+    return heed::lacks_memory([&] { heed::decoder_step<heed::Fp32Products>(*step, x); });
+}
+int32_t decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
+    return heed::lacks_memory([&] {
+        if (step->layers[0].qkv.number_bytes == 2)
+            heed::decoder_step<heed::NarrowProducts<heed::Bf16Memory>>(*step, x);
+        else if constexpr (heed::HAS_INT8_DOT)
+            heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
+    });
 }
 void use_threads(int32_t n) { omp_set_num_threads(n); }
 int32_t has_int8() { return heed::HAS_INT8_DOT; }

@@ -71,11 +71,13 @@ static void encode_sources(const Step<typename Products::Stored>& step,
 }  // namespace heed
 
 extern "C" {
-void encode_sources_float(const heed::Step<float>* step, const heed::Sources<float>* sources) {
-    heed::encode_sources<heed::Fp32Products>(*step, *sources);
+int32_t encode_sources_float(const heed::Step<float>* step, const heed::Sources<float>* sources) {
+    return heed::lacks_memory([&] { heed::encode_sources<heed::Fp32Products>(*step, *sources); });
 }
-void encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
-    if constexpr (heed::HAS_INT8_DOT)
-        heed::encode_sources<heed::NarrowProducts<heed::QuantizedMemory>>(*step, *sources);
+int32_t encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
+    return heed::lacks_memory([&] {
+        if constexpr (heed::HAS_INT8_DOT)
+            heed::encode_sources<heed::NarrowProducts<heed::QuantizedMemory>>(*step, *sources);
+    });
 }
 }

@@ -47,7 +47,7 @@ template <class U>
 // As many rows at a time as there are indices R, which are written out so that every sum has its own register.
 template <class U, size_t... R>
 static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
-                                const Int8Panel& w, U* y, int64_t n, int64_t d_out) {
+                                const Int8Panel& w, U* y, int64_t n, int64_t y_ld) {
     constexpr int64_t rows = sizeof...(R);
     for (; i + rows <= n; i += rows) {
         Ints a[rows], b[rows];
@@ -64,8 +64,8 @@ static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint
             };
             (add(a[R], b[R], x + int64_t(R) * w.d_in), ...);
         }
-        (finish_int8_sums(a[R], steps[i + int64_t(R)], w, 0, y + (i + int64_t(R)) * d_out), ...);
-        (finish_int8_sums(b[R], steps[i + int64_t(R)], w, LANES, y + (i + int64_t(R)) * d_out), ...);
+        (finish_int8_sums(a[R], steps[i + int64_t(R)], w, 0, y + (i + int64_t(R)) * y_ld), ...);
+        (finish_int8_sums(b[R], steps[i + int64_t(R)], w, LANES, y + (i + int64_t(R)) * y_ld), ...);
     }
     return i;
 }

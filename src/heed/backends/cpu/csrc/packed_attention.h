@@ -31,7 +31,9 @@ template <class Run>
 static void for_heads(const Shape& s, Run run) {
     parallel([=](Team& team) {
         Scratch scratch;
-        team.share_last(s.n_sentences * s.n_heads, 16, [&](int64_t pair) { run(span_of(s, pair), scratch); });
+        const int64_t n = s.n_sentences * s.n_heads;
+        const int64_t some = std::clamp<int64_t>(n / (4 * team.size), 1, 16);  // few long sentences are shared too
+        team.share_last(n, some, [&](int64_t pair) { run(span_of(s, pair), scratch); });
     });
 }
 
@@ -309,10 +311,9 @@ static inline void pair_up(const float* x, int32_t* to, int64_t n) {
     }
 }
 
-struct AlignedScratch {  // parts of a thread's scratch memory, each of whole vectors
+struct ScratchParts {  // parts of a thread's scratch memory, each of whole vectors
     float* next;
-    AlignedScratch(Scratch& scratch, int64_t n)
-        : next(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch.take(n + LANES)) + 63) / 64 * 64)) {}
+    ScratchParts(Scratch& scratch, int64_t n) : next(scratch.take(n)) {}
     float* take(int64_t n) { return std::exchange(next, next + whole_vectors(n)); }
     int32_t* take_pairs(int64_t n) { return reinterpret_cast<int32_t*>(take(n)); }
 };
@@ -327,7 +328,7 @@ static void attend_in_pairs(const bf16* q, const bf16* k, const bf16* v, bf16* o
         const Rows Q = {q + span.q0 * s.q_stride + column, s.q_stride, span.nq};
         const Rows K = {k + span.k0 * s.k_stride + column, s.k_stride, span.nk};
         const Rows V = {v + span.k0 * s.v_stride + column, s.v_stride, span.nk};
-        AlignedScratch memory(scratch, (D / 2 + span.nk + 8 + (span.nk + 1) / 2 + 1) * LANES);
+        ScratchParts memory(scratch, (D / 2 + span.nk + 8 + (span.nk + 1) / 2 + 1) * LANES);
         float *const q_pairs = memory.take(D / 2 * LANES), *const p = memory.take((span.nk + 8) * LANES);
         float* const inverse = memory.take(LANES);
         int32_t* const weights = memory.take_pairs((span.nk + 1) / 2 * LANES);
@@ -359,8 +360,8 @@ static void attend_backward_in_pairs(const bf16* q, const bf16* k, const bf16* v
         const Rows V = {v + span.k0 * s.v_stride + column, s.v_stride, span.nk};
         const Rows dO = {dout + span.q0 * out_stride + column, out_stride, span.nq};
         const int64_t ld = whole_vectors(span.nq) / 2;  // pairs of queries, of the weights by key
-        AlignedScratch memory(scratch,
-                              (D + 2 * (span.nk + 8) + (span.nk + 1) / 2) * LANES + 2 * whole_vectors(span.nk * ld));
+        ScratchParts memory(scratch,
+                            (D + 2 * (span.nk + 8) + (span.nk + 1) / 2) * LANES + 2 * whole_vectors(span.nk * ld));
         float *const q_pairs = memory.take(D / 2 * LANES), *const do_pairs = memory.take(D / 2 * LANES);
         float *const p = memory.take((span.nk + 8) * LANES), *const dp = memory.take((span.nk + 8) * LANES);
         int32_t* const weights = memory.take_pairs((span.nk + 1) / 2 * LANES);

@@ -68,7 +68,7 @@ static bool extend_sentence(const Search& search, const Beams& beams, int64_t s,
 
 template <class T>
 static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint8_t* done,
-                            void (*decoder_step)(const Step<T>*, float*)) {
+                            int32_t (*decoder_step)(const Step<T>*, float*)) {
     const BeamAccount& account = search.account;
     const int64_t n = account.n_sentences, beam = account.beam, k = search.k;
     StepMemory memory(n, beam, k, of_caller.d_model);
@@ -84,7 +84,7 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
     };
     for (; n_steps < search.most_steps && n_done < n && !pauses(); n_steps++) {
         const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
-        decoder_step(&step, memory.x.get());
+        if (decoder_step(&step, memory.x.get())) throw std::bad_alloc();
         product_continuations(memory.x.get(), search.output,
                               {memory.rows.data(), account.log_probs, memory.required.data(), search.never,
                                memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
@@ -102,26 +102,31 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                        \
- void search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps) { \
-  heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });              \
+#define HEED_DEFINE(T, NAME)                                                                                           \
+ int32_t search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps) { \
+  return heed::lacks_memory(                                                                                           \
+      [&] { heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); }); });   \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
-void extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
-                  const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
-    std::vector<int32_t> old;
-    for (int64_t s = 0; s < account->n_sentences; s++) {
-        heed::SentenceAccount sentence{*account, *rules, s};
-        done[s] = sentence.extend(values + s * k, parents + s * k, ids + s * k, k, rows + s * account->beam, old);
-    }
+int32_t extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
+                     const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
+    return heed::lacks_memory([&] {
+        std::vector<int32_t> old;
+        for (int64_t s = 0; s < account->n_sentences; s++) {
+            heed::SentenceAccount sentence{*account, *rules, s};
+            done[s] = sentence.extend(values + s * k, parents + s * k, ids + s * k, k, rows + s * account->beam, old);
+        }
+    });
 }
-void reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows, int64_t beam,
-                       int64_t capacity, int64_t n) {
-    std::vector<int32_t> old;
-    for (int64_t first = 0; first < n_rows; first += beam)
-        heed::reorder_ancestors(ancestors, slots + first, parents + first, beam, capacity, n, old);
+int32_t reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
+                          int64_t beam, int64_t capacity, int64_t n) {
+    return heed::lacks_memory([&] {
+        std::vector<int32_t> old;
+        for (int64_t first = 0; first < n_rows; first += beam)
+            heed::reorder_ancestors(ancestors, slots + first, parents + first, beam, capacity, n, old);
+    });
 }
 }

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 #include <thread>
@@ -42,7 +43,7 @@ void GOMP_barrier(void);
 
 namespace heed {
 
-// A counter that threads wait on. They spin briefly, then sleep, so that other programs get the cores.
+// A counter that threads wait on. They spin briefly, then (on Linux) sleep, so that other programs get the cores.
 class Signal {
 public:
     // Waits until the number is not `old` any more.
@@ -104,21 +105,37 @@ private:
 // region waits for all threads anyway (a second wait per kernel cost 10 % of a training step of tiny on two cores).
 class Team {
 public:
-    struct Counters {  // the next index of a loop; consecutive loops alternate between the two
-        alignas(64) std::atomic<int64_t> next[2];
+    // What the threads of a region share. An exception in one of them may not leave the region, and the others must not
+    // wait for it: it is kept until the region ends, and the loops that are left do nothing but wait. Whatever can
+    // throw therefore stands in a loop, or in a region without waits after it.
+    struct Shared {
+        alignas(64) std::atomic<int64_t> next[2];  // index of a loop; consecutive loops alternate between the two
+        std::atomic<bool> failed;
+        std::exception_ptr failure;  // of the first thread that failed
+
+        template <class Run>
+        void keep_failure(Run run) {
+            try {
+                run();
+            } catch (...) {
+                if (!failed.exchange(true)) failure = std::current_exception();
+            }
+        }
+        void rethrow() const {
+            if (failure) std::rethrow_exception(failure);
+        }
     };
     const int64_t size, index;  // how many threads, and which one this is
 
-    Team() : size(1), index(0), counters_(nullptr) {}  // a single thread, which waits for nobody
-    explicit Team(Counters& counters)
-        : size(omp_get_num_threads()), index(omp_get_thread_num()), counters_(&counters) {}
-    Team(Counters& counters, Barrier& barrier, int64_t size_of_crew, int64_t index_in_crew)
-        : size(size_of_crew), index(index_in_crew), counters_(&counters), barrier_(&barrier) {}
+    Team() : size(1), index(0), shared_(nullptr) {}  // a single thread, which waits for nobody
+    explicit Team(Shared& shared) : size(omp_get_num_threads()), index(omp_get_thread_num()), shared_(&shared) {}
+    Team(Shared& shared, Barrier& barrier, int64_t size_of_crew, int64_t index_in_crew)
+        : size(size_of_crew), index(index_in_crew), shared_(&shared), barrier_(&barrier) {}
 
     // Calls run(i) for each i below n. The threads get contiguous parts of equal size, the same ones in every call.
     template <class Run>
     void split(int64_t n, Run run) {
-        split_last(n, run);
+        unless_failed([&] { split_last(n, run); });
         barrier();
     }
     template <class Run>
@@ -131,14 +148,14 @@ public:
     // Calls run(i) for each i below n. A thread takes the next `chunk` indices whenever it has finished its last ones.
     template <class Run>
     void share(int64_t n, int64_t chunk, Run run) {
-        share_last(n, chunk, run);
+        unless_failed([&] { share_last(n, chunk, run); });
         barrier();
     }
     template <class Run>
     void share_last(int64_t n, int64_t chunk, Run run) {
         if (size > 1) {
-            next_ = &counters_->next[n_loops_ % 2];
-            counters_->next[++n_loops_ % 2].store(0, std::memory_order_relaxed);  // used again after the barrier
+            next_ = &shared_->next[n_loops_ % 2];
+            shared_->next[++n_loops_ % 2].store(0, std::memory_order_relaxed);  // used again after the barrier
         }
         for (int64_t begin = 0, end = 0; (begin = take(end, n, chunk)) < n;) {
             end = size > 1 ? std::min(begin + chunk, n) : n;
@@ -147,6 +164,12 @@ public:
     }
 
 private:
+    template <class Run>
+    void unless_failed(Run run) {
+        if (!shared_) return run();  // to the region that this single thread stands in
+        if (!shared_->failed.load(std::memory_order_relaxed)) shared_->keep_failure(run);
+    }
+
     void barrier() {
         if (size == 1) return;
         if (barrier_) {
@@ -165,7 +188,7 @@ private:
         return size > 1 ? next_->fetch_add(chunk, std::memory_order_relaxed) : std::min(end, n);
     }
 
-    Counters* counters_;
+    Shared* shared_;
     Barrier* barrier_ = nullptr;  // else the region's
     std::atomic<int64_t>* next_ = nullptr;
     unsigned n_loops_ = 0;
@@ -190,16 +213,22 @@ public:
     static void with(Work work) {
         if (omp_get_max_threads() == 1) return work();
         Crew crew;
+        std::exception_ptr failure;
         auto region = [&] {
             const int64_t index = omp_get_thread_num();
             if (index > 0) return crew.follow(index);
             crew.size_ = omp_get_num_threads();
             current = &crew;
-            work();
+            try {
+                work();
+            } catch (...) {
+                failure = std::current_exception();
+            }
             current = nullptr;
             crew.announce(nullptr, nullptr);
         };
         open_region(region);
+        if (failure) std::rethrow_exception(failure);
     }
 
     static inline thread_local Crew* current = nullptr;  // the one that this thread leads
@@ -209,17 +238,18 @@ public:
     void run(const Run& run) {
         struct Job {
             const Run& run;
-            Team::Counters counters;
+            Team::Shared shared;
         } job{run, {}};
         const auto part = [](void* data, Crew& crew, int64_t index) {
             Job& job = *static_cast<Job*>(data);
             const Run mine = job.run;
-            Team team(job.counters, crew.barrier_, crew.size_, index);
-            mine(team);
+            Team team(job.shared, crew.barrier_, crew.size_, index);
+            job.shared.keep_failure([&] { mine(team); });
         };
         announce(part, &job);
         part(&job, *this, 0);
         barrier_.wait(size_);
+        job.shared.rethrow();
     }
 
 private:
@@ -254,13 +284,14 @@ static inline int64_t most_threads() { return Crew::current ? Crew::current->siz
 template <class Run>
 static void parallel(Run run) {
     if (Crew::current) return Crew::current->run(run);
-    Team::Counters counters = {};
+    Team::Shared shared = {};
     auto region = [&] {
         const Run mine = run;
-        Team team(counters);
-        mine(team);
+        Team team(shared);
+        shared.keep_failure([&] { mine(team); });
     };
     open_region(region);
+    shared.rethrow();
 }
 
 struct Free {

@@ -139,10 +139,10 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
     parallel([&](Team& team) {
         const Tiles tiles;
         team.split(n_k, [&](int64_t k) { product.store_panels(k); });
-        bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE_NUMBERS);
         alignas(64) float sums[SIDE * SIDE];
         BlockWriter<ADD> writer;
         team.share((n_blocks + n_rows - 1) / n_rows, 1, [&](int64_t part) {
+            bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE_NUMBERS);
             const int64_t m0 = part * n_rows, m1 = std::min(n_blocks, m0 + n_rows);
             for (int64_t k0 = 0; k0 < n_k; k0 += most_k) {
                 const int64_t k1 = std::min(n_k, k0 + most_k);
@@ -159,12 +159,14 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
 extern "C" {
 int32_t has_tiles() { return heed::tiles_allowed(); }
 
-void tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b, int64_t b_ld,
-                  int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld, int64_t m, int64_t n,
-                  int64_t depth, int32_t add) {
-    if constexpr (heed::HAS_TILES) {
-        const auto product = add ? heed::tile_product<true> : heed::tile_product<false>;
-        product({a, a_ld, a_transposed != 0}, {b, b_ld, b_transposed != 0}, bias, c, c_ld, m, n, depth);
-    }
+int32_t tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b, int64_t b_ld,
+                     int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld, int64_t m, int64_t n,
+                     int64_t depth, int32_t add) {
+    return heed::lacks_memory([&] {
+        if constexpr (heed::HAS_TILES) {
+            const auto product = add ? heed::tile_product<true> : heed::tile_product<false>;
+            product({a, a_ld, a_transposed != 0}, {b, b_ld, b_transposed != 0}, bias, c, c_ld, m, n, depth);
+        }
+    });
 }
 }

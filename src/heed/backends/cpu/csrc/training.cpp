@@ -252,43 +252,48 @@ static void consistent_loss(T* logits, const int64_t* targets, float* loss, floa
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                           \
- void add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,            \
-                      float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {                   \
-  heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon);                                \
- }                                                                                                                     \
- void add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,             \
-                               const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d, \
-                               float rate, uint64_t seed) {                                                            \
-  const auto run = dsum ? heed::add_norm_backward<true, T> : heed::add_norm_backward<false, T>;                        \
-  run(dy, dsum, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                                   \
- }                                                                                                                     \
- void bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) { heed::bias_relu(h, bias, n, d); }                  \
- void bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {                  \
-  heed::bias_relu_backward(dy, y, dh, dbias, n, d);                                                                    \
- }                                                                                                                     \
- void embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,     \
-                   int64_t d, float scale, float rate, uint64_t seed) {                                                \
-  heed::embed(ids, places, table, positions, y, n, d, scale, rate, seed);                                              \
- }                                                                                                                     \
- void embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,         \
-                            float rate, uint64_t seed) {                                                               \
-  heed::embed_backward(dy, ids, dtable, n, d, scale, rate, seed);                                                      \
- }                                                                                                                     \
- void smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,       \
-                           float epsilon) {                                                                            \
-  heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon);                                                  \
- }                                                                                                                     \
- void consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,     \
-                             float epsilon, float alpha) {                                                             \
-  heed::consistent_loss(logits, targets, loss, nll, n, vocab, epsilon, alpha);                                         \
- }                                                                                                                     \
- void attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                                \
-  heed::attend(q, k, v, out, *s);                                                                                      \
- }                                                                                                                     \
- void attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,                   \
-                             const heed::Shape* s) {                                                                   \
-  heed::attend_backward(q, k, v, dout, dq, dk, dv, *s);                                                                \
+#define HEED_DEFINE(T, NAME)                                                                                          \
+ int32_t add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,        \
+                         float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {               \
+  return heed::lacks_memory(                                                                                          \
+      [&] { heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon); });                 \
+ }                                                                                                                    \
+ int32_t add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,         \
+                                  const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n,        \
+                                  int64_t d, float rate, uint64_t seed) {                                             \
+  return heed::lacks_memory([&] {                                                                                     \
+const auto run = dsum ? heed::add_norm_backward<true, T> : heed::add_norm_backward<false, T>;                            \
+run(dy, dsum, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                                       \
+  });                                                                                                                 \
+ }                                                                                                                    \
+ int32_t bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) {                                                \
+  return heed::lacks_memory([&] { heed::bias_relu(h, bias, n, d); });                                                 \
+ }                                                                                                                    \
+ int32_t bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {              \
+  return heed::lacks_memory([&] { heed::bias_relu_backward(dy, y, dh, dbias, n, d); });                               \
+ }                                                                                                                    \
+ int32_t embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n, \
+                      int64_t d, float scale, float rate, uint64_t seed) {                                            \
+  return heed::lacks_memory([&] { heed::embed(ids, places, table, positions, y, n, d, scale, rate, seed); });         \
+ }                                                                                                                    \
+ int32_t embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,     \
+                               float rate, uint64_t seed) {                                                           \
+  return heed::lacks_memory([&] { heed::embed_backward(dy, ids, dtable, n, d, scale, rate, seed); });                 \
+ }                                                                                                                    \
+ int32_t smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,   \
+                              float epsilon) {                                                                        \
+  return heed::lacks_memory([&] { heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon); });             \
+ }                                                                                                                    \
+ int32_t consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab, \
+                                float epsilon, float alpha) {                                                         \
+  return heed::lacks_memory([&] { heed::consistent_loss(logits, targets, loss, nll, n, vocab, epsilon, alpha); });    \
+ }                                                                                                                    \
+ int32_t attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                            \
+  return heed::lacks_memory([&] { heed::attend(q, k, v, out, *s); });                                                 \
+ }                                                                                                                    \
+ int32_t attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,               \
+                                const heed::Shape* s) {                                                               \
+  return heed::lacks_memory([&] { heed::attend_backward(q, k, v, dout, dq, dk, dv, *s); });                           \
  }
 
 HEED_DEFINE(float, float)
@@ -301,7 +306,6 @@ void adam_step(float* weights, float* means, float* squares, float* gradients, h
     heed::adam_step(weights, means, squares, gradients, copy, n, rate, root, beta1, beta2, epsilon);
 }
 void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(heed::Shape); }
-// The place of the first of n numbers that is below `least` or not below `end`, or -1.
 int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end) {
     for (int64_t i = 0; i < n; i++)
         if (numbers[i] < least || numbers[i] >= end) return i;
