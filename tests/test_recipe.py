@@ -107,6 +107,7 @@ def test_two_passes_that_cannot_differ_are_refused():
 @pytest.mark.parametrize(
     ("recipe", "option", "message"),
     [
+        ("multi30k-en-de", "model.n_layers=2", r"n_encoder_layers is 6 and model\.n_decoder_layers 3; set those"),
         ("parsing-gum", "evaluation.tokenize=none", r"evaluation\.tokenize would have no effect on a parser"),
         ("parsing-gum", "decoding.min_tokens=3", r"decoding\.min_tokens would have no effect on a parser"),
         ("parsing-gum", "data.variant=lc.norm.tok", r"data\.variant is a form of a named corpus"),

@@ -131,7 +131,15 @@ def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) 
         if not isinstance(preset, str):
             raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
         values = _with_given_shape(values, where=str(path))
-        return validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+        recipe = validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+        asked = [text.partition("=")[0].strip() for text in overrides]
+        n_layers = recipe.model.n_encoder_layers, recipe.model.n_decoder_layers
+        if "model.n_layers" in asked and all(n_layers):
+            raise HeedError(
+                f"{path}: model.n_layers has no effect, since model.n_encoder_layers is {n_layers[0]} and "
+                f"model.n_decoder_layers {n_layers[1]}; set those."
+            )
+        return recipe
     except HeedError as error:
         to_blame = [text for text in overrides if text.partition("=")[0].strip() in str(error)]
         if not to_blame:

@@ -263,11 +263,14 @@ def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_t
 
 @needs_kernels
 @given(
-    sources=st.lists(SHORT, min_size=1, max_size=6), beam_size=st.integers(1, 4), share=st.sampled_from(["all", "none"])
+    sources=st.lists(SHORT, min_size=1, max_size=6),
+    beam_size=st.integers(1, 4),
+    share=st.sampled_from(["all", "none"]),
+    d_v=st.sampled_from([1, 7]),
 )
 @settings(max_examples=25, deadline=None)
-def test_both_states_of_a_search_find_the_same(sources, beam_size, share):
-    model = sharp_model(share=share, d_k=5, d_v=7)
+def test_both_states_of_a_search_find_the_same(sources, beam_size, share, d_v):
+    model = sharp_model(share=share, d_k=5, d_v=d_v)
     options = DecodingSettings(beam_size=beam_size, max_tokens=10)
     fast = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
     with pytest.MonkeyPatch.context() as patched:

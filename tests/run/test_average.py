@@ -194,6 +194,19 @@ def test_the_best_is_told_by_its_score_its_perplexity_its_size(run, tmp_path, sc
     assert read_config(out).card.trained_on["steps"] == 20  # which the choice has cost
 
 
+def test_the_checkpoint_of_the_lowest_loss_may_be_older_than_those_that_are_kept(run, tmp_path):
+    folder, _ = run
+    best = (folder / "checkpoints" / "5").rename(folder / "checkpoints" / "best")
+    losses = [{"kind": "validation", "step": step, "loss": loss} for step, loss in ((5, 0.1), (10, 0.3), (20, 0.2))]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
+    said: list[str] = []
+    task = Told({weights_in(best): (30.0, 2.0)})
+    out = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
+    assert weights_in(out) == weights_in(best)
+    assert said[-1] == f"Averaged 1 checkpoints (steps 5 to 5) into {out}."
+    assert read_config(out).card.trained_on["average of steps"] == "5"
+
+
 def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(parser_run / "runs" / "small", run)

@@ -163,6 +163,8 @@ def test_what_is_no_model_or_another_one_than_before_is_refused(tmp_path, number
     other = read.model.model_copy(update={"d_ff": 30})
     with pytest.raises(HeedError, match=r"model\.d_ff is 30, but training\.start_from \(.*given\) has 24"):
         heed.train(read.model_copy(update={"model": other}), tmp_path / "run")
+    same = read.model.model_copy(update={"n_encoder_layers": read.model.encoder_layers, "d_k": read.model.key_width})
+    heed.train(read.model_copy(update={"model": same}), tmp_path / "same")
     # Interrupted before its first checkpoint, and the model has been replaced by one of another vocabulary.
     prepared = tmp_path / "run" / "data"
     heed.train(read, tmp_path / "run")

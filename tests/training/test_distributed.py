@@ -158,3 +158,11 @@ def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
     shards = [Workers(rank, n_workers).shard(micro_batches, merged=merged) for rank in range(n_workers)]
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(sum(sizes)))
     assert all(len(shard) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for shard in shards)
+
+
+@pytest.mark.parametrize(("n_workers", "n_rows"), [(2, 1), (2, 7), (4, 6), (8, 5)])
+def test_workers_have_as_many_rows_over_as_many_micro_batches(n_workers, n_rows):
+    micro_batches = list(np.arange(n_workers * n_rows).reshape(n_workers, n_rows))
+    for rank in range(n_workers):
+        (rows,) = Workers(rank, n_workers).shard(micro_batches, merged=True)
+        assert len(rows) == n_rows

@@ -2,8 +2,10 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -174,3 +176,22 @@ def test_what_is_recorded_again_replaces_what_was_recorded_before(tmp_path):
         logbook.record("test", 200, bleu=3.0)
     found = [(entry["kind"], entry["step"], entry["bleu"]) for entry in read_entries(tmp_path / "metrics.jsonl")]
     assert found == [("average", 100, 1), ("average", 100, 2), ("test", 100, 1), ("test", 100, 2), ("test", 200, 3)]
+
+
+@pytest.mark.filterwarnings("ignore:Exception in thread")  # TensorBoard's own
+def test_a_run_goes_on_without_tensorboards_curves_if_they_cannot_be_written(tmp_path):
+    pytest.importorskip("tensorboard")
+    said: list[str] = []
+    logbook = Logbook(tmp_path, resumed_step=0, report=said.append)
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, most))  # bytes of a file; TensorBoard's is the larger one
+    try:
+        for step in range(1, 12):
+            logbook.record("train", step, **{f"x{i}": 1.0 for i in range(9)})
+            time.sleep(0.01)  # another thread writes it
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    logbook.record("train", 12, x=1.0)
+    logbook.close()
+    assert said == ["TensorBoard's curves cannot be written (File too large); the run continues without them."]
+    assert [entry["step"] for entry in read_entries(tmp_path / "metrics.jsonl")] == list(range(1, 13))

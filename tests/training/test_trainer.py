@@ -4,11 +4,13 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +31,7 @@ from heed.model.architecture import Architecture
 from heed.model_folder import shared_weights
 from heed.runtime.files import seal
 from heed.training import step, trainer
-from heed.training.checkpoint import checkpoint_steps
+from heed.training.checkpoint import Checkpoints, checkpoint_steps, read_train_state
 from heed.training.distributed import OtherWorkerEnded
 
 
@@ -312,25 +314,87 @@ def test_another_unit_of_checkpoints_counts_from_the_last_one(tmp_path, number_t
 
 def test_a_stopped_run_that_is_ended_there_logs_its_learning_rate(tmp_path, number_tokenizer):
     with pytest.raises(Stopped):
-        run_training(tmp_path, number_tokenizer, "stopped", on_validation=lambda: signal.raise_signal(signal.SIGTERM))
+        run_training(tmp_path, number_tokenizer, "stopped", report_every=4, report=signal_at(12, said := []))
     run_training(tmp_path, number_tokenizer, "stopped", max_steps=11)
     last = entries(tmp_path / "stopped", "train")[-1]
-    assert last["step"] == 12 and last["learning_rate"] > 0
+    assert last["step"] == 12 and last["learning_rate"] > 0 and said
+
+
+def signal_at(step: int, said: list[str]) -> Callable[[str], None]:
+    """A report that keeps what is said, and sends the signal when it says that a step was taken."""
+
+    def report(line: str) -> None:
+        said.append(line)
+        if line.startswith(f"step {step}/"):
+            signal.raise_signal(signal.SIGTERM)
+
+    return report
 
 
 def test_a_signal_saves_the_state_between_two_checkpoints(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "straight")
     said: list[str] = []
     with pytest.raises(Stopped):
+        run_training(tmp_path, number_tokenizer, "stopped", report=signal_at(15, said))
+    assert said[-1] == "Stopped at step 15; its state is saved. The same command resumes."
+    run_training(tmp_path, number_tokenizer, "stopped", report=said.append)
+    assert any(line.startswith("Resumed from step 15 ") for line in said)
+    assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+
+
+def test_a_signal_during_a_validation_stops_at_its_checkpoint(tmp_path, number_tokenizer):
+    said: list[str] = []
+    with pytest.raises(Stopped):
         run_training(
             tmp_path, number_tokenizer, "stopped", report=said.append,
             on_validation=lambda: signal.raise_signal(signal.SIGTERM),
         )  # fmt: skip
-    # The step after the validation is the first that carries the signal, the one after that the first to learn of it.
-    assert said[-1] == "Stopped at step 12; its state is saved. The same command resumes."
-    run_training(tmp_path, number_tokenizer, "stopped", report=said.append)
-    assert any(line.startswith("Resumed from step 12 ") for line in said)
-    assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+    assert said[-1] == "Stopped at step 10; its state is saved. The same command resumes."
+    assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["10"]
+
+
+def test_minutes_end_with_the_step_in_which_they_are_over(tmp_path, number_tokenizer, monkeypatch):
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count(step=30).__next__))
+    _, state = run_training(tmp_path, number_tokenizer, "run", max_minutes=2, report_every=100)
+    assert (state.step, state.finished) == (4, "max_minutes=2")
+
+
+def test_a_checkpoint_that_failed_is_validated_and_counted_once(tmp_path, number_tokenizer, monkeypatch):
+    real, failed = Checkpoints.save, []
+
+    def failing(self, *arguments, stopped=False):
+        if len(self.steps()) == 1 and not stopped and not failed:
+            failed.append(True)
+            raise HeedError("no space left")
+        real(self, *arguments, stopped=stopped)
+
+    monkeypatch.setattr(Checkpoints, "save", failing)
+    with pytest.raises(HeedError, match="no space left"):
+        run_training(tmp_path, number_tokenizer, "run", patience=1)
+    _, state = run_training(tmp_path, number_tokenizer, "run", patience=1, falling=False)  # no better than step 10
+    assert [entry["step"] for entry in entries(tmp_path / "run", "validation")] == [10, 20]
+    assert (state.step, state.best_step, state.best_loss) == (20, 10, 1.0)
+
+
+def test_a_state_that_was_stopped_before_the_newest_checkpoint_is_not_resumed_from(tmp_path, number_tokenizer):
+    with pytest.raises(Stopped):
+        run_training(tmp_path, number_tokenizer, "run", report=signal_at(15, []))
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.copytree(checkpoints / "stopped", tmp_path / "stopped")
+    run_training(tmp_path, number_tokenizer, "run", max_steps=20)
+    shutil.copytree(tmp_path / "stopped", checkpoints / "stopped")  # as if the process had been killed before
+    said: list[str] = []
+    run_training(tmp_path, number_tokenizer, "run", report=said.append)
+    assert said[0].startswith("Resumed from step 20 ")
+
+
+def test_the_checkpoint_of_the_lowest_loss_is_kept_if_asked_for(tmp_path, number_tokenizer):
+    _, state = run_training(
+        tmp_path, number_tokenizer, "run", falling=False, checkpoint_every="5 steps", average_last="best", patience=4
+    )
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["20", "25", "best"]
+    assert (state.best_step, read_train_state(checkpoints / "best").step) == (5, 5)
 
 
 def test_weights_that_are_not_finite_are_not_saved_when_a_signal_comes(tmp_path, number_tokenizer):

@@ -1,6 +1,6 @@
 """The shape of a network: the settings of a recipe's table `model`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -88,6 +88,15 @@ class Architecture(Settings):
                 f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
             )
         return self
+
+    def shape(self) -> dict[str, Any]:
+        """What decides which network this is: all settings but dropout, as they are in effect."""
+        return self.model_dump(exclude={*DROPOUTS, "n_layers"}) | {
+            "n_encoder_layers": self.encoder_layers,
+            "n_decoder_layers": self.decoder_layers,
+            "d_k": self.key_width,
+            "d_v": self.value_width,
+        }
 
     @property
     def has_dropout(self) -> bool:

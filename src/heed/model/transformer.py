@@ -104,7 +104,7 @@ class CrossAttention(nn.Module):
         k, v = cache.memory_k, cache.memory_v
         q = self.q(x).view(k.shape[0], -1, self.n_heads, k.shape[3]).transpose(1, 2)
         mixed = _merge_heads(attend(q, k, v, mask, dropout=self.dropout))
-        return self.out(mixed.view(*x.shape[:2], -1))
+        return self.out(mixed.reshape(*x.shape[:2], -1))
 
 
 class FeedForward(nn.Module):

@@ -19,7 +19,7 @@ from heed.runtime.files import UNFINISHED, NotNow, check
 from heed.tasks.evaluation import Evaluation, score_table
 from heed.tasks.task import Task
 from heed.text.loading import load_tokenizer
-from heed.training.checkpoint import averaged_weights, checkpoint_steps, read_train_state
+from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
@@ -51,7 +51,7 @@ class _Candidate:
 
     @property
     def steps(self) -> str:
-        return ", ".join(folder.name for folder in self.folders)
+        return _steps(self.folders)
 
 
 def average_best(
@@ -67,15 +67,16 @@ def average_best(
     """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
 
     The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
-    one checkpoint of the lowest dev loss as metrics.jsonl has it. A tie goes to the lower perplexity, then to the
-    average of more checkpoints. All scores are reported, entered into the logbook and put on the card.
+    checkpoint with the lowest dev loss in metrics.jsonl, among those or kept besides. A tie goes to the lower
+    perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on
+    the card.
     """
     out = out or run / "model"
     check_output_folder(out, run)
     folders = _good_checkpoints(run, None, report)
     newest = int(folders[-1].name)
     card = _with_costs(card or _newest_card(run, folders), folders[-1])
-    candidates = _candidates(run, folders)
+    candidates = _candidates(run, folders, report)
     evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
@@ -97,7 +98,7 @@ def average_best(
     return out
 
 
-def _candidates(run: Path, folders: Sequence[Path]) -> list[_Candidate]:
+def _candidates(run: Path, folders: Sequence[Path], report: Report) -> list[_Candidate]:
     """What `average_best` compares, of these checkpoints."""
     candidates = [
         _Candidate("last checkpoint" if n == 1 else f"average of the last {n}", folders[-n:])
@@ -108,8 +109,9 @@ def _candidates(run: Path, folders: Sequence[Path]) -> list[_Candidate]:
         for entry in read_entries(run / "metrics.jsonl")
         if entry.get("kind") == "validation" and isinstance(entry.get("loss"), float) and math.isfinite(entry["loss"])
     }
-    known = [folder for folder in folders if int(folder.name) in losses]
-    lowest = min(known, key=lambda folder: losses[int(folder.name)], default=folders[-1])
+    best = run / "checkpoints" / BEST
+    known = [folder for folder in (*_good([best] * best.is_dir(), report), *folders) if _step(folder) in losses]
+    lowest = min(known, key=lambda folder: losses[_step(folder)], default=folders[-1])
     if lowest != folders[-1]:
         candidates.append(_Candidate("checkpoint of lowest dev loss", [lowest]))
     return candidates
@@ -135,12 +137,20 @@ def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
     newest = read_config(folders[-1])
     model = Transformer(newest.arch, newest.vocab_size, newest.src_vocab_size)
     load_weights(model, averaged_weights(folders), where=folders[-1])
-    card = replace(card, trained_on=card.trained_on | {"average of steps": ", ".join(f.name for f in folders)})
+    card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
     save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)
 
 
+def _step(checkpoint: Path) -> int:
+    return read_train_state(checkpoint).step if checkpoint.name == BEST else int(checkpoint.name)
+
+
+def _steps(checkpoints: Sequence[Path]) -> str:
+    return ", ".join(str(_step(checkpoint)) for checkpoint in checkpoints)
+
+
 def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
-    first, last = (int(folder.name) for folder in (folders[0], folders[-1]))
+    first, last = (_step(folder) for folder in (folders[0], folders[-1]))
     report(f"Averaged {len(folders)} checkpoints (steps {first:,} to {last:,}) into {out}.")
 
 
@@ -153,18 +163,24 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
         steps = steps[-last:]
         if len(steps) < last:
             report(f"Only {len(steps)} of {last} checkpoints exist; averaging those.")
-    folders = []
-    for folder in (run / "checkpoints" / str(step) for step in steps):
+    folders = _good([run / "checkpoints" / str(step) for step in steps], report)
+    if not folders:
+        raise HeedError(f"{run}: no good checkpoint is left to average.")
+    return folders
+
+
+def _good(checkpoints: Sequence[Path], report: Report) -> list[Path]:
+    """The undamaged ones; the others are reported."""
+    good = []
+    for folder in checkpoints:
         try:
             check(folder, (*MODEL_FILES, "trainer.json"))
-            folders.append(folder)
+            good.append(folder)
         except NotNow:  # it may be good
             raise
         except HeedError as error:
             report(f"{error} Left out of the average.")
-    if not folders:
-        raise HeedError(f"{run}: no good checkpoint is left to average.")
-    return folders
+    return good
 
 
 def _newest_card(run: Path, folders: Sequence[Path]) -> ModelCard:

@@ -19,7 +19,6 @@ from heed.data.text_files import TextFiles
 from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.errors import HeedError
-from heed.model.architecture import DROPOUTS
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
@@ -146,6 +145,7 @@ def train_files(
     checkpoints = Checkpoints(
         run / "checkpoints",
         keep=settings.keep_checkpoints,
+        keep_best=settings.average_last == "best",
         tokenizer=tokenizer,
         card=card,
         report=report,
@@ -191,7 +191,7 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
     if folder is None or state_names(run / "checkpoints"):
         return None
     given = load_model(Path(folder))
-    asked, found = (arch.model_dump(exclude=set(DROPOUTS)) for arch in (recipe.model, given.model.arch))
+    asked, found = recipe.model.shape(), given.model.arch.shape()
     for name in asked:
         if asked[name] != found[name]:
             raise HeedError(f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {found[name]!r}.")

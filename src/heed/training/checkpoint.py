@@ -19,6 +19,7 @@ from heed.training.distributed import Workers
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"
+BEST = "best"  # the checkpoint of the lowest dev loss, once it is older than those that are kept
 STATE_FILES = (*MODEL_FILES, "trainer.safetensors", "trainer.json")
 
 
@@ -50,6 +51,7 @@ class TrainState:
     window_steps: int = 0
     window_seconds: float = 0.0
     best_loss: float = float("inf")
+    best_step: int = -1  # of the checkpoint with that loss; not known to older ones
     validations_since_best: int = 0
     finished: str = ""  # why training ended
 
@@ -75,12 +77,14 @@ class Checkpoints:
         folder: Path,
         *,
         keep: int,
+        keep_best: bool = False,
         tokenizer: AnyTokenizer,
         card: ModelCard,
         report: Callable[[str], None] = lambda line: None,
         workers: Workers | None = None,
     ):
-        self.folder, self._keep, self._tokenizer, self._card, self._report = folder, keep, tokenizer, card, report
+        self.folder, self._tokenizer, self._card, self._report = folder, tokenizer, card, report
+        self._keep, self._keep_best = keep, keep_best
         self._workers = workers or Workers()
 
     def steps(self) -> list[int]:
@@ -104,7 +108,11 @@ class Checkpoints:
         if not stopped:
             shutil.rmtree(self.folder / STOPPED, ignore_errors=True)
             for step in self.steps()[: -self._keep]:
-                shutil.rmtree(self.folder / str(step), ignore_errors=True)
+                if self._keep_best and step == state.best_step:
+                    shutil.rmtree(self.folder / BEST, ignore_errors=True)
+                    (self.folder / str(step)).rename(self.folder / BEST)
+                else:
+                    shutil.rmtree(self.folder / str(step), ignore_errors=True)
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fills model and optimizer from the newest good state and returns it; a new state if there is none.
@@ -118,6 +126,8 @@ class Checkpoints:
         for name in reversed(state_names(self.folder)):
             try:
                 check(self.folder / name, STATE_FILES)
+                if name == STOPPED and read_train_state(self.folder / name).step <= max(self.steps(), default=-1):
+                    continue  # a process was killed before it deleted what the newest checkpoint replaces
                 return name
             except NotNow:
                 raise

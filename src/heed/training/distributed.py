@@ -83,9 +83,11 @@ class Workers:
     def shard(self, micro_batches: Sequence[NDArray[Any]], *, merged: bool = False) -> list[NDArray[Any]]:
         """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
 
+        In each of them another worker comes first, so that over n of them all have as many rows.
+
         merged: its parts of n micro-batches form one, of about as many tokens as one of them.
         """
-        parts = [rows[self.rank :: self.n] for rows in micro_batches]
+        parts = [rows[(self.rank - i) % self.n :: self.n] for i, rows in enumerate(micro_batches)]
         if merged:
             parts = [np.concatenate(parts[i : i + self.n]) for i in range(0, len(parts), self.n)]
         return [rows for rows in parts if len(rows)]

@@ -73,12 +73,22 @@ class Logbook:
                 file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         except OSError as error:
             raise HeedError(f"{self._path}: cannot be written ({error.strerror}).") from None
-        if self._board is not None and kind != "fault":
+        if kind != "fault":
             curves = f"{kind}/{numbers['name']}" if "name" in numbers else kind  # each test set has its own
             for name, value in numbers.items():
                 if isinstance(value, (int, float)):
-                    self._board.add_scalar(f"{curves}/{name}", value, step)
+                    self._draw("add_scalar", f"{curves}/{name}", value, step)
         self._call_back(kind, step, numbers)
+
+    def _draw(self, method: str, *arguments: Any) -> None:
+        """Calls TensorBoard, which raises the fault of a write again in every later call. It is not worth a run."""
+        if self._board is None:
+            return
+        try:
+            getattr(self._board, method)(*arguments)
+        except OSError as error:
+            self._board = None
+            self.report(f"TensorBoard's curves cannot be written ({error.strerror}); the run continues without them.")
 
     def _call_back(self, kind: str, step: int, numbers: Mapping[str, float | str]) -> None:
         values = {name: float(value) for name, value in numbers.items() if not isinstance(value, str)}
@@ -88,8 +98,7 @@ class Logbook:
             self._callbacks.on_validation(ValidationRecord(step, values))
 
     def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
+        self._draw("close")
 
 
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:

@@ -78,7 +78,7 @@ class TrainingSettings(Settings):
         default=5,
         description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
         "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the checkpoint with the lowest "
-        "dev loss",
+        "dev loss, which is kept besides the others",
     )
     patience: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"

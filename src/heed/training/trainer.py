@@ -31,6 +31,9 @@ MAX_ROLLBACKS = 3  # times in a row that it goes back to the same one
 # Distances between the dropout seeds before and after a rollback, and between those of two workers.
 ROLLBACK_SEED, WORKER_SEED = 7919, 104_729
 
+# What a checkpoint changes in the state.
+OF_A_CHECKPOINT = ("saved", "checkpoint_step", "best_loss", "best_step", "validations_since_best", "finished")
+
 Validate = Callable[[Transformer], dict[str, float]]
 
 
@@ -72,6 +75,7 @@ def train(
             report=report,
             writing=workers.first,
             rollbacks=state.rollbacks,
+            repeated="validation" if state.checkpoint_step != state.step else None,  # of a checkpoint that failed
             callbacks=callbacks,
         )
         with closing(logbook):
@@ -191,7 +195,7 @@ class _Loop:
         self.epoch_batches = 1
         self.window_loss = torch.tensor(state.window_loss, device=self.machine.device)
         self.window_nll = torch.tensor(state.window_nll, device=self.machine.device)
-        # The step before, checked only when the next one is queued, so that nothing waits for a GPU.
+        # The step before, which is checked only when the next one is queued, so that nothing waits for a GPU.
         self.pending: _PendingStep | None = None
         self.stopping = False
         self.elapsed = state.seconds  # by the first worker's clock, the same on all
@@ -216,8 +220,10 @@ class _Loop:
                     self._report()
                 if state.batch == len(plan):
                     state.epoch, state.batch = state.epoch + 1, 0
+                self._listen(stop)
                 if self._checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                     self._checkpoint()
+                    self._listen(stop)
                 if self._limit_reached() or self.stopping:
                     break
             else:
@@ -261,6 +267,13 @@ class _Loop:
         seconds = time.perf_counter() - started
         state.seconds += seconds
         state.window_seconds += seconds
+        if self.machine.device.type == "cpu":
+            self._check_last_step()
+
+    def _listen(self, stop: StopSignals) -> None:
+        """For a signal and the time. Several workers learn them together instead, with the sums of the next step."""
+        if self.workers.n == 1:
+            self.stopping, self.elapsed = bool(stop.signal), self.state.seconds
 
     def _learning_rate(self, step: int) -> float:
         return learning_rate(
@@ -346,9 +359,10 @@ class _Loop:
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise _NotFinite
         numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        before = {name: getattr(state, name) for name in OF_A_CHECKPOINT}
         self.logbook.record("validation", state.step, **numbers)
         if numbers["loss"] < state.best_loss:
-            state.best_loss, state.validations_since_best = numbers["loss"], 0
+            state.best_loss, state.best_step, state.validations_since_best = numbers["loss"], state.step, 0
         else:
             state.validations_since_best += 1
         shown = "  ".join(f"{name} {value:.3f}" for name, value in numbers.items())
@@ -356,12 +370,12 @@ class _Loop:
         state.finished = self._limit_reached()
         if state.finished and state.window_steps:
             self._report()
-        before = state.saved, state.checkpoint_step
         state.saved, state.checkpoint_step = self._clock(), state.step
         try:
             self._save()
-        except HeedError:
-            state.saved, state.checkpoint_step = before
+        except HeedError:  # the resumed run validates and saves again
+            for name, value in before.items():
+                setattr(state, name, value)
             raise
 
     def _validated(self) -> dict[str, float]:

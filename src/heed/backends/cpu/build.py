@@ -50,7 +50,7 @@ DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
 P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
-SIGNATURES = {
+SIGNATURES: dict[str, list[Any]] = {
     "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
     "add_norm_backward": [P, P, P, P, P, P, P, P, P, P, N, N, F, SEED],
     "bias_relu": [P, P, N, N],
@@ -70,14 +70,14 @@ SIGNATURES = {
     "encode_sources": [P, P],
     "search_steps": [P, P, P, P],
 }
-FP32_SIGNATURES = {  # for float alone
+FP32_SIGNATURES: dict[str, list[Any]] = {  # for float alone
     "panel_product": [P, P, P, N, ctypes.c_int32],
 }
-BEAM_SIGNATURES = {  # for no type of number
+BEAM_SIGNATURES: dict[str, list[Any]] = {  # for no type of number
     "extend_beams": [P, P, P, P, P, N, P, P],
     "reorder_ancestors": [P, P, P, N, N, N, N],
 }
-OTHER_SIGNATURES = {  # of functions that take no memory
+OTHER_SIGNATURES: dict[str, list[Any]] = {  # of functions that take no memory
     "add_gradient": [P, P, N],
     "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
     "use_threads": [ctypes.c_int32],
@@ -344,7 +344,8 @@ def _check_memory(lacking: int, function: Any, _arguments: Any) -> None:
 def _declare(library: ctypes.CDLL) -> None:
     """Tells ctypes what the functions take. AttributeError if one is missing, OSError if structures differ in size."""
     exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
-    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()} | BEAM_SIGNATURES
+    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
+    exported |= BEAM_SIGNATURES
     if library.has_tiles():
         exported["tile_product"] = TILE_PRODUCT
     for name, arguments in exported.items():
