@@ -196,6 +196,19 @@ def test_inline_controls_are_part_of_their_sentence():
     assert written == run(b"DEAR ") + inside.replace(b"sir", b"SIR") + run(b" WELCOME")
 
 
+def test_formulas_are_part_of_their_sentence():
+    names = b'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+    formula = b"<m:oMath %b><m:r><m:t>x</m:t></m:r></m:oMath>" % names
+    asked, written = asked_and_written(run(b"let ") + formula + run(b" be positive"))
+    assert asked == ["let be positive"] and written == run(b"LET ") + formula + run(b" BE POSITIVE")
+    paragraph = b"<m:oMathPara %b>%b</m:oMathPara>" % (names, formula.replace(b" " + names, b""))
+    asked, written = asked_and_written(run(b"so") + paragraph + run(b"holds"))
+    assert asked == ["so", "holds"] and paragraph in written
+    old = b"<w:r><w:object/></w:r>"  # of Word's former editor of formulas
+    asked, written = asked_and_written(run(b"let ") + old + run(b" be positive"))
+    assert asked == ["let be positive"] and old in written
+
+
 def test_hyphens_are_part_of_their_word():
     hyphens = b"<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>kn</w:t><w:softHyphen/><w:t>own</w:t></w:r>"
     asked, written = asked_and_written(hyphens)

@@ -9,7 +9,7 @@ from lxml import etree
 
 from heed.documents.html import INLINE, read_html, write_html
 from heed.text.alignment import Link, Translated
-from tests.documents.translators import linked, shuffled, swapped_case, translated, unchanged, within_seconds
+from tests.documents.translators import asked, linked, shuffled, swapped_case, translated, unchanged, within_seconds
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
@@ -95,6 +95,7 @@ def test_signs_that_a_model_writes_become_no_markup():
     assert translated("<p>Hello you", hostile, "html") == "<p>&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"
 
 
+VOID = st.sampled_from(["<br>", "<img src=x> ", "<code>f(x)</code> ", "<hr/>", "<!-- c -->", "<svg>x</svg>"])
 WORD = st.sampled_from(["one", "two.", "Three", "four!", "&amp;", "犬", "12", "http://a.b"])
 
 
@@ -106,7 +107,7 @@ def well_formed(draw, depth: int = 3) -> str:
         if kind == "word":
             parts.append(draw(WORD) + draw(st.sampled_from([" ", " ", "", "\n  "])))
         elif kind == "void":
-            parts.append(draw(st.sampled_from(["<br>", "<img src=x> ", "<code>f(x)</code> ", "<hr/>", "<!-- c -->"])))
+            parts.append(draw(VOID))
         else:
             name = draw(st.sampled_from(["b", "i", "a"] if kind == "inline" else ["p", "div", "li"]))
             space = draw(st.sampled_from(["", " "]))
@@ -187,15 +188,29 @@ def test_elements_that_close_themselves_hide_nothing():
 
 
 def test_links_side_by_side_are_texts_of_their_own():
-    asked = []
-
-    def translate(texts):
-        asked.extend(texts)
-        return swapped_case(texts)
-
     page = '<a href="1">one</a><a href="2">two</a> <a>three</a><p>H<sub>2</sub><b>O</b></p>'
-    assert translated(page, translate, "html").startswith('<a href="1">ONE</a><a href="2">TWO</a> <a>THREE</a><p>')
-    assert asked == ["one", "two three", "H2O"]
+    assert translated(page, swapped_case, "html").startswith('<a href="1">ONE</a><a href="2">TWO</a> <a>THREE</a><p>')
+    assert asked(page, "html") == ["one", "two three", "H2O"]
+    assert asked("<a>one</a><svg></svg><!-- c --><a>two</a>", "html") == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "head", ['<?xml version="1.0"?>', '<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml">']
+)
+def test_in_xml_an_inline_element_that_closes_itself_is_within_its_sentence(head):
+    page = head + '<p>See <a id="p12"/>the <b>old <i id="x"/>house</b> now.</p>'
+    assert asked(page, "html") == ["See the old house now."]
+    assert translated(page, linked, "html") == head + '<p>sEE <a id="p12"/>THE <b>OLD <i id="x"/>HOUSE</b> NOW.</p>'
+    assert asked("<p>See <b/>the old</b> house.", "html") == ["See the old house."]
+
+
+def test_icons_and_formulas_are_within_their_sentence():
+    page = "<p>Let <math><mi>x</mi></math> be. Click <svg><title>Go</title></svg> now.</p>"
+    assert asked(page, "html") == ["Let be.", "Click now."]
+    assert translated(page, swapped_case, "html") == (
+        "<p>lET <math><mi>x</mi></math> BE. cLICK <svg><title>Go</title></svg> NOW.</p>"
+    )
+    assert asked('so<math display="block"><mi>x</mi></math>holds', "html") == ["so", "holds"]
 
 
 @pytest.mark.parametrize("translate", [swapped_case, linked])

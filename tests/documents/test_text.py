@@ -9,7 +9,7 @@ from heed.documents.formats import translate_document
 from heed.documents.sentences import splitter
 from heed.errors import HeedError
 from heed.text.alignment import Translated
-from tests.documents.translators import shuffled, swapped_case, translated, unchanged, within_seconds
+from tests.documents.translators import asked, shuffled, swapped_case, translated, unchanged, within_seconds
 
 WORDS = st.sampled_from(
     "The dog runs. A cat! e.g. https://a.b/c?d=e. 123 😀 Mr. Smith's i.e. наш 犬が走る。 x@y.org".split()
@@ -35,15 +35,9 @@ def test_line_ends_and_white_space_between_lines_survive_any_order_of_words(line
 
 
 def test_white_space_between_sentences_is_put_back_and_what_has_no_words_is_not_translated():
-    asked = []
-
-    def watched(texts):
-        asked.extend(texts)
-        return swapped_case(texts)
-
     text = "Mr. Smith left.  Why?\tNobody knows.\n\n  https://a.b/c\n42 😀\n"
-    assert translated(text, watched, "text") == "mR. sMITH LEFT.  wHY?\tnOBODY KNOWS.\n\n  https://a.b/c\n42 😀\n"
-    assert asked == ["Mr. Smith left.", "Why?", "Nobody knows."]
+    assert translated(text, swapped_case, "text") == "mR. sMITH LEFT.  wHY?\tnOBODY KNOWS.\n\n  https://a.b/c\n42 😀\n"
+    assert asked(text, "text") == ["Mr. Smith left.", "Why?", "Nobody knows."]
 
 
 def test_a_wrapped_paragraph_is_translated_as_sentences_and_wrapped_again():
@@ -56,6 +50,32 @@ def test_a_wrapped_paragraph_is_translated_as_sentences_and_wrapped_again():
     assert result == text.swapcase()
     verses = "I went away\nand came again\n"
     assert translated(verses, shuffled, "text").splitlines()[1].split() != []
+
+
+ITEMS = st.tuples(
+    st.sampled_from(["1. ", "12) ", "- ", "* ", "• ", "– ", "From: ", "e-mail: "]),
+    st.lists(st.sampled_from("the dog ran to an old house".split()), min_size=1, max_size=20).map(" ".join),
+).map("".join)
+
+
+@given(st.lists(ITEMS))
+def test_items_of_a_list_and_fields_are_translated_one_by_one(lines):
+    expected = "\n".join(translated(line, shuffled, "text") for line in lines)
+    assert translated("\n".join(lines), shuffled, "text") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("- Install the package with the manager of\n  packages\n- Run the tests", 3),
+        ("- Install the package with the manager of\npackages\n- Run the tests", 2),
+        ("Jane Smith, chairwoman of the parish council\nOld Town Hall", 2),
+        ("Jane Smith, chairwoman of the parish council\n12 High Street", 2),
+        ("Jane Smith, chairwoman of the parish council\nof the old town", 1),
+    ],
+)
+def test_two_lines_are_one_sentence_only_if_the_second_goes_on(text, sentences):
+    assert len(asked(text, "text")) == sentences
 
 
 def test_a_document_that_is_no_utf_8_or_too_long_is_refused():
@@ -193,6 +213,15 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("[a guide], [no].\n\n[A  guide]: http://x\n", "[A GUIDE][a guide], [NO].\n\n[A  guide]: http://x\n"),
         ("[a guide][] and [b][a guide]\n\n[a guide]: x\n", "[A GUIDE][a guide] AND [B][a guide]\n\n[a guide]: x\n"),
         ("> [!NOTE]\n> words\n", "> [!NOTE]\n> WORDS\n"),
+        ("<img src=i> words\nwords\n\nwords\n", "<img src=i> WORDS\nWORDS\n\nWORDS\n"),
+        ("words\n<br>words\n<input> words\n", "WORDS\n<br>WORDS\n<input> WORDS\n"),
+        ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input> WORDS\nWORDS\n"),
+        ("<img src=i>\nhtml\n\nwords\n", "<img src=i>\nhtml\n\nWORDS\n"),
+        ("words\n<div>\nhtml\n\nwords\n", "WORDS\n<div>\nhtml\n\nWORDS\n"),
+        ('<img\n  alt="a > b"\n>\nwords\n', '<img\n  alt="a > b"\n>\nWORDS\n'),
+        ('<img alt="a > b"> words\n', '<img alt="a > b"> WORDS\n'),
+        ("<b and c\n\nwords\n", "<b and c\n\nWORDS\n"),
+        ("    # code\n\nwords\n", "    # code\n\nWORDS\n"),
         (
             "10. a\n\n    words\n\n        code\n\nb\n\n    code\n",
             "10. A\n\n    WORDS\n\n        code\n\nB\n\n    code\n",
@@ -241,16 +270,10 @@ def test_lines_that_are_almost_markup_take_no_longer_than_others(page):
 
 
 def test_a_line_break_in_markdown_separates_words():
-    asked: list[str] = []
-
-    def translate(texts):
-        asked.extend(texts)
-        return swapped_case(texts)
-
     text = "| install it<br>then run it | x |\n|---|---|\n| one<br/>two | ![a](b.png)c |\n"
-    result = translated(text, translate, "md")
+    result = translated(text, swapped_case, "md")
     assert result == text.swapcase().replace("BR", "br").replace("![A](B.PNG)", "![a](b.png)")
-    assert {"install it", "then run it", "one", "two"} <= set(asked)
+    assert {"install it", "then run it", "one", "two"} <= set(asked(text, "md"))
 
 
 def test_the_address_of_a_link_that_goes_over_a_line_end_stays():
@@ -272,3 +295,26 @@ def test_the_address_of_a_link_that_goes_over_a_line_end_stays():
 def test_no_line_begins_with_a_full_stop(text, translation, expected):
     head = "1\n00:00:01,000 --> 00:00:02,000\n"
     assert translated(head + text + "\n", lambda _: [Translated(translation)], "srt") == head + expected + "\n"
+
+
+def test_the_backslash_of_a_hard_line_break_is_no_word():
+    assert asked("Line one\\\nline two\\\\\nline three\\", "md") == ["Line one", "line two\\ line three"]
+
+
+def with_sign(sign: str):
+    return lambda texts: [Translated(text.replace("words", f"{sign}words")) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "start", ["", "> ", ">   > ", "- ", "- >  ", "1. - ", "- [ ] ", "[^1]: ", "  ", "`a`\n", "a\\\n"]
+)
+def test_no_translation_begins_a_list_a_quotation_or_a_heading(start):
+    for sign, space in (("1.", " "), ("12)", " "), ("-", " "), ("+", " "), ("*", " "), (">", ""), ("##", " ")):
+        result = translated(start + "words", with_sign(sign + space), "md")
+        assert result == f"{start}{sign[:-1]}\\{sign[-1]}{space}words"
+        assert translated(result, unchanged, "md") == result
+
+
+def test_signs_of_lists_are_words_elsewhere():
+    for text in ("# words\n", "a words\n", "| a | words |\n|---|---|\n"):
+        assert translated(text, with_sign("1. "), "md") == text.replace("words", "1. words")

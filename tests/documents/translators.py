@@ -58,3 +58,15 @@ def within_seconds(limit: float) -> Iterator[None]:
 
 def translated(text: str, translate: Translate, format: Format) -> str:
     return translate_text(text, translate, format=format, language="en")
+
+
+def asked(text: str, format: Format) -> list[str]:
+    """The sentences of a document, as a translator reads them."""
+    sentences: list[str] = []
+
+    def translate(texts: Sequence[str]) -> list[Translated]:
+        sentences.extend(texts)
+        return unchanged(texts)
+
+    translated(text, translate, format)
+    return sentences

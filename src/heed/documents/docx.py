@@ -21,6 +21,7 @@ MAX_UNPACKED = 2**27  # bytes of all files of a document
 MAX_FILES = 10_000
 MAX_COPIED = 2**20  # bytes of formats that are copied, besides four times those of the text
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 # What may be within a paragraph and holds runs. All else stands between words or ends the sentence.
 _HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo", "sdt", "sdtContent", "customXml", "dir",
@@ -29,9 +30,9 @@ _PROPERTIES = {WORD + name for name in ("pPr", "sdtPr", "sdtEndPr", "customXmlPr
 _TEXT_CONTROL = {WORD + name for name in ("alias", "tag", "id", "lock", "rPr", "placeholder", "showingPlcHdr",
                                           "temporary", "text", "richText")}  # fmt: skip
 _BETWEEN_WORDS = {WORD + name for name in ("bookmarkStart", "bookmarkEnd", "proofErr", "commentRangeStart",
-                                           "commentRangeEnd", "lastRenderedPageBreak")}  # fmt: skip
+                                           "commentRangeEnd", "lastRenderedPageBreak")} | {MATH + "oMath"}  # fmt: skip
 _IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference",
-                                    "lastRenderedPageBreak", "sym", "drawing")}  # fmt: skip
+                                    "lastRenderedPageBreak", "sym", "drawing", "object")}  # fmt: skip
 _HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a word
 
 

@@ -19,10 +19,13 @@ SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audi
 RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 ATOMS = frozenset(("img", "wbr"))
+DRAWN = frozenset(("svg", "math"))  # icons and formulas: atoms too, whatever they contain
 
 _NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
 _UNQUOTED = re.compile(r"[^>=]*")
 _VALUE = re.compile(r"=\s*([\"']?)")
+_XML = re.compile(r"[\ufeff\s]*(?:<\?xml\b|(?:<!DOCTYPE[^>]*>\s*)?<html\s[^>]*\bxmlns=)", re.IGNORECASE)
+_AS_BLOCK = re.compile(r"""\sdisplay\s*=\s*["']?block\b""", re.IGNORECASE)
 _CHARSET = re.compile(
     r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE
 )
@@ -31,7 +34,8 @@ _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[
 
 def read_html(page: str) -> list[Item]:
     """Words with character references resolved; tags, comments, scripts and code as they stand."""
-    tokens = _tokens(page)
+    is_xml = _XML.match(page) is not None
+    tokens = _tokens(page, is_xml)
     ends = _ends_of_elements(tokens)
     items: list[Item] = []
     place = 0
@@ -46,15 +50,16 @@ def read_html(page: str) -> list[Item]:
             stop = ends.get(place, stop)
         if stop > place + 1:
             whole = "".join(token[0] for token in tokens[place:stop])
-            within = name in CODE or name in INLINE
-            words = "".join(_resolved(token[0]) for token in tokens[place:stop] if not token[1]) if within else ""
+            has_words = name in CODE or name in INLINE
+            words = "".join(_resolved(token[0]) for token in tokens[place:stop] if not token[1]) if has_words else ""
+            within = has_words or (name in DRAWN and not _AS_BLOCK.search(text))
             items.append(Tag("atom" if within else "cut", whole, name, words))
-        elif name in INLINE:
-            if name == "a" and not is_end and items and items[-1] == Tag("close", tokens[place - 1][0], "a"):
+        elif name in INLINE and not (is_xml and text.endswith("/>")):
+            if name == "a" and not is_end and _end_with_link(items):
                 items.append(Tag("cut", ""))  # as in a menu: two links are never one word
             items.append(Tag("close" if is_end else "open", text, name))
         else:
-            items.append(Tag("atom" if name in ATOMS or name == "!--" else "cut", text, name))
+            items.append(Tag("atom" if name in ATOMS | INLINE or name == "!--" else "cut", text, name))
         place = stop
     return items
 
@@ -64,6 +69,12 @@ def write_html(items: list[Item]) -> str:
     charsets = [match for item in items if isinstance(item, Tag) and (match := _CHARSET.match(item.markup))]
     in_ascii = any(match[1].lower() not in ("utf-8", "utf8") for match in charsets)
     return "".join(_escaped(item, in_ascii) if isinstance(item, str) else item.markup for item in items)
+
+
+def _end_with_link(items: list[Item]) -> bool:
+    """Whether the items end with a link, and perhaps images or the like behind it."""
+    last = next((item for item in reversed(items) if isinstance(item, str) or item.kind != "atom" or item.text), None)
+    return isinstance(last, Tag) and (last.kind, last.name) == ("close", "a")
 
 
 def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
@@ -80,13 +91,12 @@ def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
     return ends
 
 
-def _tokens(page: str) -> list[tuple[str, str, bool]]:
+def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
     """(text, "", False) for words, (text, name, whether it is an end tag) for tags; "!--" names comments and others.
 
     Every character of the page is in one token.
     """
     tokens: list[tuple[str, str, bool]] = []
-    is_xml = page.lstrip("\ufeff \t\r\n").startswith("<?xml")
     place = last = 0
     while (start := page.find("<", place)) >= 0:
         is_end = page.startswith("/", start + 1)

@@ -14,22 +14,40 @@ from heed.documents.items import Item, Tag
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # quotation and indentation
-_LIST_MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)])[ \t]+")
-_MARKER = re.compile(r"(?:[-+*]|\d{1,9}[.)]|#{1,6}|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$)")
+_LIST_MARKERS = re.compile(r"(?:(?:[-+*]|\d{1,9}[.)])[ \t]+)*")
+# Quotations, list items (with a task's box) and footnotes, which may begin within one another.
+_BLOCK = r"(?:>[ \t]*|(?:[-+*]|\d{1,9}[.)]|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$))"
+_HEADING = r"#{1,6}(?:[ \t]+|$)"
+_MARKER = re.compile(f"{_BLOCK}|{_HEADING}")
+_MARKERS = re.compile(f"{_BLOCK}*(?:{_HEADING})?")
+_START = "^"  # names the tags directly behind which a marker would begin a block
 _FENCE = re.compile(r"(`{3,}(?!`)(?!.*`)|~{3,})")
 _RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
 _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}(?:\|[ \t]*)?")
 _DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
-_HTML_BLOCK = re.compile(r"</?(?P<name>[A-Za-z][A-Za-z0-9-]*)(?=[\s/>]|$)|<[!?]")
-# What ends the blocks of HTML that a blank line does not end; what begins them, in lower case.
-_HTML_ENDS = (
-    (re.compile(r"<(?:script|pre|style|textarea)(?=[\s>]|$)"), re.compile(r"</(?:script|pre|style|textarea)>", re.I)),
-    (re.compile(r"<!--"), re.compile(r"-->")),
-    (re.compile(r"<\?"), re.compile(r"\?>")),
-    (re.compile(r"<!\[cdata\["), re.compile(r"\]\]>")),
-    (re.compile(r"<![a-z]"), re.compile(r">")),
+_TAG = r"</?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s(?:[^<>\"']++|\"[^\"]*\"|'[^']*')*+)?/?>"
+_BLOCK_ELEMENTS = "|".join(
+    "address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt "
+    "fieldset figcaption figure footer form frame frameset h[1-6] head header hr html iframe legend li link main menu "
+    "menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title tr "
+    "track ul".split()
 )
-_BLANK = re.compile(r"\A\Z")
+_BLANK = r"\A\Z"
+# What begins and what ends a block of HTML, in CommonMark's order.
+_HTML_BLOCKS = [
+    (re.compile(begin, re.IGNORECASE), re.compile(end, re.IGNORECASE))
+    for begin, end in (
+        (r"<(?:script|pre|style|textarea)(?=[\s>]|\Z)", "</(?:script|pre|style|textarea)>"),
+        ("<!--", "-->"),
+        (r"<\?", r"\?>"),
+        ("<![a-z]", ">"),
+        (r"<!\[CDATA\[", "]]>"),
+        (rf"</?(?:{_BLOCK_ELEMENTS})(?=[\s>]|/>|\Z)", _BLANK),
+        # CommonMark knows no such block: the attributes of a tag that goes over a line end would be read as words.
+        (r"</?[a-z][a-z0-9-]*(?:\s[^<>]*)?\Z", f">|{_BLANK}"),
+        (_TAG + r"[ \t]*\Z", _BLANK),  # the last: it cannot interrupt a paragraph
+    )
+]
 MAX_CODE, MAX_LABEL = 2000, 500  # characters between <code> and its end, and of a link's label
 _ALERT = re.compile(r"\[![A-Za-z]{1,20}\][ \t]*")  # GitHub's, as in > [!NOTE]
 _ROW = re.compile(r"((?<!\\)\|[ \t]*)")
@@ -49,7 +67,7 @@ _INLINE = re.compile(
     r"|(?P<link>\[)"
     rf"|(?P<address>\](?:{_ADDRESS})?)"
     r"|(?P<autolink><(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]{0,2000}|[\w.+-]{1,64}@[\w.-]{1,255})>)"
-    r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s[^<>]{0,2000})?/?>|<!--(?:(?!-->|<!--).){0,2000}-->)"
+    rf"|(?P<tag>{_TAG}|<!--(?:(?!-->|<!--).){{0,2000}}-->)"
     r"|(?P<reference>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
     r"|(?P<emphasis>\*{1,3}|_{1,3}|~~)"
 )
@@ -65,7 +83,7 @@ class _Label(NamedTuple):
 def read_markdown(text: str) -> list[Item]:
     lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match[0]]
     first = _front_matter(lines)
-    items: list[Item] = [Tag("cut", line + end) for line, end in lines[:first]]
+    items: list[Item] = [Tag("cut", line + end, _START) for line, end in lines[:first]]
     labels = {_folded(match[1]) for line, _ in lines if (match := _DEFINITION.fullmatch(line.lstrip("> \t")))}
     fence, in_table, words_before = "", False, False
     html_end: re.Pattern[str] | None = None  # of the HTML block that we are in
@@ -85,7 +103,7 @@ def read_markdown(text: str) -> list[Item]:
             indent = _indentation(prefix)
             while columns and indent < columns[-1]:
                 columns.pop()
-        list_markers = "" if words_before or fence or html_end else _list_markers(body)
+        list_markers = "" if words_before or fence or html_end else _LIST_MARKERS.match(body)[0]  # type: ignore[index]
         if list_markers and _is_words(body):
             columns.append(_indentation(prefix + list_markers))
         if fence:
@@ -93,35 +111,35 @@ def read_markdown(text: str) -> list[Item]:
                 fence = ""
         elif opening := _FENCE.match(body[len(list_markers) :]):
             fence = opening[1]
-        elif html_end or (not words_before and _is_html(body)):
-            html_end = html_end or _html_end(body)
+        elif html_end := html_end or (None if words_before else _html_end(body)):
             if html_end.search(body):
                 html_end = None
         elif _is_words(body) and (words_before or not _is_indented(prefix, body, columns[-1] if columns else 0)):
-            if not words_before and prefix:
-                items.append(Tag("cut", prefix))
+            marker = "" if words_before else _MARKERS.match(body)[0]  # type: ignore[index]
+            words = body[len(marker) :]
+            is_heading = marker.rstrip().endswith("#")
+            if not words_before and prefix + marker:
+                items.append(Tag("cut", prefix + marker, "" if is_heading else _START))
+            backslash = "\\" * ((len(words) - len(words.rstrip("\\"))) % 2)  # of a hard line break
+            words = words.removesuffix(backslash)
             if in_table:
-                for part in _ROW.split(body):
+                for part in _ROW.split(words):
                     items += [Tag("cut", part)] if _ROW.fullmatch(part) else _inline(part, labels)
-                words_before = False
             else:
-                marker = _MARKER.match(body) if not words_before else None
-                items += [Tag("cut", marker[0])] if marker else []
-                items += _inline(body[marker.end() :] if marker else body, labels)
-                heading = body.startswith("#") and marker is not None
-                words_before = bool(end) and not heading and _goes_on(prefix, after)
+                items += _inline(words, labels)
+            words_before = bool(end) and not in_table and not is_heading and _goes_on(prefix, after)
             next_prefix = _PREFIX.match(after)[0] if words_before else ""  # type: ignore[index]
-            if end:
-                hard = not words_before or line.endswith(("  ", "\\"))
-                items.append(Tag("cut" if hard else "break", end + next_prefix))
+            if backslash + end:
+                hard = not words_before or backslash or line.endswith("  ")
+                items.append(Tag("cut" if hard else "break", backslash + end + next_prefix, _START))
             continue
-        items.append(Tag("cut", line + end))
+        items.append(Tag("cut", line + end, _START))
         words_before = False
     return items
 
 
 def write_markdown(items: list[Item]) -> str:
-    """The text. A line that has been wrapped anew never begins with what would mark a list or a heading."""
+    """The text. Words that would begin a list, a quotation or a heading are escaped."""
     texts: list[str] = []
     opened: list[int] = []  # where links begin, innermost last
     for item in items:
@@ -135,12 +153,16 @@ def write_markdown(items: list[Item]) -> str:
             elif opened:
                 opened.pop()
         texts.append(markup)
-    for i, item in enumerate(items[:-1]):
-        if isinstance(item, Tag) and item.kind == "break":
-            after = texts[i + 2] if i + 2 < len(texts) else ""
-            if isinstance(items[i + 1], str) and (marker := _MARKER.match(texts[i + 1] + after[:1])):
+    at_start = True
+    for i, item in enumerate(items):
+        if isinstance(item, Tag):
+            at_start = item.name == _START
+        elif item:
+            after = texts[i + 1][:1] if i + 1 < len(items) else ""
+            if at_start and (marker := _MARKER.match(item + after)):
                 sign = len(marker[0].split()[0]) - 1  # of "1." the full stop
-                texts[i + 1] = f"{texts[i + 1][:sign]}\\{texts[i + 1][sign:]}"
+                texts[i] = f"{item[:sign]}\\{item[sign:]}"
+            at_start = False
     return "".join(texts)
 
 
@@ -159,7 +181,7 @@ def _is_words(body: str) -> bool:
 
 def _is_indented(prefix: str, body: str, column: int) -> bool:
     """Whether it is a line of indented code; a list within a list is not. column: where the words of its list begin."""
-    return _indentation(prefix) - column >= 4 and not _MARKER.match(body)
+    return _indentation(prefix) - column >= 4 and not _LIST_MARKERS.match(body)[0]  # type: ignore[index]
 
 
 def _indentation(prefix: str) -> int:
@@ -167,34 +189,22 @@ def _indentation(prefix: str) -> int:
     return len(prefix.rpartition(">")[2].removeprefix(" " if ">" in prefix else "").expandtabs(4))
 
 
-def _list_markers(body: str) -> str:
-    """The list markers that a line begins with: a list may begin within a list."""
-    end = 0
-    while marker := _LIST_MARKER.match(body, end):
-        end = marker.end()
-    return body[:end]
-
-
 def _folded(label: str) -> str:
     """A link's label as labels are compared."""
     return " ".join(label.split()).casefold()
 
 
-def _is_html(body: str) -> bool:
-    match = _HTML_BLOCK.match(body)
-    return match is not None and (match["name"] or "").lower() not in INLINE | CODE
-
-
-def _html_end(body: str) -> re.Pattern[str]:
-    """What ends the block of HTML that begins so: an end of its own, or else a blank line."""
-    return next((end for begin, end in _HTML_ENDS if begin.match(body.lower())), _BLANK)
+def _html_end(body: str, *, in_paragraph: bool = False) -> re.Pattern[str] | None:
+    """What ends the block of HTML that a line begins; None if it begins none."""
+    blocks = _HTML_BLOCKS[:-1] if in_paragraph else _HTML_BLOCKS
+    return next((end for begin, end in blocks if begin.match(body)), None)
 
 
 def _goes_on(prefix: str, after: str) -> bool:
     """Whether the next line goes on with the paragraph."""
     next_prefix = _PREFIX.match(after)[0]  # type: ignore[index]
     body = after[len(next_prefix) :]
-    starts = _MARKER.match(body) or _FENCE.match(body) or body.startswith("|") or _is_html(body)
+    starts = _MARKER.match(body) or _FENCE.match(body) or body.startswith("|") or _html_end(body, in_paragraph=True)
     return _is_words(body) and not starts and prefix.count(">") == next_prefix.count(">")
 
 

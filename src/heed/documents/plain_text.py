@@ -7,6 +7,7 @@ from heed.documents.items import Item, Tag
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COLUMNS = re.compile(r"(\t+ *| {3,})")
+_ITEM = re.compile(r"(?:[-*+•–]|\d{1,9}[.)])\s|[\w-]+: ")  # of a list, or a field as in "From: Jane"
 MIN_WIDTH = 40  # narrower lines, such as verses and lists, are ends of their own
 
 
@@ -39,22 +40,19 @@ def _column(part: str) -> Item:
 
 
 def _paragraphs(lines: list[str]) -> list[tuple[int, int]]:
-    """Stretches of lines that are not blank; blank lines one by one."""
-    spans: list[tuple[int, int]] = []
-    first = 0
-    for i in range(len(lines) + 1):
-        if i == len(lines) or not lines[i].strip():
-            if first < i:
-                spans.append((first, i))
-            if i < len(lines):
-                spans.append((i, i + 1))
-            first = i + 1
-    return spans
+    """Stretches of lines that may be wrapped: a blank line, a list item and a field each begin a new one."""
+    starts = [
+        i for i, line in enumerate(lines) if i == 0 or not line.strip() or not lines[i - 1].strip() or _ITEM.match(line)
+    ]
+    return list(pairwise([*starts, len(lines)]))
 
 
 def are_wrapped(lines: list[str]) -> bool:
     """Whether the lines of a paragraph end where the next word would not have fitted; none is indented."""
     if len(lines) < 2 or any(line != line.strip() or "\t" in line or "   " in line for line in lines):
+        return False
+    # Of two lines the first is often the longer: they are one text if the second continues a sentence.
+    if len(lines) == 2 and (lines[1][0].isupper() or not lines[1][0].isalpha()):
         return False
     width = max(map(len, lines))
     full = (len(line) + 1 + len(after.split(" ", 1)[0]) > width for line, after in pairwise(lines))
