@@ -76,5 +76,12 @@ def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
     ):
         done = heed("translate-file", folder, source, "new", *options, cwd=tmp_path)
         assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()
+    for out, told in (
+        ("letter.docx", "is the document itself"),
+        ("bad.srt/out.docx", "Not a directory"),
+        ("new/" + 300 * "x" + ".docx", "File name too long"),
+    ):
+        done = heed("translate-file", "no model", "letter.docx", out, cwd=tmp_path)
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()
     done = heed("translate-file", folder, "letter.docx", "letter.txt", cwd=tmp_path)
     assert done.returncode == 1 and "letter.txt: the output is docx, but the suffix is .txt" in done.stderr

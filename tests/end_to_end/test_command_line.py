@@ -286,6 +286,8 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
         (["--mbr", 5, "--n-best", 6], "--n-best 6 needs as many candidates"),
         (["--seed", 3], "--seed need --sample"),
         (["--sample", 1, "--exact"], "--exact are for search only"),
+        (["--beam", 1, "--exact"], "--exact has no effect with --beam 1"),
+        (["--sample", 1, "--length-penalty", 1], "--length-penalty changes only the scores of samples"),
         (["--min-tokens", 5, "--max-tokens", 4], "min_tokens is 5, more than max_tokens, 4"),
         (["--mbr", 5, "--utility", "ter"], "unknown utility 'ter'; known: chrf, bleu"),
         (["--utility", "chrf"], "--utility needs --mbr N"),

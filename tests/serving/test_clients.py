@@ -52,7 +52,9 @@ def test_deepl(server, expected):
     ]
     assert [str(language) for language in client.get_source_languages()] == ["EN"]
     assert [(language.code, language.name) for language in client.get_target_languages()] == [("DE", "German")]
-    assert client.get_usage().character.count >= 2 * len(TEXT)
+    before = client.get_usage().character.count
+    assert [found.text for found in client.translate_text(["one", "two"], source_lang="EN", target_lang="DE")]
+    assert client.get_usage().character.count >= before + 6
     with pytest.raises(deepl.DeepLException, match="zz is not available"):
         client.translate_text("a", source_lang="EN", target_lang="zz")
 
@@ -68,9 +70,15 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
         ({"glossary": "7"}, "glossary_id is not supported"),
         ({"tag_handling": "xml"}, "tag_handling: only html is supported"),
         ({"formality": "more"}, "formality is not supported"),
+        ({"context": "numbers"}, "context is not supported"),
+        ({"split_sentences": "2"}, "split_sentences must be 0, 1 or nonewlines"),
+        ({"split_sentences": "0", "tag_handling": "html"}, "split_sentences: 0 is not supported in HTML"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_text("a", source_lang="EN", target_lang="DE", **options)
+    lines = {"source_lang": "EN", "target_lang": "DE"}
+    (joined,) = client.translate_text(["seven\nhundred"], split_sentences="nonewlines", **lines)
+    assert joined.text == client.translate_text("seven hundred", **lines).text
     with pytest.raises(deepl.DeepLException, match="Not Found"):
         client.list_glossaries()
     with pytest.raises(deepl.DeepLException, match="Not Found"):

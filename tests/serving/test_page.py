@@ -273,6 +273,25 @@ def test_languages_are_swapped_and_the_page_fits_phones_and_dark_rooms(tab, tran
 
 
 @in_browser
+def test_on_apples_machines_the_option_key_types_letters(tab, running, translator):
+    tab.do("Emulation.setUserAgentOverride", userAgent="test", platform="MacIntel")
+    try:
+        tab.open(running[0].url + "/?")
+        tab.wait_for("document.querySelector('#target-language').value")
+        choose(tab, "source-language", "en")
+        tab.click("document.getElementById('text')")
+        translated(tab, "seven")
+        typed = "document.getElementById('text').value"
+        tab.press("x", code="KeyX", modifiers=1)  # Alt
+        assert tab.value(typed) == "seven"
+        tab.press("x", code="KeyX", modifiers=3)  # and Ctrl
+        assert tab.value(typed) == translator.translate(["seven"])[0].text
+        assert "⌃⌥X" in tab.value("[...document.querySelectorAll('kbd')].map(kbd => kbd.textContent)")
+    finally:
+        tab.do("Emulation.setUserAgentOverride", userAgent="", platform="")
+
+
+@in_browser
 def test_a_server_that_is_busy_is_asked_again(tab, running):
     choose(tab, "source-language", "de")
     book = {"q": ["ein"] * 128, "source": "de", "target": "en"}
@@ -367,6 +386,9 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
         many = {"q": ["one"] * 100, "prefix": "ein " * 50}
         refused = await app.post("/v1/translate", json=many)
         assert refused.status_code == 400 and "the prefix, once for every sentence" in refused.json()["error"]
+
+        long = await app.post("/v1/translate", json={"q": "one", "prefix": "eins " * 600})
+        assert long.status_code == 400 and "tokens, more than 512: shorten it" in long.json()["error"]
 
         translator._piece_tokens = 512
         asked = {"q": "one two", "translation": "eins"}

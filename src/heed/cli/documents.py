@@ -40,6 +40,8 @@ def translate_file(
     if out.suffix and (chosen == "docx") != (out.suffix.lower() == ".docx"):
         raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
     check_target(out)
+    if out.exists() and out.samefile(source):
+        raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
     content = read_bounded(source, MAX_BYTES)
     import_torch()
     from heed.decoding.translator import Translator

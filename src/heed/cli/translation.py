@@ -135,6 +135,10 @@ def translate(
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
     if sampling is not None and early_stopping is not None:
         raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
+    if sampling is not None and length_penalty is not None and n_best == 1 and not (scores or as_json):
+        raise HeedError("--length-penalty changes only the scores of samples; add --scores or --json, or leave it out.")
+    if beam == 1 and early_stopping is False:
+        raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
     if mbr is not None and n_best > mbr:
         raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
     translator = Translator.load(

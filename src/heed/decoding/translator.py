@@ -16,7 +16,7 @@ from heed.decoding.loading import PickledByValue, chosen_precision, load_models,
 from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
+from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source, longest_source, search_in_order
 from heed.errors import HeedError
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
@@ -94,6 +94,7 @@ class Translator(PickledByValue):
         length_penalty: float | None = None,
         length_penalty_form: LengthPenalty | None = None,
         max_extra_tokens: int | None = None,
+        max_length_factor: float | None = None,
         max_tokens: int | None = None,
         min_tokens: int | None = None,
         early_stopping: bool | None = None,
@@ -109,6 +110,7 @@ class Translator(PickledByValue):
             "length_penalty": length_penalty,
             "length_penalty_form": length_penalty_form,
             "max_extra_tokens": max_extra_tokens,
+            "max_length_factor": max_length_factor,
             "max_tokens": max_tokens,
             "min_tokens": min_tokens,
             "early_stopping": early_stopping,
@@ -160,6 +162,19 @@ class Translator(PickledByValue):
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
         """
+        return self._stream(texts, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility)
+
+    def _stream(
+        self,
+        texts: Iterable[str | None],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        sampling: SamplingSettings | None = None,
+        utility: Utility | None = None,
+        of_document: bool = False,
+    ) -> Iterator[Translation]:
+        """As `stream`. of_document: the texts are sentences, of which a report has to quote the words."""
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
@@ -172,11 +187,12 @@ class Translator(PickledByValue):
         line_numbers = itertools.count(1)
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
-            for pieces in self.pieces(lines):
+            for line, pieces in zip(lines, self.pieces(lines), strict=True):
                 line_number = next(line_numbers)
                 if len(pieces) > 1:
                     n_tokens = sum(map(len, pieces))
-                    self.report(f"line {line_number}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
+                    place = f"the sentence {shown(line[:40] + ' …')}" if of_document else f"line {line_number}"
+                    self.report(f"{place}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
                     # Numbered by line, so that no other line changes what is drawn; 2²¹ is more pieces than any has.
                     Source(line_number << 21 | place, piece, prefix_ids if place == 0 else ())
@@ -227,9 +243,9 @@ class Translator(PickledByValue):
         ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
             raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
-        for arch in (model.arch for model in self.models):
-            if arch.positions == "learned" and len(ids) >= arch.max_positions:
-                raise HeedError(f"the prefix has {len(ids):,} tokens, max_positions={arch.max_positions}: shorten it.")
+        learned = [model.arch.max_positions - 1 for model in self.models if model.arch.positions == "learned"]
+        if len(ids) > (most := min([PIECE_TOKENS, *learned])):
+            raise HeedError(f"the prefix has {len(ids):,} tokens, more than {most:,}: shorten it.")
         return ids
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:
@@ -318,7 +334,7 @@ class Translator(PickledByValue):
 
     def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
         """As `translate`, the best of each with its alignment: what documents are translated with."""
-        translations = [translation.text for translation in self.translate(texts)]
+        translations = [translation.text for translation in self._stream(texts, of_document=True)]
         links = self.alignments(list(texts), translations)
         return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 

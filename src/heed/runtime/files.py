@@ -92,13 +92,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def check_target(path: Path) -> None:
-    """HeedError if there is something at `path` that is no regular file: no file is put in its place."""
+    """HeedError unless a file can be put at `path`. What is there and is no regular file is not replaced."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return  # nothing there yet; what else is wrong shows when it is written
-    if not stat.S_ISREG(mode):
-        raise HeedError(f"{path}: is {_kind(mode)}, not a file; choose another name.")
+    except FileNotFoundError:
+        _check_parent(Path(os.path.abspath(path)))
+    except OSError as error:
+        raise _disk_error(path, error) from error
+    except ValueError:  # a null byte
+        raise HeedError(f"{str(path)!r}: cannot be the name of a file; choose another name.") from None
+    else:
+        if not stat.S_ISREG(mode):
+            raise HeedError(f"{path}: is {_kind(mode)}, not a file; choose another name.")
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
@@ -124,9 +129,14 @@ def check_replaceable(folder: Path, names: Collection[str]) -> None:
                 )
     except OSError as error:
         raise _disk_error(folder, error) from error
-    parent = next(parent for parent in folder.parents if os.path.lexists(parent))
+    _check_parent(folder)
+
+
+def _check_parent(path: Path) -> None:
+    """HeedError unless something can be made at this path, with the folders before it."""
+    parent = next(parent for parent in path.parents if os.path.lexists(parent))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise HeedError(f"{folder}: cannot be made in {parent}; choose another folder.")
+        raise HeedError(f"{path}: cannot be made in {parent}; choose another place.")
 
 
 def _lists(folder: Path, names: Iterable[str]) -> bool:

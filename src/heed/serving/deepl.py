@@ -32,7 +32,7 @@ NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 # What would change a translation and is not done, instead of ignored.
 NOT_SUPPORTED = (
     "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
-    "non_splitting_tags",
+    "non_splitting_tags", "context",
 )  # fmt: skip
 
 
@@ -46,7 +46,11 @@ def routes(service: Service) -> list[Route]:
             Parameter("target_lang", TEXT, "Code of the language to translate into.", required=True),
             Parameter("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
             Parameter("tag_handling", choice("html"), "The texts are HTML."),
-            Parameter("split_sentences", choice("0", "1", "nonewlines"), "0: each line is a sentence."),
+            Parameter(
+                "split_sentences",
+                choice("0", "1", "nonewlines"),
+                "Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
+            ),
         ),
         answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
         errors=TRANSLATED,
@@ -61,19 +65,22 @@ def routes(service: Service) -> list[Route]:
         target = _code(text_field(fields, "target_lang"), {tgt for _, tgt in service.engines})
         check_size(service, texts)
         is_html = _is_html(fields)
+        splitting = _splitting(fields, is_html=is_html)
+        deadline = service.deadline()
         if fields.get("source_lang"):
             sources = [_code(text_field(fields, "source_lang"), service.languages())] * len(texts)
         else:
-            tell = partial(detect_html, service) if is_html else service.detect_source
+            tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
             sources = [(await tell(text, target))[0] for text in texts]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
         if is_html:
-            found = await translate_html(service, texts, pairs)
+            found = await translate_html(service, texts, pairs, deadline=deadline)
         else:
-            by_line = str(fields.get("split_sentences")) == "0"
-            found = [translated.text for translated in await service.translate(texts, pairs, by_line=by_line)]
+            asked = [" ".join(text.splitlines()) for text in texts] if splitting == "nonewlines" else texts
+            results = await service.translate(asked, pairs, by_line=splitting == "0")
+            found = [translated.text for translated in results]
         return JSONResponse(
             {
                 "translations": [
@@ -129,6 +136,17 @@ def _is_html(fields: dict[str, Any]) -> bool:
     if handling not in (None, "html"):
         raise Fault(400, "tag_handling: only html is supported")
     return handling == "html"
+
+
+def _splitting(fields: dict[str, Any], *, is_html: bool) -> str:
+    """The value of split_sentences. Fault for one that DeepL does not know, and for 0 in HTML."""
+    value = fields.get("split_sentences")
+    splitting = "1" if value in (None, "", True) else "0" if value is False else str(value)
+    if splitting not in ("0", "1", "nonewlines"):
+        raise Fault(400, "split_sentences must be 0, 1 or nonewlines")
+    if is_html and splitting == "0":
+        raise Fault(400, "split_sentences: 0 is not supported in HTML")
+    return splitting
 
 
 def _code(language: str, known: Collection[str] = ()) -> str:

@@ -21,14 +21,13 @@ Pair = tuple[str, str]
 
 
 async def translate_documents(
-    service: Service, documents: Sequence[Asking[T]], pairs: Sequence[Pair], *, max_chars: int
+    service: Service, documents: Sequence[Asking[T]], pairs: Sequence[Pair], *, max_chars: int, deadline: float
 ) -> list[T]:
     """What the documents become, each from and into its languages. All are translated together.
 
-    Fault for more than max_chars characters to translate; else raises what `Engine.translate` raises, and HeedError
-    for a document that cannot be read.
+    deadline: by the event loop's clock. Fault for more than max_chars characters to translate; else raises what
+    `Engine.translate` raises, and HeedError for a document that cannot be read.
     """
-    deadline = asyncio.get_running_loop().time() + service.limits.timeout_seconds
     service.check_room(pairs)
     results: dict[int, T] = {}
     answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
@@ -43,14 +42,14 @@ async def translate_documents(
     return [results[i] for i in range(len(documents))]
 
 
-async def translate_html(service: Service, pages: Sequence[str], pairs: Sequence[Pair]) -> list[str]:
+async def translate_html(
+    service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float
+) -> list[str]:
     """The pages, or parts of pages, each from and into its languages; tags go where their words go."""
     documents = [
         translating_text(page, format="html", language=src) for page, (src, _) in zip(pages, pairs, strict=True)
     ]
-    found = await translate_documents(service, documents, pairs, max_chars=service.limits.max_chars)
-    service.n_characters += sum(map(len, pages))
-    return found
+    return await translate_documents(service, documents, pairs, max_chars=service.limits.max_chars, deadline=deadline)
 
 
 async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> bytes:
@@ -63,30 +62,34 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
         most = service.limits.max_file_text
         return translating_document(content, format=kind, language=language, name="the file", max_text=most)
 
-    async with service.in_time(asyncio.get_running_loop().time() + service.limits.timeout_seconds):
+    deadline = service.deadline()
+    async with service.in_time(deadline):
         await service.file_turns.acquire()
     try:
         if source == "auto":
-            source, _ = await _detect_document(service, document, target)
+            source, _ = await _detect_document(service, document, target, deadline)
         check_pair(service, source, target)
+        most = service.limits.max_file_chars
         [found] = await translate_documents(
-            service, [document(source)], [(source, target)], max_chars=service.limits.max_file_chars
+            service, [document(source)], [(source, target)], max_chars=most, deadline=deadline
         )
     finally:
         service.file_turns.release()
     return found
 
 
-async def detect_html(service: Service, page: str, target: str) -> tuple[str, float]:
+async def detect_html(service: Service, page: str, target: str, *, deadline: float) -> tuple[str, float]:
     """As `Service.detect_source`, of the words that are shown."""
 
     def document(language: str) -> Asking[str]:
         return translating_text(page, format="html", language=language)
 
-    return await _detect_document(service, document, target)
+    return await _detect_document(service, document, target, deadline)
 
 
-async def _detect_document(service: Service, document: Callable[[str], Asking[T]], target: str) -> tuple[str, float]:
+async def _detect_document(
+    service: Service, document: Callable[[str], Asking[T]], target: str, deadline: float
+) -> tuple[str, float]:
     """As `Service.detect_source`, of a document's words. document: what reads it, given a language."""
 
     def words() -> str:
@@ -94,7 +97,8 @@ async def _detect_document(service: Service, document: Callable[[str], Asking[T]
         asked = _go_on([document(any_language)], {0: None}, {})
         return "\n".join(sentence.text for sentence in asked.get(0, ()))[:DETECTED_CHARS]
 
-    return await service.detect_source(await _in_thread(service, words), target)
+    async with service.in_time(deadline):
+        return await service.detect_source(await _in_thread(service, words), target)
 
 
 async def _in_thread(service: Service, work: Callable[[], R]) -> R:

@@ -79,13 +79,14 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         n_alternatives = number_field(fields, "alternatives", most=service.limits.max_alternatives)
         is_html = _format(fields) == "html"
         check_languages(service, source, target)
-        tell = partial(detect_html, service) if is_html else service.detect_source
+        deadline = service.deadline()
+        tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
         detected = [await tell(text, target) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
         if is_html:
-            found = [Translated(page, ()) for page in await translate_html(service, texts, pairs)]
+            found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
         else:
             found = await service.translate(texts, pairs, n_best=1 + n_alternatives)
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}

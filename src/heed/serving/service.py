@@ -220,6 +220,10 @@ class Service:
         usable = (found for found in ranked if self.has(found[0], target))
         return ranked[0] if ranked[0][1] >= 0.5 else next(usable, ranked[0])
 
+    def deadline(self) -> float:
+        """When a request that begins now must be answered, by the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.limits.timeout_seconds
+
     def check_room(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Raises QueueFull or Closing before anything is done for the request."""
         for pair in set(pairs) & set(self.engines):
@@ -235,7 +239,6 @@ class Service:
         async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
             async for text, place, translation in results:
                 found[text][place] = translation
-        self.n_characters += sum(map(len, texts))
         return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
 
     async def split(
@@ -257,9 +260,8 @@ class Service:
     ) -> AsyncGenerator[tuple[int, int, Translation]]:
         """Yields (text, sentence, its translation) as they are finished, whichever engine they come from."""
         sentences = [part.sentences for part in parts]
-        deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         async with aclosing(
-            self.translations(sentences, pairs, n_best=n_best, prefix=prefix, deadline=deadline)
+            self.translations(sentences, pairs, n_best=n_best, prefix=prefix, deadline=self.deadline())
         ) as results:
             async for result in results:
                 yield result
@@ -290,6 +292,7 @@ class Service:
             ) as results:
                 async for place, translation in results:
                     yield *of_pair[place], translation
+        self.n_characters += sum(len(sentence) for sentences in texts for sentence in sentences)
 
 
 def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:

@@ -1,6 +1,5 @@
 """Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -124,7 +123,7 @@ def routes(service: Service) -> list[Route]:
         pair = await _pair(service, fields, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
-        deadline = asyncio.get_running_loop().time() + service.limits.timeout_seconds
+        deadline = service.deadline()
         service.attention.check_room()  # before the work of translating
         check_size(service, [source])
         _check_length(source, views)

@@ -227,7 +227,7 @@ class _Side:
             for text in texts:
                 check_unicode(text)
             return [[word for word in text.split(" ") if word] for text in texts]
-        codes = [text[: text.find("<<") + 2] if self._has_code(text) else "" for text in texts]
+        codes = [self._code(text) for text in texts]
         rests = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         segmented: list[list[str]] = self._processor.encode(rests, out_type=str)
         return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
@@ -235,7 +235,7 @@ class _Side:
     def spans(self, text: str) -> list[tuple[int, int]]:
         if self._processor is None:
             return [word.span() for word in re.finditer("[^ ]+", text)]
-        code = text[: text.find("<<") + 2] if self._has_code(text) else ""
+        code = self._code(text)
         rest = text[len(code) :]
         # The form that all versions have; it counts bytes.
         begins_character = np.frombuffer(rest.encode(), np.uint8) & 0xC0 != 0x80
@@ -244,9 +244,15 @@ class _Side:
         spans = [without_space(text, int(character[begin]), int(character[end])) for begin, end in pieces]
         return [(0, len(code)), *spans] if code else spans
 
-    def _has_code(self, text: str) -> bool:
-        """Whether a code such as >>fra<< begins the text: a piece of its own, as in Hugging Face's MarianTokenizer."""
-        return self.vocabulary.pieces is not None and text.startswith(">>") and "<<" in text
+    def _code(self, text: str) -> str:
+        """The code such as >>fra<< that the text begins with, if the model knows it: a piece of its own.
+
+        Hugging Face's MarianTokenizer takes whatever is between such signs for a code: of a quotation it leaves unk.
+        """
+        if self.vocabulary.pieces is None or not text.startswith(">>"):
+            return ""
+        code = text[: text.find("<<") + 2]
+        return code if code in self._ids else ""
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in ids if i not in self._left_out]
