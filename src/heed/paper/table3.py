@@ -438,10 +438,9 @@ def _missing(results: dict[str, Any], folder: Path) -> list[str]:
     recipe = folder / "recipe.toml"
     elsewhere = {"recipe": recipe if recipe.is_file() else None, "folder": folder} if folder != FOLDER else {}
     same = command("table3", run=True, **elsewhere)
-    return [
-        f"Table 3 at a laptop's size: {len(ROWS) - n_rows} of {len(ROWS)} rows, and the second seed of "
-        f"{n_rows - n_twice} rows; `{same}` trains them."
-    ]
+    lacking = [f"{len(ROWS) - n_rows} of {len(ROWS)} rows"] if n_rows < len(ROWS) else []
+    lacking += [f"the second seed of {n_rows - n_twice} rows"] if n_twice < n_rows else []
+    return [f"Table 3 at a laptop's size, {' and '.join(lacking)}: `{same}` trains them."]
 
 
 def validation_perplexities(run: Path) -> dict[int, float]:
