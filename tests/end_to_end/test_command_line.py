@@ -5,12 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import heed as library_of_heed
 from heed.backends.cpu.build import has_int8, library
+from heed.cli import app
 from heed.text.numbers import english, german, number_splits
 
 RECIPE = """
@@ -84,11 +88,18 @@ def assert_one_clear_line(done, *parts: str) -> None:
 
 
 def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
-    for verb in ([], ["demo"], ["data", "list"], ["data", "get"], ["train"], ["average"], ["translate"], ["score"],
-                 ["evaluate"], ["info"], ["bench", "train"], ["bench", "decode"]):  # fmt: skip
+    def verbs(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+        for name, one in getattr(command, "commands", {}).items():
+            yield from verbs(one, *words, name)
+        if words and not hasattr(command, "commands"):
+            yield words
+
+    found = list(verbs(typer.main.get_command(app)))
+    assert len(found) > 25
+    for verb in ((), *found):
         done = heed(*verb, "--help")
         assert done.returncode == 0
-        assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1])
+        assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1]), verb
     code = (
         "import sys, heed.cli, typer.testing; typer.testing.CliRunner().invoke(heed.cli.app, ['--help']); "
         "print(sorted(name for name in ('torch', 'numpy') if name in sys.modules))"

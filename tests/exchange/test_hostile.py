@@ -105,9 +105,6 @@ def change_weights(folder: Path, change) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-GAPS = {f"encoder_{name}": value for name, value in (("layers", 7), ("ffn_dim", 9), ("attention_heads", 3))}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -19,7 +19,9 @@ from heed.paper.table3 import (
     architecture,
     chosen,
     facts,
+    measured,
     page,
+    pooled_deviation,
     run_rows,
     scaled,
     validation_perplexities,
@@ -175,6 +177,19 @@ def test_the_page_shows_the_course_of_each_row(finished):
     assert "| a single head is worse than 8 | undecided | +2.05 ± 0.09 BLEU |" in text
     assert "| dropout helps | not run | |" in text
     assert "base is N 3, d_model 128" in text
+
+
+def test_a_row_that_diverged_decides_nothing_and_leaves_the_others_as_they_are(finished):
+    before = pooled_deviation(measured(finished), "bleu")
+    for seed, perplexity in ((1, 1e160), (2, 2e160)):  # whose variance no float holds
+        path = finished / f"base/seed-{seed}/result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"perplexity": perplexity}))
+    text = page(1000, finished).text
+    assert "| 20.00 | 10.00 | ∞ | 30.05 ± 0.07 | 4 |" in text
+    results = measured(finished) | {"table3-C-N2": seeds(30, 31)}
+    assert verdict(next(f for f in FINDINGS if f.claim == "6 layers are better than 2"), results)[0] == "undecided"
+    assert pooled_deviation(measured(finished), "bleu") == before
+    assert pooled_deviation(measured(finished), "perplexity") == (0, 0)
 
 
 def test_a_log_with_damaged_lines_still_shows_the_others(finished):

@@ -87,7 +87,7 @@ def paper_table3(
     if run:
         table3.run_rows(
             table3.chosen([name.strip() for name in rows.split(",") if name.strip()]),
-            read_recipe(recipe or "table3-multi30k", settings or []),
+            read_recipe(recipe or table3.RECIPE, settings or []),
             folder,
             n_seeds=seeds or 2,
             directory=directory,

@@ -48,7 +48,7 @@ def write_all(
         for number, shows in ((3, "all heads from one word"), (4, "single heads"), (5, "two whole heads")):
             pages.append((figures.figure(number, model, lower=lower), shows))
     if model is None or src is None:
-        missing.append("Heads with a recognisable function:  `heed paper all --model MODEL --src FILE`.")
+        missing.append("Heads with a recognisable function: `heed paper all --model MODEL --src FILE`.")
     else:
         pages.append(
             (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads with a recognisable function")

@@ -17,7 +17,7 @@ from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
 from heed.paper.page import Page, command, plain, prose
-from heed.recipe import Recipe, read_preset
+from heed.recipe import Recipe, read_preset, read_recipe
 from heed.run.folder import open_run_folder
 from heed.run.train import train_recipe
 from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
@@ -100,6 +100,8 @@ FINDINGS = (
     Finding("learned positions are as good as sinusoids", "base", "table3-E-learned", "bleu", alike=True),
 )
 FOLDER = Path("runs/table3")
+RECIPE = "table3-multi30k"  # whose model stands for base
+DIVERGED = 1e100  # perplexities above this are no measure
 RESULT = "result.json"  # in the folder of a finished run
 ALIKE = 0.5  # BLEU; smaller differences count as none
 # 97.5 % quantiles of Student's t for 1, 2, 3 … degrees of freedom: how many standard errors decide, both sides open.
@@ -309,6 +311,8 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
     if finding.better not in results or finding.worse not in results:
         return None
     better, worse = (values(results[name], finding.measure) for name in (finding.better, finding.worse))
+    if not all(map(math.isfinite, (*better, *worse))):  # one of them diverged
+        return "undecided", math.nan, 0.0
     sign = 1 if finding.measure == "bleu" else -1
     difference = sign * (statistics.mean(better) - statistics.mean(worse))
     spread, freedom = pooled_deviation(results, finding.measure)
@@ -324,13 +328,18 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
 
 
 def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
-    """One measure of a row, by seed."""
-    return [float(result[measure]) for result in seeds.values()]
+    """One measure of a row, by seed; ∞ for the perplexity of a model that diverged."""
+    found = (float(result[measure]) for result in seeds.values())
+    return [value if value < DIVERGED else math.inf for value in found]
 
 
 def pooled_deviation(results: dict[str, Any], measure: Measure) -> tuple[float, int]:
-    """Standard deviation over seeds, from all rows together, and its degrees of freedom; 0 and 0 if no row has two."""
-    groups = [group for seeds in results.values() if len(group := values(seeds, measure)) > 1]
+    """Standard deviation over seeds, from all rows together, and its degrees of freedom; 0 and 0 if no row has two.
+
+    Rows of which a model diverged are left out.
+    """
+    of_rows = (values(seeds, measure) for seeds in results.values())
+    groups = [group for group in of_rows if len(group) > 1 and all(map(math.isfinite, group))]
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(statistics.variance(group) * (len(group) - 1) for group in groups)
     return (squares / max(1, freedom)) ** 0.5, freedom
@@ -415,9 +424,8 @@ def _findings_section(results: dict[str, Any]) -> list[str]:
             continue
         state, difference, error = judged
         unit = "BLEU" if finding.measure == "bleu" else "perplexity"
-        lines.append(
-            f"| {finding.claim} | {state} | {difference:+.2f}" + (f" ± {error:.2f}" if error else "") + f" {unit} |"
-        )
+        shown = "diverged" if math.isnan(difference) else f"{difference:+.2f}{f' ± {error:.2f}' * bool(error)} {unit}"
+        lines.append(f"| {finding.claim} | {state} | {shown} |")
     (bleu_spread, freedom), (spread, _) = (pooled_deviation(results, m) for m in ("bleu", "perplexity"))
     if not freedom:
         return [*lines, "", "One seed per row: the variance is unknown, so nothing is decided."]
@@ -436,8 +444,10 @@ def _missing(results: dict[str, Any], folder: Path) -> list[str]:
     if n_twice == len(ROWS):
         return []
     recipe = folder / "recipe.toml"
-    elsewhere = {"recipe": recipe if recipe.is_file() else None, "folder": folder} if folder != FOLDER else {}
-    same = command("table3", run=True, **elsewhere)
+    is_own = recipe.is_file() and (
+        folder != FOLDER or validated(Recipe, read_toml(recipe), where=str(recipe)) != read_recipe(RECIPE)
+    )
+    same = command("table3", run=True, recipe=recipe if is_own else None, folder=folder if folder != FOLDER else None)
     lacking = [f"{len(ROWS) - n_rows} of {len(ROWS)} rows"] if n_rows < len(ROWS) else []
     lacking += [f"the second seed of {n_rows - n_twice} rows"] if n_twice < n_rows else []
     return [f"Table 3 at a laptop's size, {' and '.join(lacking)}: `{same}` trains them."]
