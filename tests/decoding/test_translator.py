@@ -93,6 +93,10 @@ def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer)
     *_, translation = patient.translate(["one", " ", "seven " * 1200])
     assert lines == ["line 3: 1,201 tokens, translated in 3 pieces."]
     assert translation.text
+    patient.translate_aligned(["one", "seven " * 1200])  # a document has other lines than these
+    assert lines[1:] == [
+        "the sentence 'seven seven seven seven seven seven seve …': 1,201 tokens, translated in 3 pieces."
+    ]
 
 
 def test_given_targets_are_scored_alike_alone_and_together(translator):

@@ -79,7 +79,7 @@ def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
     for out, told in (
         ("letter.docx", "is the document itself"),
         ("bad.srt/out.docx", "Not a directory"),
-        ("new/" + 300 * "x" + ".docx", "File name too long"),
+        (300 * "x" + ".docx", "File name too long"),
     ):
         done = heed("translate-file", "no model", "letter.docx", out, cwd=tmp_path)
         assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()

@@ -52,11 +52,24 @@ def test_deepl(server, expected):
     ]
     assert [str(language) for language in client.get_source_languages()] == ["EN"]
     assert [(language.code, language.name) for language in client.get_target_languages()] == [("DE", "German")]
-    before = client.get_usage().character.count
-    assert [found.text for found in client.translate_text(["one", "two"], source_lang="EN", target_lang="DE")]
-    assert client.get_usage().character.count >= before + 6
     with pytest.raises(deepl.DeepLException, match="zz is not available"):
         client.translate_text("a", source_lang="EN", target_lang="zz")
+
+
+def test_usage_counts_what_every_endpoint_translates(server):
+    client = deepl.Translator("key", server_url=server.url)
+    fields = {"q": "three", "source": "en", "target": "de"}
+    for path, request in (
+        ("/translate", {"json": fields}),
+        ("/translate", {"json": fields | {"format": "html"}}),
+        ("/translate_file", {"data": fields, "files": {"file": ("a.txt", b"three")}}),
+        ("/v1/translate", {"json": fields}),
+        ("/v1/attention", {"json": fields}),
+        ("/v2/translate", {"json": {"text": ["three"], "target_lang": "DE"}}),
+    ):
+        before = client.get_usage().character.count
+        assert httpx.post(server.url + path, **request).status_code == 200
+        assert client.get_usage().character.count == before + len("three"), path
 
 
 def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):

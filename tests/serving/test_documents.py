@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 import zipfile
 from urllib.parse import urlsplit
 
@@ -12,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heed.documents.formats import SUFFIXES, translate_document, translate_text
+from heed.serving.documents import translate_file
+from heed.serving.engine import Engine, TooLate
 from heed.serving.files import FileStore, disposition, translated_name
+from heed.serving.service import DOCUMENT_THREADS, Limits, Service
 
 PAGE = """<!DOCTYPE html><html><head><title>Seven hundred</title><style>p { margin: 0 }</style></head><body>
 <h1>Forty-two &amp; three</h1><p class="a">One <b>hundred <i>twelve</i></b>. Two <a href="/x?a=1&amp;b=2">thousand</a>!
@@ -153,6 +157,36 @@ def test_no_file_is_answered_by_an_internal_error(client, data):
     assert answer.status_code in (200, 400), answer.text
 
 
+def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(translator, monkeypatch):
+    deadlines: list[float] = []
+
+    async def main() -> None:
+        engine = Engine(translator)
+        engine.start()
+        service = Service({("en", "de"): engine})
+        in_time, translations = service.in_time, service.translations
+        monkeypatch.setattr(service, "in_time", lambda deadline: deadlines.append(deadline) or in_time(deadline))
+        monkeypatch.setattr(
+            service,
+            "translations",
+            lambda *texts, deadline: deadlines.append(deadline) or translations(*texts, deadline=deadline),
+        )
+        await translate_file(service, b"three", "text", "auto", "de")
+        assert len(deadlines) > 4 and len(set(deadlines)) == 1
+        service.limits = Limits(timeout_seconds=0.1)
+        go_on = threading.Event()
+        for _ in range(DOCUMENT_THREADS):
+            service.document_threads.submit(go_on.wait)
+        try:
+            with pytest.raises(TooLate):
+                await asyncio.wait_for(translate_file(service, b"three", "text", "auto", "de"), 20)
+        finally:
+            go_on.set()
+        await service.close()
+
+    asyncio.run(main())
+
+
 def test_stored_files_make_room_and_go():
     def gone(store: FileStore, key: str) -> bool:
         found = store.open(key)
@@ -161,7 +195,7 @@ def test_stored_files_make_room_and_go():
         return found is None
 
     async def main() -> None:
-        store = FileStore(max_files=3, max_bytes=100, seconds=0.2)
+        store = FileStore(max_files=3, max_bytes=100)
         keys = [await store.add(b"x" * 30, f"{i}.txt") for i in range(4)]
         assert [gone(store, key) for key in keys] == [True, False, False, False]
         stored, opened = store.open(keys[1])
@@ -169,13 +203,17 @@ def test_stored_files_make_room_and_go():
         assert [gone(store, key) for key in (*keys, large)] == [True] * 4 + [False]
         assert opened.read() == b"x" * 30 and not stored.path.exists()  # whoever has begun to read it can go on
         assert stored.path.parent.stat().st_mode & 0o777 == 0o700
+        opened.close()
         folder = stored.path.parent
-        await asyncio.sleep(0.3)
-        assert gone(store, large) and not list(folder.iterdir())
-        await store.add(b"x", "last.txt")
         store.close()
         assert not folder.exists()
-        opened.close()
+
+        store = FileStore(seconds=0.1)
+        brief = await store.add(b"x", "brief.txt")
+        await asyncio.sleep(0.2)
+        assert gone(store, brief)
+        await store.add(b"x", "last.txt")
+        store.close()
 
     asyncio.run(main())
 

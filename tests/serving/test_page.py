@@ -202,6 +202,8 @@ def test_words_are_aligned_both_ways_by_mouse_and_keys(tab, translator):
         assert texts(tab, ".word-of-origin.lit") == [of_parts[i % len(of_parts)]]
     tab.press("Enter")
     tab.wait_for("document.querySelector('.sentence[aria-pressed=true]') && document.querySelector('#alternatives li')")
+    tab.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', isComposing: true}))")
+    assert texts(tab, "#alternatives li")  # that key was the input method's
     tab.press("Escape")
     assert tab.value("document.activeElement.id") == "text" and not texts(tab, "#alternatives li")
     # Everything that can be reached has a name.
@@ -345,6 +347,27 @@ def test_a_key_is_asked_for_and_kept_for_the_session_only(tab, running, expected
     tab.type(KEY)
     tab.wait_for(f"{OUTPUT} === {json.dumps(expected)}")
     assert KEY not in tab.value("JSON.stringify(localStorage) + document.cookie + location.href")
+
+
+@in_browser
+def test_the_page_works_where_the_browser_keeps_nothing(tab, running, translator):
+    refusal = "{ get() { throw new DOMException('', 'SecurityError'); } }"
+    source = "".join(f"Object.defineProperty(window, '{name}Storage', {refusal});" for name in ("local", "session"))
+    script = tab.do("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"]
+    try:
+        tab.open(running[0].url + "/?")
+        tab.wait_for("!document.getElementById('key-field').hidden")
+        choose(tab, "source-language", "en")
+        tab.value("document.getElementById('key').focus()")
+        tab.type(KEY)
+        tab.value("document.getElementById('text').focus()")
+        translated(tab, "seven")
+        assert tab.value(OUTPUT) == translator.translate(["seven"])[0].text
+        before = tab.value("document.documentElement.dataset.theme")
+        tab.click("document.getElementById('theme')")
+        assert tab.value("document.documentElement.dataset.theme") != before
+    finally:
+        tab.do("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
 
 
 def wait_until(condition) -> None:

@@ -199,7 +199,7 @@ def opus_folder(request, tmp_path_factory) -> Path:
     settings = {"model_type": request.param, "vocab_size": 150, "unk_id": 0, "bos_id": 1, "eos_id": 2}
     if request.param == "bytes":
         settings |= {"model_type": "bpe", "vocab_size": 420, "byte_fallback": True}
-    pieces = {">>fra<<", "日"}
+    pieces = {">>fra<<", "日", ">"}
     for side, lines in (("source", ENGLISH), ("target", GERMAN)):
         (folder / f"{side}.spm").write_bytes(trained([*lines, *ODD_LINES], **settings))
         pieces |= set(SentencePieceModel.read(folder / f"{side}.spm").pieces[3:])
@@ -227,6 +227,7 @@ def opus_pair(opus_folder):
 ))  # fmt: skip
 @example(text=">>fra<< two hundred")
 @example(text="日")
+@example(text=">> two hundred")
 @settings(max_examples=300, deadline=None)
 def test_ids_and_decoded_texts_are_those_of_marian_tokenizer(opus_pair, text):
     tokenizer, theirs = opus_pair

@@ -291,8 +291,8 @@ class Service:
                 engine.translate(of_engine, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
             ) as results:
                 async for place, translation in results:
+                    self.n_characters += len(translation.source)
                     yield *of_pair[place], translation
-        self.n_characters += sum(len(sentence) for sentences in texts for sentence in sentences)
 
 
 def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:

@@ -129,9 +129,8 @@ def routes(service: Service) -> list[Route]:
         _check_length(source, views)
         translation = fields.get("translation")
         if translation is None:
-            seconds = service.limits.timeout_seconds
-            async with aclosing(service.engines[pair].translate([source], timeout_seconds=seconds)) as results:
-                _, found = await anext(results)
+            async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
+                _, _, found = await anext(results)
                 translation = found.text
         translation = checked_text(translation, "translation")
         check_size(service, [source, translation])

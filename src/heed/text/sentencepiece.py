@@ -249,7 +249,7 @@ class _Side:
 
         Hugging Face's MarianTokenizer takes whatever is between such signs for a code: of a quotation it leaves unk.
         """
-        if self.vocabulary.pieces is None or not text.startswith(">>"):
+        if self.vocabulary.pieces is None or not (text.startswith(">>") and "<<" in text):
             return ""
         code = text[: text.find("<<") + 2]
         return code if code in self._ids else ""
