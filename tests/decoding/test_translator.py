@@ -234,7 +234,7 @@ def test_learned_positions_have_room_for_what_the_settings_allow(number_tokenize
 def test_a_prefix_of_more_tokens_than_learned_positions_is_refused(number_tokenizer):
     model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
     translator = Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=5))
-    with pytest.raises(HeedError, match="the prefix has .* tokens, more than 99: shorten it"):
+    with pytest.raises(HeedError, match="the prefix has .* tokens, max_positions=100: shorten it"):
         translator.translate(["one"], prefix="zwei " * 500)
     assert translator.translate(["one"], prefix="zwei " * 8)[0].text.startswith("zwei zwei")
 

@@ -18,7 +18,14 @@ from heed.recipes import recipe_names, recipe_text
 from heed.text.numbers import english, german, number_splits
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = ("tokenizer.vocab_size=600", "model.n_layers=1", "model.d_model=16", "model.d_ff=32", "training.max_steps=4")
+SMALL = (
+    "tokenizer.vocab_size=600",
+    "model.n_encoder_layers=1",
+    "model.n_decoder_layers=1",
+    "model.d_model=16",
+    "model.d_ff=32",
+    "training.max_steps=4",
+)
 SET = [part for setting in SMALL for part in ("--set", setting)]
 # What a script would call, with the types that a checker sees.
 SCRIPT = '''

@@ -16,7 +16,7 @@ from heed.decoding.loading import PickledByValue, chosen_precision, load_models,
 from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source, longest_source, search_in_order
+from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
 from heed.errors import HeedError
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
@@ -243,9 +243,9 @@ class Translator(PickledByValue):
         ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
         if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
             raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
-        learned = [model.arch.max_positions - 1 for model in self.models if model.arch.positions == "learned"]
-        if len(ids) > (most := min([PIECE_TOKENS, *learned])):
-            raise HeedError(f"the prefix has {len(ids):,} tokens, more than {most:,}: shorten it.")
+        for arch in (model.arch for model in self.models):
+            if arch.positions == "learned" and len(ids) >= arch.max_positions:
+                raise HeedError(f"the prefix has {len(ids):,} tokens, max_positions={arch.max_positions}: shorten it.")
         return ids
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:

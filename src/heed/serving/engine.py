@@ -20,7 +20,7 @@ import numpy as np
 from heed.backends.base import backend_for
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.parallel import MAX_SEARCHES
-from heed.decoding.stream import MAX_SENTENCES, Source
+from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError, is_out_of_memory
 from heed.serving.metrics import Counter, Gauge, Histogram, Metric
@@ -173,6 +173,8 @@ class Engine:
         deadline = time.monotonic() + timeout_seconds
         self.check_room()  # before the work of encoding
         prefix_ids = self.translator.prefix_ids(prefix)
+        if len(prefix_ids) > PIECE_TOKENS:  # a sentence so long would keep all others out of its search
+            raise HeedError(f"the prefix has {len(prefix_ids):,} tokens, more than {PIECE_TOKENS}: shorten it.")
         n_chars = sum(map(len, sentences))
         pieces = await beside_the_loop(n_chars, lambda: self.translator.pieces(list(sentences)))
         loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
