@@ -156,25 +156,15 @@ class Translator(PickledByValue):
         prefix: str = "",
         sampling: SamplingSettings | None = None,
         utility: Utility | None = None,
+        name: Callable[[int, str], str] = lambda number, text: f"line {number}",
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
-        """
-        return self._stream(texts, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility)
 
-    def _stream(
-        self,
-        texts: Iterable[str | None],
-        *,
-        n_best: int = 1,
-        prefix: str = "",
-        sampling: SamplingSettings | None = None,
-        utility: Utility | None = None,
-        of_document: bool = False,
-    ) -> Iterator[Translation]:
-        """As `stream`. of_document: the texts are sentences, of which a report has to quote the words."""
+        name: what reports call a text, given its number from 1 and the text.
+        """
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
@@ -191,8 +181,7 @@ class Translator(PickledByValue):
                 line_number = next(line_numbers)
                 if len(pieces) > 1:
                     n_tokens = sum(map(len, pieces))
-                    place = f"the sentence {shown(line[:40] + ' …')}" if of_document else f"line {line_number}"
-                    self.report(f"{place}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
+                    self.report(f"{name(line_number, line)}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
                     # Numbered by line, so that no other line changes what is drawn; 2²¹ is more pieces than any has.
                     Source(line_number << 21 | place, piece, prefix_ids if place == 0 else ())
@@ -334,7 +323,11 @@ class Translator(PickledByValue):
 
     def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
         """As `translate`, the best of each with its alignment: what documents are translated with."""
-        translations = [translation.text for translation in self._stream(texts, of_document=True)]
+
+        def name(number: int, text: str) -> str:
+            return f"the sentence {shown(text[:40] + ' …')}"  # a document has no such line
+
+        translations = [translation.text for translation in self.stream(texts, name=name)]
         links = self.alignments(list(texts), translations)
         return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 
