@@ -19,9 +19,20 @@ from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, save_model
 from heed.parsing.parser import Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import constituents, files_of, substituted
-from heed.parsing.trees import LinearisationSettings, Tree, linearised, parse_tree, read_trees, restored
+from heed.parsing.trees import (
+    MAX_DEPTH,
+    ROOT,
+    LinearisationSettings,
+    Tree,
+    depth,
+    linearised,
+    parse_tree,
+    read_trees,
+    restored,
+)
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
 from tests.parsing.corpus import RECIPE, write_treebank
@@ -53,10 +64,12 @@ def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
     st.integers(0, 1000),
     st.sampled_from([1, 3, 21]),
     st.sampled_from(["tags", "words"]),
+    st.sampled_from(["top-down", "in-order"]),
 )
-def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam, leaves):
+def test_random_weights_write_trees_over_exactly_the_words(tokenizer, sentences, seed, beam, leaves, order):
     options = BEAM.model_copy(update={"beam_size": beam})
-    parser = Parser(random_model(len(tokenizer), seed), tokenizer, options, LinearisationSettings(leaves=leaves))
+    linearisation = LinearisationSettings(leaves=leaves, order=order)
+    parser = Parser(random_model(len(tokenizer), seed), tokenizer, options, linearisation)
     parses = parser.parse(sentences)
     assert [list(parse.words) for parse in parses] == sentences
     for words, parse in zip(sentences, parses, strict=True):
@@ -199,6 +212,27 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     assert scores[tuple(linearised(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
 
 
+def test_an_ensemble_of_one_model_twice_is_that_model_and_of_two_another(tokenizer):
+    one, other = (random_model(len(tokenizer), seed) for seed in (1, 2))
+    sentences = [["the", "dog", "runs"], ["dog"] * 9]
+    alone, twice, both = (
+        Parser(models, tokenizer, BEAM, TAGS).parse(sentences) for models in (one, [one, one], [one, other])
+    )
+    assert [parse.tree for parse in twice] == [parse.tree for parse in alone]
+    assert [parse.score for parse in twice] == pytest.approx([parse.score for parse in alone])
+    assert all(parse.tree.words() == words for parse, words in zip(both, sentences, strict=True))
+    assert both != alone
+
+
+def test_models_with_other_sequences_are_not_joined(tokenizer, tmp_path):
+    for name, order in (("a", "top-down"), ("b", "top-down"), ("c", "in-order")):
+        card = ModelCard("en", "trees", parsing={"leaves": "tags", "functions": False, "order": order})
+        save_model(tmp_path / name, random_model(len(tokenizer), ord(name)), tokenizer, card)
+    assert len(Parser.load(tmp_path / "a", tmp_path / "b").models) == 2
+    with pytest.raises(HeedError, match="c: its trees are other sequences than those of .*a, or its lexicon"):
+        Parser.load(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+
+
 def test_threads_share_a_parser_and_a_pickled_one_parses_alike(tokenizer):
     rng = random.Random(4)
     sentences = [[rng.choices(WORDS, k=rng.randint(0, 7)) for _ in range(5)] for _ in range(4)]
@@ -238,10 +272,11 @@ def test_what_is_no_tree_is_none(tokenizer):
         restored(["the"], ["▁the", "▁the", "DT"])
 
 
+@pytest.mark.parametrize("order", ["top-down", "in-order"])
 @pytest.mark.parametrize("leaves", ["tags", "words"])
-def test_the_constraint_leaves_room_to_close_everything(tokenizer, leaves):
+def test_the_constraint_leaves_room_to_close_everything(tokenizer, leaves, order):
     """A walk that always opens where it may still ends in time."""
-    constraint = TreeConstraint(tokenizer, beam_size=1, leaves=leaves)
+    constraint = TreeConstraint(tokenizer, beam_size=1, leaves=leaves, order=order)
     constraint.expect(0, ["a"] * 5, None)
     constraint.admit([0])
     names = {i: name for name, i in tokenizer.symbols.items()}
@@ -259,6 +294,49 @@ def test_the_constraint_leaves_room_to_close_everything(tokenizer, leaves):
         steps_left -= 1
     assert steps_left >= 1
     assert sum(symbol[0] not in "()" and symbol != "piece" for symbol in written) == 5
+
+
+def under_constraint(tokenizer, n_words: int, order: str) -> TreeConstraint:
+    constraint = TreeConstraint(tokenizer, beam_size=1, leaves="tags", order=order)
+    constraint.expect(0, ["dog"] * n_words, None)
+    constraint.admit([0])
+    return constraint
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(["top-down", "in-order"]), st.integers(1, 30), st.integers(0, 10), st.randoms())
+def test_any_walk_within_the_constraint_is_a_tree(tokenizer, order, n_words, eagerness, draws):
+    """However eager for brackets; in order, one that was closed may be held by the next, again and again."""
+    walk, row, written = under_constraint(tokenizer, n_words, order), np.zeros(1, np.int64), []
+    names = {i: name for name, i in tokenizer.symbols.items()}
+    for steps_left in range(1000, 0, -1):
+        allowed = [int(i) for i in walk.choices(row, np.array([steps_left]))[0] if i >= 0]
+        brackets = [i for i in allowed if names.get(i, " ")[0] in "()"]
+        chosen = draws.choice(brackets if brackets and draws.randrange(10) < eagerness else allowed)
+        if chosen == tokenizer.special.eos:
+            break
+        written.append(names[chosen])
+        walk.advance(row, np.array([chosen]))
+    tree = restored(["dog"] * n_words, written, order=order)
+    assert linearised(tree, order=order) == written and depth(tree) <= MAX_DEPTH
+
+
+LEAVES = st.builds(lambda tag: Tree(tag, word="dog"), st.sampled_from(["DT", "NN", "VB"]))
+CONSTITUENTS = st.recursive(
+    LEAVES,
+    lambda children: st.builds(Tree, st.sampled_from(["NP", "S", "VP"]), st.lists(children, min_size=1).map(tuple)),
+    max_leaves=15,
+)
+
+
+@given(st.sampled_from(["top-down", "in-order"]), st.lists(CONSTITUENTS, min_size=1, max_size=3))
+def test_the_constraint_allows_every_tree(tokenizer, order, children):
+    tree = Tree(ROOT, tuple(children))
+    walk, row = under_constraint(tokenizer, len(tree.words()), order), np.zeros(1, np.int64)
+    for symbol in linearised(tree, order=order):
+        assert tokenizer.symbols[symbol] in walk.choices(row, np.array([500]))[0]
+        walk.advance(row, np.array([tokenizer.symbols[symbol]]))
+    assert tokenizer.special.eos in walk.choices(row, np.array([1]))[0]
 
 
 def test_sections_are_split_as_the_recipe_says(parser_run):

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from heed.errors import HeedError
 from heed.parsing.trees import (
+    MAX_DEPTH,
     ROOT,
     BadTree,
     Tree,
     category,
     cleaned,
+    depth,
     linearised,
     parse_tree,
     plain,
@@ -44,6 +46,8 @@ def test_symbols_and_words_give_the_tree_back(tree):
     tags = [leaf.label for leaf in tree.leaves()]
     assert restored(words, linearised(tree, "single"), tags) == tree
     assert restored(words, linearised(tree, "words")) == tree
+    for leaves in ("tags", "words"):
+        assert restored(words, linearised(tree, leaves, order="in-order"), order="in-order") == tree
 
 
 @given(TREES)
@@ -54,12 +58,13 @@ def test_a_written_tree_is_read_as_it_was(tree):
 
 @given(TREES, st.data())
 def test_symbols_of_another_sentence_or_with_one_lost_are_refused(tree, data):
-    words, symbols = tree.words(), linearised(tree)
+    order = data.draw(st.sampled_from(["top-down", "in-order"]))
+    words, symbols = tree.words(), linearised(tree, order=order)
     with pytest.raises(ValueError):
-        restored([*words, "more"], symbols)
+        restored([*words, "more"], symbols, order=order)
     lost = data.draw(st.integers(0, len(symbols) - 1))
     with pytest.raises(ValueError):
-        restored(words, symbols[:lost] + symbols[lost + 1 :])
+        restored(words, symbols[:lost] + symbols[lost + 1 :], order=order)
 
 
 def test_linearisation_is_the_one_of_vinyals_and_kaiser():
@@ -68,6 +73,21 @@ def test_linearisation_is_the_one_of_vinyals_and_kaiser():
     copied = "(S (NP ▁The DT ▁dog NN )NP (VP ▁ran VBD )VP ▁. . )S"
     assert linearised(tree, "words") == copied.split()
     assert linearised(tree, "single") == ["(S", "(NP", "XX", "XX", ")NP", "(VP", "XX", ")VP", ".", ")S"]
+
+
+def test_in_order_a_label_is_written_behind_the_first_child():
+    tree = parse_tree(DOG)
+    assert linearised(tree, order="in-order") == ["DT", "(NP", "NN", ")NP", "(S", "VBD", "(VP", ")VP", ".", ")S"]
+    for symbols in ("(NP DT )NP", "DT (NP (S )S )NP", "DT (NP )NP )NP", "DT (NP"):
+        with pytest.raises(ValueError):
+            restored(["the"], symbols.split(), order="in-order")
+
+
+def test_no_tree_is_deeper_than_may_be_read():
+    unary = ["(S", ")S"]
+    assert depth(restored(["a"], ["NN", *unary * (MAX_DEPTH - 2)], order="in-order")) == MAX_DEPTH
+    with pytest.raises(ValueError, match="nested deeper"):
+        restored(["a"], ["NN", *unary * (MAX_DEPTH - 1)], order="in-order")
 
 
 @pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1"])
@@ -148,6 +168,7 @@ def test_all_trees_of_gum_come_back(data_folder):
             assert restored(words, linearised(tree)) == tree
             assert restored(words, linearised(tree, "single"), tags) == tree
             assert restored(words, linearised(tree, "words")) == tree
+            assert restored(words, linearised(tree, "words", order="in-order"), order="in-order") == tree
             assert parse_tree(str(tree)) == tree
             n_trees += 1
     assert n_trees == 11_799

@@ -80,7 +80,7 @@ def test_the_card_says_how_trees_are_sequences_and_what_words_are_known(bank, tm
     files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)
     card = task.card(files)
     lexicon = card.parsing.pop("lexicon")
-    assert card.parsing == {"leaves": "words", "functions": False}
+    assert card.parsing == {"leaves": "words", "order": "top-down", "functions": False}
     assert "the" in lexicon["words"].split(" ") and "DT" in lexicon["word_tags"].split(" ")
     assert card.trained_on == {"corpus": "treebank treebank"}
 

@@ -29,7 +29,10 @@ SHOWN_ERRORS = 10
 
 
 def parse(
-    model: Annotated[Path, Argument(help="A model folder that was trained on trees.")],
+    models: Annotated[
+        list[Path],
+        Argument(metavar="MODEL", help="A model folder that was trained on trees, or several as an ensemble."),
+    ],
     beam: Beam = None,
     length_penalty: Alpha = None,
     tags: Annotated[bool, Option("--tags", help="The input is word/TAG; use these tags in the trees.")] = False,
@@ -56,7 +59,7 @@ def parse(
 
     lines = standard_input()
     parser = Parser.load(
-        model,
+        *models,
         device=device,
         precision=decoding_precision(precision),
         constrained=not unconstrained,

@@ -25,6 +25,7 @@ from heed.parsing.trees import (
     EMPTY,
     Leaves,
     LinearisationSettings,
+    Order,
     Tree,
     escaped,
     leaf_symbol,
@@ -82,7 +83,7 @@ def longest_sentence(arch: Architecture, settings: DecodingSettings, linearisati
 
 
 class Parser(PickledByValue):
-    """A model that was trained on trees, with its tokenizer and search settings.
+    """A model that was trained on trees, with its tokenizer and search settings; or several, which decide together.
 
     Thread safety: `parse` and `stream` change nothing in the parser, so several threads may call them at once; one
     stream belongs to one thread at a time. A parser can be pickled, also into another process of the same machine, if
@@ -91,7 +92,7 @@ class Parser(PickledByValue):
 
     def __init__(
         self,
-        model: Transformer,
+        models: Transformer | Sequence[Transformer],
         tokenizer: AnyTokenizer,
         settings: DecodingSettings,
         linearisation: LinearisationSettings,
@@ -102,27 +103,26 @@ class Parser(PickledByValue):
         report: Callable[[str], None] = no_report,
         copy: bool = True,
     ):
-        """lexicon: of the trees that the model learned from.
+        """lexicon: of the trees that the models learned from.
 
         precision: in which it computes; "auto" takes the fastest that this machine is good at.
 
-        copy: whether the model stays as it is; else it becomes the parser's, which halves the memory.
+        copy: whether the models stay as they are; else they become the parser's, which halves the memory.
         """
-        self.precision = chosen_precision(model, precision, report=report)
-        self.models = prepacked(model, self.precision, copy=copy)
+        self.precision = chosen_precision(models, precision, report=report)
+        self.models = prepacked(models, self.precision, copy=copy)
         self.tokenizer = tokenizer
         self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
         self._copies_words = linearisation.leaves == "words"
-        self._longest = longest_sentence(model.arch, settings, linearisation)
+        self._longest = min(longest_sentence(model.arch, settings, linearisation) for model in self.models)
         self._lexicon = lexicon
         self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
     def load(
         cls,
-        folder: str | Path,
-        *,
+        *folders: str | Path,
         device: str | None = None,
         precision: DecodingPrecisionChoice = "fp32",
         constrained: bool = True,
@@ -133,12 +133,13 @@ class Parser(PickledByValue):
         max_extra_tokens: int | None = None,
         max_tokens: int | None = None,
     ) -> "Parser":
-        """The parser of a model folder.
+        """The parser of a model folder, or of several, which decide together.
 
-        It searches as the model's recipe says; the DecodingSettings given here replace the recipe's. HeedError if a
-        setting is out of range, the folder is damaged, or its model translates.
+        It searches as the first model's recipe says; the DecodingSettings given here replace the recipe's. HeedError if
+        a setting is out of range, a folder is damaged, its model translates, or the folders differ in their vocabulary,
+        lexicon or order of symbols.
         """
-        (loaded,) = load_models([folder], device=device)
+        loaded = load_models(folders, device=device)
         changes = {
             "beam_size": beam_size,
             "length_penalty": length_penalty,
@@ -146,34 +147,34 @@ class Parser(PickledByValue):
             "max_extra_tokens": max_extra_tokens,
             "max_tokens": max_tokens,
         }
-        settings = recipe_settings(loaded, changes, where=str(folder))
-        return cls.of(loaded, settings, where=str(folder), precision=precision, constrained=constrained, report=report)
+        settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
+        return cls.of(loaded, settings, where=folders, precision=precision, constrained=constrained, report=report)
 
     @classmethod
     def of(
         cls,
-        loaded: ModelFolder,
+        loaded: Sequence[ModelFolder],
         settings: DecodingSettings,
         *,
-        where: str,
+        where: Sequence[str | Path],
         precision: DecodingPrecisionChoice = "fp32",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
     ) -> "Parser":
-        """The parser of a loaded model folder, whose model it takes over. Errors as `load`.
+        """The parser of loaded model folders of one vocabulary, whose models it takes over. Errors as `load`.
 
-        where: the folder, as errors name it.
+        where: the folders, as errors name them.
         """
-        if not loaded.card.parsing:
-            raise HeedError(f"{where}: this model translates (heed translate); it was not trained on trees.")
-        if not isinstance(loaded.tokenizer, Tokenizer):
-            raise HeedError(f"{where}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
-        if unpaired := _unpaired_label(loaded.tokenizer):
-            raise HeedError(f"{where}: damaged: its tokenizer lacks one of the brackets of {shown(unpaired)}.")
-        card = validated(ParserCard, loaded.card.parsing, where=where)
+        cards = [_parser_card(folder, name) for folder, name in zip(loaded, map(str, where), strict=True)]
+        for name, card in zip(where, cards, strict=True):
+            if card != cards[0]:
+                raise HeedError(
+                    f"{name}: its trees are other sequences than those of {where[0]}, or its lexicon is another; only "
+                    "models of one recipe and treebank can be joined."
+                )
         return cls(
-            loaded.model, loaded.tokenizer, settings, card,
-            lexicon=card.lexicon, precision=precision, constrained=constrained, report=report, copy=False,
+            [folder.model for folder in loaded], loaded[0].tokenizer, settings, cards[0],
+            lexicon=cards[0].lexicon, precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
@@ -193,8 +194,10 @@ class Parser(PickledByValue):
         """
         constraint = None
         if self.constrained:
-            beam_size, leaves = self.settings.beam_size, self.linearisation.leaves
-            constraint = TreeConstraint(self.tokenizer, beam_size, leaves=leaves, lexicon=self._lexicon)
+            beam_size, how = self.settings.beam_size, self.linearisation
+            constraint = TreeConstraint(
+                self.tokenizer, beam_size, leaves=how.leaves, order=how.order, lexicon=self._lexicon
+            )
         numbers = itertools.count()
 
         def sources_of(window: list[Tagged]) -> Iterator[list[Source]]:
@@ -239,11 +242,23 @@ class Parser(PickledByValue):
         try:
             if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
-            tree = restored(words, self.tokenizer.decode(best.ids).split(" "), tags, self._lexicon.form)
+            symbols = self.tokenizer.decode(best.ids).split(" ")
+            tree = restored(words, symbols, tags, self._lexicon.form, self.linearisation.order)
         except ValueError:
             tree = None
         confidence = math.exp(best.log_prob / (len(best.ids) + 1))
         return Parse(tuple(words), tree, best.score, best.log_prob, confidence)
+
+
+def _parser_card(loaded: ModelFolder, where: str) -> ParserCard:
+    """What a model folder says of its trees. HeedError if its model translates or it is damaged."""
+    if not loaded.card.parsing:
+        raise HeedError(f"{where}: this model translates (heed translate); it was not trained on trees.")
+    if not isinstance(loaded.tokenizer, Tokenizer):
+        raise HeedError(f"{where}: damaged: a parser's tokenizer has symbols of trees, this one has none.")
+    if unpaired := _unpaired_label(loaded.tokenizer):
+        raise HeedError(f"{where}: damaged: its tokenizer lacks one of the brackets of {shown(unpaired)}.")
+    return validated(ParserCard, loaded.card.parsing, where=where)
 
 
 def _unpaired_label(tokenizer: Tokenizer) -> str | None:
@@ -284,11 +299,19 @@ class TreeConstraint:
     still fits into the longest output.
     """
 
-    def __init__(self, tokenizer: AnyTokenizer, beam_size: int, *, leaves: Leaves, lexicon: Lexicon = NO_LEXICON):
+    def __init__(
+        self,
+        tokenizer: AnyTokenizer,
+        beam_size: int,
+        *,
+        leaves: Leaves,
+        order: Order = "top-down",
+        lexicon: Lexicon = NO_LEXICON,
+    ):
         names = sorted(tokenizer.symbols)
         labels = {label: i for i, label in enumerate(sorted({name[1:] for name in names if name[0] in "()"}))}
         self._tokenizer, self._beam, self._lexicon = tokenizer, beam_size, lexicon
-        self._leaves, self._copies_words = leaves, leaves == "words"
+        self._leaves, self._copies_words, self._in_order = leaves, leaves == "words", order == "in-order"
         # What an id opens or closes: a label's number, or -1.
         self._opens, self._closes = np.full((2, len(tokenizer)), -1)
         for name in names:
@@ -310,7 +333,11 @@ class TreeConstraint:
         self._at = np.empty(0, np.int64)  # its place in the script
         self._stack = np.empty((0, MAX_OPEN), np.int64)
         self._open = np.empty(0, np.int64)
-        self._just_opened = np.empty(0, np.int64)  # brackets in a row
+        self._is_empty = np.empty(0, np.bool_)  # whether an opening bracket is the last symbol
+        self._opened = np.empty(0, np.int64)  # brackets since the last leaf
+        # In order, a bracket holds what stands before it: its depth, and the greatest of what each open bracket holds.
+        self._depth = np.empty(0, np.int64)
+        self._depths = np.empty((0, MAX_OPEN + 1), np.int64)
 
     def expect(self, number: int, words: Sequence[str], tags: Sequence[str] | None) -> int:
         """Registers the words of the source of this number before it is searched; the length of its shortest output."""
@@ -350,19 +377,26 @@ class TreeConstraint:
         self._begins = behind(np.pad(self._begins, more, constant_values=True), begins)
         self._length = behind(self._length, np.array([len(script) for script, _ in new]))
         none = np.zeros(len(new), np.int64)
-        self._at, self._open, self._just_opened = (
-            behind(old, none) for old in (self._at, self._open, self._just_opened)
+        self._at, self._open, self._opened, self._depth = (
+            behind(old, none) for old in (self._at, self._open, self._opened, self._depth)
         )
+        self._is_empty = behind(self._is_empty, np.ones(len(new), np.bool_))
         self._stack = behind(self._stack, np.zeros((len(new), MAX_OPEN), np.int64))
+        self._depths = behind(self._depths, np.zeros((len(new), MAX_OPEN + 1), np.int64))
 
     def choices(self, rows: Ints, steps_left: Ints) -> Ints:
         """(row, choice): the ids that these rows may write, padded with -1; steps_left: of each row, eos included."""
-        at, n_open, fresh = self._at[rows], self._open[rows], self._just_opened[rows]
+        at, n_open, is_empty = self._at[rows], self._open[rows], self._is_empty[rows]
         to_write = self._length[rows] - at
         between = self._begins[rows, at]
-        may_open = between & (to_write > 0) & (n_open < MAX_OPEN) & (fresh < MAX_OPENED_AT_ONCE)
+        may_open = between & (self._opened[rows] < MAX_OPENED_AT_ONCE)
+        may_close = between & (n_open > 0)
+        if self._in_order:
+            may_open &= ~is_empty & (n_open + self._depth[rows] < MAX_OPEN)
+        else:
+            may_open &= (to_write > 0) & (n_open < MAX_OPEN)
+            may_close &= ~is_empty
         may_open &= to_write + n_open + 3 <= steps_left  # itself, the script, all that closes, eos
-        may_close = between & (n_open > 0) & (fresh == 0)
         top = self._stack[rows, (n_open - 1).clip(0)]
         scripted = self._script[rows, at]
         tag_set = -1 - scripted
@@ -381,15 +415,24 @@ class TreeConstraint:
         """Row i is now the old row rows[i] with ids[i] behind, or nothing; rows that are not named are gone."""
         self._script, self._begins, self._length = self._script[rows], self._begins[rows], self._length[rows]
         self._at, self._stack, self._open = self._at[rows], self._stack[rows], self._open[rows]
-        self._just_opened = self._just_opened[rows]
+        self._is_empty, self._opened = self._is_empty[rows], self._opened[rows]
+        self._depth, self._depths = self._depth[rows], self._depths[rows]
         if ids is None:
             return
         opens, closes, n_open = self._opens[ids], self._closes[ids], self._open
-        self._at = np.minimum(self._at + ((opens < 0) & (closes < 0)), self._length)
+        is_leaf = (opens < 0) & (closes < 0)
+        self._at = np.minimum(self._at + is_leaf, self._length)
         opening = np.flatnonzero((opens >= 0) & (n_open < MAX_OPEN))
         self._stack[opening, n_open[opening]] = opens[opening]
+        self._depths[opening, n_open[opening] + 1] = self._depth[opening]
+        every = np.arange(len(rows))
+        self._depth = np.where(is_leaf, 1, self._depth)
+        self._depth = np.where(closes >= 0, self._depths[every, n_open] + 1, self._depth)
         self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
-        self._just_opened = np.where(opens >= 0, self._just_opened + 1, 0)
+        deepest = self._depths[every, self._open]
+        self._depths[every, self._open] = np.maximum(deepest, self._depth)
+        self._is_empty = opens >= 0
+        self._opened = np.where(is_leaf, 0, self._opened + (opens >= 0))
 
 
 def n_characters(sentence: Tagged) -> int:

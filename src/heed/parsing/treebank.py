@@ -14,7 +14,7 @@ from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
-from heed.parsing.trees import ROOT, Leaves, LinearisationSettings, Tree, linearised, read_trees, sentence
+from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearised, read_trees, sentence
 from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
@@ -168,7 +168,7 @@ def write_lines(
             else:
                 with whole_file(_trees_path(pairs[name][0])) as temporary:
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
-            n_trees = _write(trees, *pairs[name], leaves=settings.leaves, form=read_lexicon(pairs[name][0]).form)
+            n_trees = _write(trees, *pairs[name], settings, form=read_lexicon(pairs[name][0]).form)
             report(f"{name}: {n_trees:,} trees" + ("." if n_trees == len(gold) else f" from {len(gold):,} gold ones."))
     return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
@@ -266,7 +266,12 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
 
 
 def _write(
-    trees: Iterable[Tree], words_path: Path, symbols_path: Path, *, leaves: Leaves, form: Callable[[str], str]
+    trees: Iterable[Tree],
+    words_path: Path,
+    symbols_path: Path,
+    settings: LinearisationSettings,
+    *,
+    form: Callable[[str], str],
 ) -> int:
     n_trees = 0
     with (
@@ -278,5 +283,5 @@ def _write(
         for tree in trees:
             n_trees += 1
             words_file.write(f"{sentence(tree.words(), form)}\n")
-            symbols_file.write(f"{' '.join(linearised(tree, leaves, form))}\n")
+            symbols_file.write(f"{' '.join(linearised(tree, settings.leaves, form, settings.order))}\n")
     return n_trees

@@ -14,6 +14,7 @@ from heed.errors import HeedError
 from heed.text.tokenizer import TEXT
 
 Leaves = Literal["tags", "single", "words"]
+Order = Literal["top-down", "in-order"]
 ROOT_LABELS = ("", "TOP", "ROOT", "S1")
 ROOT = "TOP"
 EMPTY = "-NONE-"  # the tag of a trace
@@ -32,6 +33,11 @@ class LinearisationSettings(Settings):
         default="tags",
         description="what stands for a word. tags: its part of speech; single: XX, except that punctuation keeps its "
         "tag; words: the word itself, then its tag",
+    )
+    order: Order = Field(
+        default="top-down",
+        description="where a constituent's label is written. top-down: before its first child; in-order: behind it "
+        "(Liu and Zhang 2017)",
     )
     functions: bool = Field(default=False, description="keep function tags and indices: NP-SBJ-1, not NP")
 
@@ -66,6 +72,16 @@ class Tree:
         if self.word is not None:
             return f"({self.label} {escaped(self.word)})"
         return f"({self.label} {' '.join(map(str, self.children))})"
+
+
+def depth(tree: Tree) -> int:
+    """The number of brackets within one another, the root's and a leaf's included."""
+    deepest, waiting = 0, [(tree, 1)]
+    while waiting:
+        node, level = waiting.pop()
+        deepest = max(deepest, level)
+        waiting.extend((child, level + 1) for child in node.children)
+    return deepest
 
 
 def escaped(word: str) -> str:
@@ -186,8 +202,10 @@ def category(label: str) -> str:
     return re.split("[-=]", label, maxsplit=1)[0] or label
 
 
-def linearised(tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] = plain) -> list[str]:
-    """Symbols of a cleaned tree's brackets below its root, labelled at both ends: (NP DT NN )NP.
+def linearised(
+    tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] = plain, order: Order = "top-down"
+) -> list[str]:
+    """Symbols of a cleaned tree below its root, brackets labelled at both ends: (NP DT NN )NP; in-order DT (NP NN )NP.
 
     With "single" words are XX; punctuation keeps its tag, as EVALB deletes punctuation by tag. With "words" a tag has
     its word, or what `form` makes of it, before it: (NP ▁the DT ▁dog NN )NP. That is not Vinyals & Kaiser's: a decoder
@@ -201,8 +219,11 @@ def linearised(tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] =
                 symbols.append(TEXT + form(node.word))
             symbols.append(leaf_symbol(node.label, leaves))
             return
+        n_before = 0 if order == "top-down" else 1
+        for child in node.children[:n_before]:
+            add(child)
         symbols.append(f"({node.label}")
-        for child in node.children:
+        for child in node.children[n_before:]:
             add(child)
         symbols.append(f"){node.label}")
 
@@ -235,13 +256,14 @@ def restored(
     symbols: Sequence[str],
     tags: Sequence[str] | None = None,
     form: Callable[[str], str] = plain,
+    order: Order = "top-down",
 ) -> Tree:
     """The tree of which `linearised` made the symbols. ValueError if they are none over exactly these words.
 
-    `tags` takes the place of the leaves' symbols. form: as for `linearised`.
+    `tags` takes the place of the leaves' symbols. form, order: as for `linearised`.
     """
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
-    n_words, copied = 0, ""
+    n_words, copied, before = 0, "", ""
     for symbol in symbols:
         if not symbol:
             raise ValueError("nothing where a symbol was expected")
@@ -255,9 +277,12 @@ def restored(
         if symbol.startswith(TEXT):
             copied = symbol
         elif symbol.startswith("("):
-            if len(stack) == MAX_DEPTH - 1:  # with the leaf's, more brackets than may be read
-                raise ValueError(f"brackets nested deeper than {MAX_DEPTH}")
-            stack.append((symbol[1:], []))
+            children: list[Tree] = []
+            if order == "in-order":
+                if not before or before.startswith("("):
+                    raise ValueError(f"{symbol} has nothing before it that it could hold")
+                children.append(stack[-1][1].pop())
+            stack.append((symbol[1:], children))
         elif symbol.startswith(")"):
             label, children = stack.pop()
             if not stack or label != symbol[1:]:
@@ -270,8 +295,12 @@ def restored(
                 raise ValueError("more leaves than words")
             stack[-1][1].append(Tree(tags[n_words] if tags else _tag_of(symbol), word=words[n_words]))
             n_words, copied = n_words + 1, ""
+        before = symbol
     if len(stack) > 1:
         raise ValueError(f"{stack[-1][0]} is not closed")
     if n_words < len(words) or copied:
         raise ValueError("fewer leaves than words")
-    return Tree(ROOT, tuple(stack[0][1]))
+    tree = Tree(ROOT, tuple(stack[0][1]))
+    if depth(tree) > MAX_DEPTH:  # more brackets than may be read
+        raise ValueError(f"brackets nested deeper than {MAX_DEPTH}")
+    return tree
