@@ -291,8 +291,8 @@ def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> Non
 class TreeConstraint:
     """Allows only ids that keep brackets balanced and nonempty and give each word its leaf, in order.
 
-    Every row of the search has a state here: its position in its sentence's script, the open brackets, whether the last
-    one has contents. A script lists leaf by leaf what must be written: the pieces of the word, where words are copied,
+    Every row of the search has a state here: its position in its sentence's script, the open brackets, what it wrote
+    last. A script lists leaf by leaf what must be written: the pieces of the word, where words are copied,
     and a tag: a given one, or one of those that the lexicon allows. The next piece is never in doubt, so its
     probability is not the model's: otherwise the search would put off a word that the model copies with little
     confidence by opening one bracket after another. A bracket opens only while the rest of the script, closed at once,
@@ -335,9 +335,9 @@ class TreeConstraint:
         self._open = np.empty(0, np.int64)
         self._is_empty = np.empty(0, np.bool_)  # whether an opening bracket is the last symbol
         self._opened = np.empty(0, np.int64)  # brackets since the last leaf
-        # In order, a bracket holds what stands before it: its depth, and the greatest of what each open bracket holds.
-        self._depth = np.empty(0, np.int64)
-        self._depths = np.empty((0, MAX_OPEN + 1), np.int64)
+        # In order, a bracket's first child is what was written last, so trees become deep without many open brackets.
+        self._depth = np.empty(0, np.int64)  # of what was written last
+        self._depths = np.empty((0, MAX_OPEN + 1), np.int64)  # of the deepest child, by the number of open brackets
 
     def expect(self, number: int, words: Sequence[str], tags: Sequence[str] | None) -> int:
         """Registers the words of the source of this number before it is searched; the length of its shortest output."""
@@ -424,13 +424,11 @@ class TreeConstraint:
         self._at = np.minimum(self._at + is_leaf, self._length)
         opening = np.flatnonzero((opens >= 0) & (n_open < MAX_OPEN))
         self._stack[opening, n_open[opening]] = opens[opening]
-        self._depths[opening, n_open[opening] + 1] = self._depth[opening]
-        every = np.arange(len(rows))
-        self._depth = np.where(is_leaf, 1, self._depth)
-        self._depth = np.where(closes >= 0, self._depths[every, n_open] + 1, self._depth)
+        self._depths[opening, n_open[opening] + 1] = 0
         self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
-        deepest = self._depths[every, self._open]
-        self._depths[every, self._open] = np.maximum(deepest, self._depth)
+        every = np.arange(len(rows))
+        self._depth = np.where(is_leaf, 1, np.where(closes >= 0, self._depths[every, n_open] + 1, self._depth))
+        self._depths[every, self._open] = np.maximum(self._depths[every, self._open], self._depth)
         self._is_empty = opens >= 0
         self._opened = np.where(is_leaf, 0, self._opened + (opens >= 0))
 
