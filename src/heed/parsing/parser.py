@@ -424,11 +424,12 @@ class TreeConstraint:
         self._at = np.minimum(self._at + is_leaf, self._length)
         opening = np.flatnonzero((opens >= 0) & (n_open < MAX_OPEN))
         self._stack[opening, n_open[opening]] = opens[opening]
-        self._depths[opening, n_open[opening] + 1] = 0
         self._open = (n_open + (opens >= 0) - (closes >= 0)).clip(0, MAX_OPEN)
-        every = np.arange(len(rows))
-        self._depth = np.where(is_leaf, 1, np.where(closes >= 0, self._depths[every, n_open] + 1, self._depth))
-        self._depths[every, self._open] = np.maximum(self._depths[every, self._open], self._depth)
+        if self._in_order:
+            self._depths[opening, self._open[opening]] = 0
+            every = np.arange(len(rows))
+            self._depth = np.where(is_leaf, 1, np.where(closes >= 0, self._depths[every, n_open] + 1, self._depth))
+            self._depths[every, self._open] = np.maximum(self._depths[every, self._open], self._depth)
         self._is_empty = opens >= 0
         self._opened = np.where(is_leaf, 0, self._opened + (opens >= 0))
 
