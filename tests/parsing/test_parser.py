@@ -20,7 +20,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
-from heed.parsing.parser import Parser, TreeConstraint, read_tagged
+from heed.parsing.parser import MAX_OPEN, MAX_OPENED_AT_ONCE, Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import constituents, files_of, substituted
 from heed.parsing.trees import (
     MAX_DEPTH,
@@ -319,6 +319,27 @@ def test_any_walk_within_the_constraint_is_a_tree(tokenizer, order, n_words, eag
         walk.advance(row, np.array([chosen]))
     tree = restored(["dog"] * n_words, written, order=order)
     assert linearised(tree, order=order) == written and depth(tree) <= MAX_DEPTH
+
+
+def test_in_order_constituents_around_constituents_end_where_a_tree_is_too_deep_to_be_read(tokenizer):
+    """A walk that closes what it opens at once, but for the last bracket between two words, which holds the next."""
+    n_words = 100
+    walk, row, written = under_constraint(tokenizer, n_words, "in-order"), np.zeros(1, np.int64), []
+    names = {i: name for name, i in tokenizer.symbols.items()}
+    opened = 0
+    for steps_left in range(10_000, 0, -1):
+        allowed = [int(i) for i in walk.choices(row, np.array([steps_left]))[0] if i >= 0]
+        if tokenizer.special.eos in allowed:
+            break
+        must_hold_a_word = opened == MAX_OPENED_AT_ONCE and written[-1][0] == "("
+        first = "leaf" if must_hold_a_word else ")"
+        kinds = {names[i][0] if names[i][0] in "()" else "leaf": i for i in allowed}
+        chosen = next(kinds[kind] for kind in (first, "(", "leaf") if kind in kinds)
+        written.append(names[chosen])
+        opened = opened + 1 if written[-1][0] == "(" else opened if written[-1][0] == ")" else 0
+        walk.advance(row, np.array([chosen]))
+    tree = restored(["dog"] * n_words, written, order="in-order")
+    assert MAX_OPEN <= depth(tree) <= MAX_DEPTH
 
 
 LEAVES = st.builds(lambda tag: Tree(tag, word="dog"), st.sampled_from(["DT", "NN", "VB"]))
