@@ -98,6 +98,10 @@ NAMESPACE = b'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/m
 
 # Each tab would get a copy of the properties.
 HEAVY = b"<w:rPr>" + b"<w:b/>" * 50_000 + b"</w:rPr><w:t>a</w:t>" + b"<w:tab/>" * 50_000
+# And each space between words in other formats one of those of the plain words.
+PLAIN = b"<w:r><w:rPr>" + b"<w:b/>" * 20_000 + b"</w:rPr><w:t>%b</w:t></w:r>" % (b"many words " * 4000)
+OTHERS = b"".join(b"<w:r><w:rPr><w:%b/></w:rPr><w:t>a </w:t></w:r>" % (b"i", b"u")[i % 2] for i in range(2000))
+MANY_FORMATS = b"<w:document %b><w:p>%b%b</w:p></w:document>" % (NAMESPACE, PLAIN, OTHERS)
 EXTERNAL = b'<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]><w:document %b>&e;</w:document>' % NAMESPACE
 EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %b>&b;</w:document>' % NAMESPACE
 
@@ -114,6 +118,7 @@ EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %
         with_document(b"<w:document %b>" % NAMESPACE + b" " * 2**27 + b"</w:document>"),
         letter()[:-200],
         with_document(b"<w:document %b><w:p><w:r>%b</w:r></w:p></w:document>" % (NAMESPACE, HEAVY)),
+        with_document(MANY_FORMATS),
         with_document(b'<w:document xmlns:w="http://purl.oclc.org/ooxml/wordprocessingml/main"/>'),
         with_document(b"<w:document %b/>" % NAMESPACE, zipfile.ZIP_LZMA),
     ],
@@ -127,13 +132,14 @@ EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %
         "bomb",
         "cut short",
         "heavy runs",
+        "many formats",
         "strict",
         "lzma",
     ],
 )
 def test_hostile_packages_are_refused_in_one_line(content):
     with pytest.raises(HeedError, match=r"^letter\.docx: [^\n]+$") as refused:
-        translated(content, unchanged)
+        translated(content, swapped_case)
     assert "root:" not in str(refused.value)
 
 
@@ -149,6 +155,13 @@ def test_moved_text_is_translated_and_no_character_is_written_that_xml_lacks():
         return [Translated("\ufffeuno\uffff\x00") for _ in texts]
 
     assert "uno" in docx.Document(io.BytesIO(translated(letter(), odd))).paragraphs[0].text
+
+
+def test_words_behind_a_comment_within_a_run_are_words():
+    content = with_document(
+        b"<w:document %b><w:p><w:r><w:t>foo<!-- c --> bar is here</w:t></w:r></w:p></w:document>" % NAMESPACE
+    )
+    assert b"FOO BAR IS HERE" in files(translated(content, swapped_case))["word/document.xml"]
 
 
 def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():

@@ -175,8 +175,40 @@ def test_pages_of_strangers_end(page):
 def test_an_element_without_an_end_does_not_unprotect_the_next():
     page = '<p translate=no>Keep me.<p>Text.</p><p translate="no">Keep me too.</p><code>a<p>b <code>c</code> d'
     assert translated(page, swapped_case, "html") == (
-        '<p translate=no>kEEP ME.<p>tEXT.</p><p translate="no">Keep me too.</p><code>A<p>B <code>c</code> D'
+        '<p translate=no>Keep me.<p>tEXT.</p><p translate="no">Keep me too.</p><code>A<p>B <code>c</code> D'
     )
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<ul><li translate=no>keep<li>words</ul>", "<ul><li translate=no>keep<li>WORDS</ul>"),
+        (
+            "<ul><li translate=no>keep<ul><li>keep</ul>keep<li>words</ul>words",
+            "<ul><li translate=no>keep<ul><li>keep</ul>keep<li>WORDS</ul>WORDS",
+        ),
+        ("<div><p class=a translate=no>keep</div>words", "<div><p class=a translate=no>keep</div>WORDS"),
+        ("<dl><dt translate=no>keep<dd>words<dt>words</dl>", "<dl><dt translate=no>keep<dd>WORDS<dt>WORDS</dl>"),
+        (
+            "<table><tr translate=no><td>keep<td>keep<tr><td>words</table>",
+            "<table><tr translate=no><td>keep<td>keep<tr><td>WORDS</table>",
+        ),
+        ("<i><b>words</i>words<p translate=no>keep", "<i><b>WORDS</i>WORDS<p translate=no>keep"),
+    ],
+)
+def test_an_element_that_needs_no_end_tag_ends_where_browsers_end_it(page, expected):
+    assert translated(page, swapped_case, "html") == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<p>The <b>old</b><i> </i><u>man</u> sleeps.</p>", "<p>tHE <b>OLD</b> <i></i><u>MAN</u> SLEEPS.</p>"),
+        ("<p>Read more<a href='x'> </a>about it.</p>", "<p>rEAD MORE <a href='x'></a>ABOUT IT.</p>"),
+    ],
+)
+def test_an_element_around_white_space_takes_no_word(page, expected):
+    assert translated(page, linked, "html") == expected
 
 
 def test_elements_that_close_themselves_hide_nothing():

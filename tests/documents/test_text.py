@@ -222,6 +222,16 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ('<img alt="a > b"> words\n', '<img alt="a > b"> WORDS\n'),
         ("<b and c\n\nwords\n", "<b and c\n\nWORDS\n"),
         ("    # code\n\nwords\n", "    # code\n\nWORDS\n"),
+        ("words\n\n    - code\n    code\n\nwords\n", "WORDS\n\n    - code\n    code\n\nWORDS\n"),
+        ("- words\n\n    - words\n      words\n", "- WORDS\n\n    - WORDS\n      WORDS\n"),
+        ("a `code\ncode` word `code`\nword `c`\n", "A `code\ncode` WORD\n`code` WORD `c`\n"),
+        ("> a `code\n> code` word `code\n> code`.\n", "> A `code\n> code` WORD `code\n> code`.\n"),
+        (
+            "a ``code `\ncode`` \\`word `c`\n\nb `word\n\n`word\n",
+            "A ``code `\ncode`` \\`WORD `c`\n\nB `WORD\n\n`WORD\n",
+        ),
+        ("see [a guide]\n\n[a guide]:\n  x/y\n", "SEE [A GUIDE][a guide]\n\n[a guide]:\n  x/y\n"),
+        ("words\n[words]:\nwords\n", "WORDS\n[WORDS]:\nWORDS\n"),
         (
             "10. a\n\n    words\n\n        code\n\nb\n\n    code\n",
             "10. A\n\n    WORDS\n\n        code\n\nB\n\n    code\n",
@@ -244,7 +254,7 @@ def test_rules_of_tables_are_told_apart_in_no_time():
 @pytest.mark.parametrize(
     "signs",
     ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+", "[a]", "]",
-     "<code>", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
+     "<code>", "a` `a\n", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
 )  # fmt: skip
 @pytest.mark.parametrize("format", ["md", "text", "srt"])
 @pytest.mark.slow
@@ -267,6 +277,13 @@ def test_lines_of_strangers_end(format, signs):
 def test_lines_that_are_almost_markup_take_no_longer_than_others(page):
     with within_seconds(5):
         translated(page, unchanged, "md")
+
+
+def test_emphasis_around_code_that_the_model_has_not_copied_is_still_emphasis():
+    def without_code(texts):
+        return [Translated("schau") for _ in texts]
+
+    assert translated("look at *`a.b`*", without_code, "md") == "schau *`a.b`*"
 
 
 def test_a_line_break_in_markdown_separates_words():

@@ -7,7 +7,7 @@ import io
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -49,8 +49,8 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
     if sum(len(data) for entry, data in files if _has_text(entry.filename)) > max_xml:
         raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
     parts = {entry.filename: _parsed(data, name) for entry, data in files if _has_text(entry.filename)}
-    _check_formats(parts.values(), sum(len(data) for entry, data in files if entry.filename in parts), name)
-    paragraphs = {part: [_Paragraph(p) for p in root.iter(WORD + "p")] for part, root in parts.items()}
+    copier = _Copier(sum(len(data) for entry, data in files if entry.filename in parts), name)
+    paragraphs = {part: [_Paragraph(p, copier) for p in root.iter(WORD + "p")] for part, root in parts.items()}
     # All at once, which a search translates faster than one after the other.
     items: list[Item] = []
     for paragraph in (paragraph for some in paragraphs.values() for paragraph in some if paragraph.has_words):
@@ -118,19 +118,6 @@ def _parsed(data: bytes, name: str) -> Any:
     return root
 
 
-def _check_formats(roots: Iterable[Any], n_bytes: int, name: str) -> None:
-    """HeedError if copies of runs' properties, one for each part of a run, would take far more than the document."""
-    from lxml import etree
-
-    left = MAX_COPIED + 4 * n_bytes
-    for run in (run for root in roots for run in root.iter(WORD + "r")):
-        properties = run.find(WORD + "rPr")
-        size = 0 if properties is None else len(etree.tostring(properties))
-        left -= len(run) * (size + sum(len(key) + len(value) for key, value in run.attrib.items()))
-        if left < 0:
-            raise HeedError(f"{name}: its runs have too many properties.")
-
-
 def _serialized(root: Any) -> bytes:
     from lxml import etree
 
@@ -138,11 +125,34 @@ def _serialized(root: Any) -> bytes:
     return data
 
 
+class _Copier:
+    """Makes runs in the format of others. HeedError once the copies would take far more than the document."""
+
+    def __init__(self, n_bytes: int, name: str):
+        """n_bytes: of the document's text."""
+        self._left, self._name = MAX_COPIED + 4 * n_bytes, name
+
+    def run_with(self, run: Any, children: list[Any]) -> Any:
+        """A run of the same format with other content."""
+        from lxml import etree
+
+        properties = run.find(WORD + "rPr")
+        self._left -= sum(len(key) + len(value) for key, value in run.attrib.items())
+        self._left -= 0 if properties is None else len(etree.tostring(properties))
+        if self._left < 0:
+            raise HeedError(f"{self._name}: its runs have too many properties.")
+        copy = run.makeelement(run.tag, dict(run.attrib), nsmap={run.prefix: WORD[1:-1]})  # the tree has the others
+        if properties is not None:
+            copy.append(deepcopy(properties))
+        copy.extend(children)
+        return copy
+
+
 class _Paragraph:
     """A paragraph's content as items, and back. Markup is the element that stands there."""
 
-    def __init__(self, element: Any):
-        self._element = element
+    def __init__(self, element: Any, copier: _Copier):
+        self._element, self._copier = element, copier
         runs = [run for run in _own_runs(element) if _words(run)]
         formats = Counter[bytes]()
         for run in runs:
@@ -191,11 +201,11 @@ class _Paragraph:
         for run in runs:
             for child in list(run):  # which is taken apart
                 if child.tag == WORD + "t":
-                    yield child.text or ""
+                    yield _text(child)
                 elif child.tag in _HYPHENS:
                     yield _HYPHENS[child.tag]
                 elif child.tag != WORD + "rPr":
-                    yield Tag("atom" if child.tag in _IN_RUN else "cut", _run_with(run, [child]))
+                    yield Tag("atom" if child.tag in _IN_RUN else "cut", self._copier.run_with(run, [child]))
         if marked:
             yield Tag("close", runs[0], "run")
 
@@ -207,7 +217,7 @@ class _Paragraph:
             children = holder_children[-1][1]
             if isinstance(item, str):
                 if item:
-                    children.append(_run_with(formats[-1], [_text_element(self._model, item)]))
+                    children.append(self._copier.run_with(formats[-1], [_text_element(self._model, item)]))
             elif item.name == "run":
                 if _is_opening(item, formats):
                     formats.append(item.markup)
@@ -256,7 +266,12 @@ def _set_children(element: Any, children: list[Any]) -> None:
 
 
 def _words(run: Any) -> str:
-    return "".join(child.text or "" for child in run if child.tag == WORD + "t")
+    return "".join(_text(child) for child in run if child.tag == WORD + "t")
+
+
+def _text(element: Any) -> str:
+    """Its words, also those behind a comment."""
+    return "".join(element.xpath("text()"))
 
 
 def _format(run: Any) -> bytes:
@@ -272,16 +287,6 @@ def _format(run: Any) -> bytes:
             kept.remove(child)
     data: bytes = b"".join(etree.tostring(child) for child in kept)
     return data
-
-
-def _run_with(run: Any, children: list[Any]) -> Any:
-    """A run of the same format with other content."""
-    copy = run.makeelement(run.tag, dict(run.attrib), nsmap={run.prefix: WORD[1:-1]})  # the tree has the others
-    properties = run.find(WORD + "rPr")
-    if properties is not None:
-        copy.append(deepcopy(properties))
-    copy.extend(children)
-    return copy
 
 
 def _text_element(run: Any, text: str) -> Any:

@@ -5,6 +5,7 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 
 import html
 import re
+from bisect import bisect_left
 
 from heed.documents.items import Item, Tag
 
@@ -19,6 +20,12 @@ SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audi
 RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 ATOMS = frozenset(("img", "wbr"))
+# Elements that need no end tag: the next of the same group ends them, and so does the end of what they are in.
+UNENDED = {
+    name: group
+    for group in (("li",), ("p",), ("dt", "dd"), ("tr",), ("td", "th"), ("option",))
+    for name in group
+}  # fmt: skip
 DRAWN = frozenset(("svg", "math"))  # icons and formulas: atoms too, whatever they contain
 
 _NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
@@ -78,16 +85,39 @@ def _end_with_link(items: list[Item]) -> bool:
 
 
 def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
-    """Of each tag that begins an element: behind its end tag, if it has one."""
+    """Of each tag that begins an element: behind its end tag, or where the element ends without, if anywhere."""
     ends: dict[int, int] = {}
     open_elements: dict[str, list[int]] = {}
+    nesting: list[int] = []  # the tags of all open elements, innermost last
+
+    def end_without_tag(stop: int, place: int) -> None:
+        """Ends those above this one in the nesting that need no end tag."""
+        while nesting and nesting[-1] > stop:
+            inner = nesting.pop()
+            same = open_elements.get(tokens[inner][1])
+            if tokens[inner][1] in UNENDED and same and same[-1] == inner:
+                ends[same.pop()] = place
+
     for place, (text, name, is_end) in enumerate(tokens):
         if not name or name in VOID or text.endswith("/>"):
             continue
         if not is_end:
+            outer = len(nesting)
+            while outer and (group := UNENDED.get(tokens[nesting[outer - 1]][1])):
+                outer -= 1
+                if name in group:
+                    end_without_tag(nesting[outer] - 1, place)
+                    break
             open_elements.setdefault(name, []).append(place)
+            nesting.append(place)
         elif open_elements.get(name):
-            ends[open_elements[name].pop()] = place + 1
+            begin = open_elements[name].pop()
+            ends[begin] = place + 1
+            depth = bisect_left(nesting, begin)
+            if depth < len(nesting) and nesting[depth] == begin:  # not so if elements overlap
+                end_without_tag(begin, place)
+                nesting.pop()
+    end_without_tag(-1, len(tokens))
     return ends
 
 

@@ -1,7 +1,8 @@
 """Markdown ↔ items: the markers of lines, code, front matter and the addresses of links are tags.
 
 CommonMark's blocks and inlines, tables and footnotes, in one pass over the lines: enough to leave all but words alone.
-The signs of a code span or link that goes over a line end are read as words, but for a link's address.
+The signs of a link that goes over a line end are read as words, but for its address; so are those of a code span that
+goes over more than one.
 """
 
 import html
@@ -25,6 +26,9 @@ _FENCE = re.compile(r"(`{3,}(?!`)(?!.*`)|~{3,})")
 _RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
 _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}(?:\|[ \t]*)?")
 _DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
+_DEFINED_BELOW = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*")  # its address is the next line
+_LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t>]*")  # in a code span
+_BACKTICKS = re.compile(r"\\.|(`+)")
 _TAG = r"</?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s(?:[^<>\"']++|\"[^\"]*\"|'[^']*')*+)?/?>"
 _BLOCK_ELEMENTS = "|".join(
     "address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt "
@@ -84,11 +88,19 @@ def read_markdown(text: str) -> list[Item]:
     lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match[0]]
     first = _front_matter(lines)
     items: list[Item] = [Tag("cut", line + end, _START) for line, end in lines[:first]]
-    labels = {_folded(match[1]) for line, _ in lines if (match := _DEFINITION.fullmatch(line.lstrip("> \t")))}
+    bodies = [line.lstrip("> \t") for line, _ in lines]
+    labels = {_folded(match[1]) for body in bodies if (match := _DEFINITION.fullmatch(body))}
+    defining = set[int]()  # lines of definitions on two lines
+    for i, (before, body, after) in enumerate(zip(["", *bodies], bodies, bodies[1:], strict=False)):
+        is_first = not before or i - 1 in defining or _DEFINITION.fullmatch(before)
+        if is_first and (match := _DEFINED_BELOW.fullmatch(body)) and len(after.split()) == 1:
+            labels.add(_folded(match[1]))
+            defining |= {i, i + 1}
     fence, in_table, words_before = "", False, False
     html_end: re.Pattern[str] | None = None  # of the HTML block that we are in
     n_quotes, columns = 0, list[int]()  # quotations around the line; where the lists' words begin, innermost last
-    for i in range(first, len(lines)):
+    i = first - 1
+    while (i := i + 1) < len(lines):
         line, end = lines[i]
         after = lines[i + 1][0] if i + 1 < len(lines) else ""
         prefix = _PREFIX.match(line)[0]  # type: ignore[index]
@@ -103,12 +115,17 @@ def read_markdown(text: str) -> list[Item]:
             indent = _indentation(prefix)
             while columns and indent < columns[-1]:
                 columns.pop()
-        list_markers = "" if words_before or fence or html_end else _LIST_MARKERS.match(body)[0]  # type: ignore[index]
+        # Within a list, what is indented further may be another list.
+        is_code = not (words_before or fence or html_end or columns) and _indentation(prefix) >= 4
+        is_block = not (words_before or fence or html_end or is_code)
+        list_markers = _LIST_MARKERS.match(body)[0] if is_block else ""  # type: ignore[index]
         if list_markers and _is_words(body):
             columns.append(_indentation(prefix + list_markers))
         if fence:
             if body.startswith(fence) and not body.strip(fence[0] + " \t"):
                 fence = ""
+        elif is_code or (i in defining and is_block):
+            pass
         elif opening := _FENCE.match(body[len(list_markers) :]):
             fence = opening[1]
         elif html_end := html_end or (None if words_before else _html_end(body)):
@@ -117,6 +134,11 @@ def read_markdown(text: str) -> list[Item]:
         elif _is_words(body) and (words_before or not _is_indented(prefix, body, columns[-1] if columns else 0)):
             marker = "" if words_before else _MARKERS.match(body)[0]  # type: ignore[index]
             words = body[len(marker) :]
+            rest = words
+            while not in_table and (code_end := _end_of_code(rest, after)) and _goes_on(prefix, after):
+                words, rest, i = words + end + after, after[code_end:], i + 1
+                line, end = lines[i]
+                after = lines[i + 1][0] if i + 1 < len(lines) else ""
             is_heading = marker.rstrip().endswith("#")
             if not words_before and prefix + marker:
                 items.append(Tag("cut", prefix + marker, "" if is_heading else _START))
@@ -208,8 +230,25 @@ def _goes_on(prefix: str, after: str) -> bool:
     return _is_words(body) and not starts and prefix.count(">") == next_prefix.count(">")
 
 
+def _end_of_code(line: str, after: str) -> int:
+    """Where in the next line a code span ends that this line begins; 0 if it begins none, or it ends elsewhere."""
+    place = 0
+    while match := _BACKTICKS.search(line, place):
+        place = match.end()
+        if backticks := match[1]:
+            same = re.compile(f"(?<!`){backticks}(?!`)")
+            if (closing := same.search(line, place)) is None:
+                closing = same.search(after)
+                return closing.end() if closing else 0
+            place = closing.end()
+    return 0
+
+
 def _inline(line: str, labels: Collection[str]) -> list[Item]:
-    """The words and tags of a line. Signs that begin no markup are words. labels: of links that are defined."""
+    """The words and tags of a line, or of several that code spans join. Signs that begin no markup are words.
+
+    labels: of links that are defined.
+    """
     items: list[Item] = []
     opened: list[int] = []  # the items of opening signs, innermost last
     links: list[tuple[int, int]] = []  # those of them that may begin a link, and where its words begin in the line
@@ -234,7 +273,8 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
                 ends.pop()
             if ends:
                 end = ends.pop()
-                items.append(Tag("atom", text + line[place : end + len(text)], text=line[place:end]))
+                code = _LINE_END.sub(" ", line[place:end])
+                items.append(Tag("atom", text + line[place : end + len(text)], text=code))
                 place = end + len(text)
             else:
                 items.append(text)

@@ -86,6 +86,7 @@ class _Element:
     open: Place
     close: Place | None = None
     parts: list["_Element"] = field(default_factory=list)
+    has_words: bool = False
 
 
 def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None:
@@ -216,6 +217,7 @@ def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Elemen
             continue
         if place.tag.kind == "close":
             path[-1].close = place
+            path[-1].has_words = bool(sentence.text[path[-1].open.offset : place.offset].strip())
             path = path[:-1]
         else:
             element = _Element(replace(place, follows=place.tag.kind == "atom" and _follows(place, sentence.text)))
@@ -297,7 +299,7 @@ def _give_words(element: _Element, runs: dict[int, Span], tokens: list[_Token], 
     taken = {i for first, last in runs.values() for i in range(first, last)}
     for place, i in _empty_places(element, runs, tokens, words):
         part = element.parts[i]
-        if part.close is None or part.close.offset <= part.open.offset:
+        if not part.has_words:
             continue
         within = [j for j in range(*words) if tokens[j].source[0] < part.open.offset < tokens[j].source[1]]
         near = (j for j in (*within, place, place - 1, place + 1) if words[0] <= j < words[1] and j not in taken)
@@ -375,14 +377,23 @@ def _written(
         space = bool(gap or line_end) or not output
         output.extend(line_end or ([gap] if gap else []))
         owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
-        for tag in waiting[n_closing:]:
+        # White space stands on the sides where it stood, but behind no opening tag: Markdown's would not open there.
+        wanted = [False] * (len(waiting) + 1)
+        for i in reversed(range(n_closing, len(waiting))):
+            tag = waiting[i]
+            if isinstance(tag, Place):
+                wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
+            elif tag.kind == "open":
+                wanted[i] = wanted[i + 1]
+        for i in range(n_closing, len(waiting)):
+            tag = waiting[i]
             if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(tag)
                 continue
-            # White space stands on the sides where it stood.
-            if owed or (not space and isinstance(tag, Place) and source[tag.offset - 1 : tag.offset].isspace()):
+            if owed or (wanted[i] and not space):
                 output.append(" ")
-            space, owed = space or owed, False
+                space = True
+            owed = False
             if isinstance(tag, Tag):
                 output.append(tag)
             else:

@@ -162,9 +162,9 @@ def number_field(fields: Mapping[str, Any], name: str, *, most: int) -> int:
             raise ValueError
         number = int(value)
     except ValueError:
-        raise Fault(400, f"Invalid request: {name} parameter is not a number") from None
+        raise Fault(400, f"Invalid request: {name} parameter is not a whole number") from None
     if not 0 <= number <= most:
-        raise Fault(400, f"Invalid request: {name} ({number}) exceeds limit ({most})")
+        raise Fault(400, f"Invalid request: {name} ({number}) is not between 0 and {most}")
     return number
 
 
@@ -196,7 +196,7 @@ def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> 
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     if kind.lower() not in ("bearer", "deepl-auth-key"):
         key = next((fields[name] for name in ("api_key", "apiKey", "auth_key") if fields.get(name)), "")
-    if not key and not request.url.path.startswith("/v2/"):
+    if not key and not request.scope["path"].startswith(DEEPL_PATHS):
         raise Fault(400, "Please contact the server operator to get an API key")
     if not isinstance(key, str) or not service.keys.holds(key.strip()):
         raise Fault(403, "Invalid API key")

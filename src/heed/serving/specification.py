@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from heed.serving.requests import DEEPL_PATHS
+
 Schema = dict[str, Any]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -111,7 +113,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
 def _operation(operation: Operation, path: str, method: str) -> dict[str, Any]:
     phrase = HTTPStatus(operation.status).phrase
     answer = {"description": phrase, "content": {operation.answer_type: {"schema": operation.answer}}}
-    name = "message" if path.startswith("/v2/") else "error"
+    name = "message" if path.startswith(DEEPL_PATHS) else "error"
     error = {"application/json": {"schema": record(**{name: TEXT}) | {"required": [name]}}}
     content: dict[str, Any] = {"summary": operation.summary, "responses": {str(operation.status): answer}}
     for status in sorted(operation.errors):

@@ -151,7 +151,7 @@ async def _pair(service: Service, fields: dict[str, Any], text: str) -> tuple[st
     """The languages that a text is translated from and to; of a server of one pair they can be left out."""
     only = next(iter(service.engines)) if len(service.engines) == 1 else ("auto", "")
     source = checked_text(fields.get("source") or only[0], "source")
-    target = checked_text(fields.get("target") or only[1], "target")
+    target = checked_text(fields.get("target") or only[1], "target") or text_field(fields, "target")
     if source == "auto":
         source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
