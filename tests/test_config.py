@@ -56,6 +56,21 @@ def test_a_hostile_override_is_refused_in_one_line(name):
     assert message.startswith("--set model.d_ff=") and expected in message
 
 
+@pytest.mark.parametrize("text", ["500\nb = 3", "500#0", "500 # many", '"en"\ntgt="fr"', "500]\nb = [3", ""])
+def test_an_override_is_one_value_all_of_which_counts(text):
+    assert parse_override(f"data.a={text}") == {"data": {"a": text.strip()}}
+
+
+@pytest.mark.parametrize(("text", "value"), [("500", 500), ("[1, 2]", [1, 2]), ('"a#b"', "a#b"), ("a#b", "a#b")])
+def test_an_override_is_toml_or_a_text(text, value):
+    assert parse_override(f"data.a={text}") == {"data": {"a": value}}
+
+
+def test_a_recipe_may_begin_with_a_signature_of_utf_8(tmp_path):
+    (tmp_path / "r.toml").write_bytes(b"\xef\xbb\xbfa = 1\n")
+    assert read_toml(tmp_path / "r.toml") == {"a": 1}
+
+
 def test_an_override_names_a_setting_not_a_tower_of_tables():
     assert "more than 16 parts" in refusal(parse_override, "a." * 50_000 + "a=1")
     assert "more than 256 dots" in refusal(parse_override, "a={" + "a." * 50_000 + "a=1}")

@@ -53,6 +53,8 @@ def test_a_treebank_in_the_recipes_folder_or_here_is_found_else_it_is_a_name(tmp
     monkeypatch.chdir(tmp_path)
     found = read_recipe("parsing-gum", ["parsing.treebank=trees"])
     assert found.parsing.treebank == str(tmp_path / "trees")
+    (tmp_path / "gum").mkdir()  # nobody has named it
+    assert read_recipe("parsing-gum").parsing.treebank == "gum"
 
 
 def test_presets_are_the_rows_of_table_3():

@@ -30,7 +30,7 @@ S = TypeVar("S", bound=Settings)
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. HeedError if it is missing, no regular file, not UTF-8, or not TOML (with line)."""
     try:
-        return _tables(read_bounded(path, MAX_TOML_BYTES).decode("utf-8"))
+        return _tables(read_bounded(path, MAX_TOML_BYTES).decode("utf-8-sig"))  # some editors write its signature
     except UnicodeDecodeError as error:
         raise HeedError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8.") from None
     except ValueError as error:
@@ -109,6 +109,8 @@ def parse_override(text: str) -> dict[str, Any]:
         raise HeedError(f"--set {cut(text)}: expected NAME=VALUE, such as --set training.max_steps=500.")
     try:
         value = _tables(f"value = {value_text}")["value"]
+        if _tables(f"value = [{value_text}]") != {"value": [value]}:  # a comment, or more than one line
+            value = value_text.strip()
     except tomllib.TOMLDecodeError:
         value = value_text.strip()
     except ValueError as error:

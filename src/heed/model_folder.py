@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
+IMPORTED_FROM = "imported from"  # what a card's trained_on says of a model of another program
 UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names of languages
 
 
@@ -75,15 +76,26 @@ class ModelCard:
     parsing: dict[str, Any] = field(default_factory=dict)
 
 
+_Fact = str | int | float | bool | None
+
+
 class _Card(Settings):
-    """What a ModelCard is made of, as config.json must hold it."""
+    """What a ModelCard is made of, as config.json must hold it: flat, so that it is written about as long as read."""
 
     src: str
     tgt: str
-    decoding: dict[str, Any] = Field(default={})
-    trained_on: dict[str, Any] = Field(default={})
+    decoding: dict[str, _Fact] = Field(default={})
+    trained_on: dict[str, _Fact | list[_Fact]] = Field(default={})
     scores: dict[str, str] = Field(default={})
     parsing: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> Self:
+        try:
+            json.dumps(self.model_dump(), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("holds half a surrogate pair, which is no text") from None
+        return self
 
 
 class _Config(Settings):
@@ -156,7 +168,7 @@ def _compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple
 # What weights may be stored as. A safetensors file is the length of its header in 8 bytes, the header in JSON, and the
 # tensors, one behind the other. It is read, not mapped into memory, where another process that cuts it would end this
 # one by a signal; each tensor enters memory once.
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 
 
 class _Stored(NamedTuple):
@@ -197,7 +209,7 @@ def _contents(file: BinaryIO) -> dict[str, _Stored]:
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
         raise ValueError("its header does not list tensors")
     header.pop("__metadata__", None)
-    found = {name: _stored(name, entry, behind=8 + length) for name, entry in header.items()}
+    found = {name: _stored(name, entry, file, behind=8 + length) for name, entry in header.items()}
     end = 8 + length
     for stored in sorted(found.values(), key=lambda stored: (stored.start, stored.end)):
         if stored.start != end:
@@ -208,11 +220,16 @@ def _contents(file: BinaryIO) -> dict[str, _Stored]:
     return found
 
 
-def _stored(name: str, entry: dict[str, Any], *, behind: int) -> _Stored:
+def _stored(name: str, entry: dict[str, Any], file: BinaryIO, *, behind: int) -> _Stored:
     values: list[Any] = [entry.get(key) for key in ("dtype", "shape", "data_offsets")]
     dtype, shape, place = values
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ValueError(f"tensor {cut(name)} is of type {cut(str(dtype))}; expected {', '.join(_DTYPES)}")
+    if not isinstance(dtype, str):
+        raise ValueError(f"tensor {cut(name)} has no type")
+    if dtype not in _DTYPES:
+        raise HeedError(
+            f"{file.name}: tensor {cut(name)} is of type {cut(dtype)}; expected {', '.join(_DTYPES)}: take the "
+            "model as it was before it was quantised."
+        )
     # The bound on dimensions keeps the product from growing without end.
     if not (_counts(shape) and len(shape) <= 8 and _counts(place) and len(place) == 2):
         raise ValueError(f"tensor {cut(name)} has no good shape or place")
@@ -403,10 +420,11 @@ def _readme(config: ModelConfig) -> str:
     vocabulary = f"{config.vocab_size:,} ids"
     if config.src_vocab_size is not None:
         vocabulary = f"{config.src_vocab_size:,} source ids, {config.vocab_size:,} target ids"
+    trained = "" if IMPORTED_FROM in card.trained_on else ", trained with Heed"
     lines = [
         f"# Transformer {card.src} → {card.tgt}",
         "",
-        'A Transformer of "Attention Is All You Need" (Vaswani et al. 2017), trained with Heed. '
+        f'A Transformer of "Attention Is All You Need" (Vaswani et al. 2017){trained}. '
         f"{arch.encoder_layers} + {arch.decoder_layers} layers, d_model {arch.d_model}, d_ff {arch.d_ff}, "
         f"{arch.n_heads} heads, {n_weights:,} parameters, {vocabulary}.",
         "",

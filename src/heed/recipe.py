@@ -122,8 +122,9 @@ def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) 
     values = read_toml(path)
     _anchor_files(values, path.parent)
     for text in overrides:
-        values = merged(values, parse_override(text))
-    _anchor_files(values, Path.cwd())
+        changes = parse_override(text)
+        _anchor_files(changes, Path.cwd())
+        values = merged(values, changes)
     try:
         if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
             return validated(Recipe, values, where=str(path))
@@ -159,11 +160,12 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
     if "tokenizer" in values:
         raise HeedError(f"{where}: training.start_from brings a vocabulary of its own; leave out the table tokenizer.")
     config = read_config(Path(folder))
-    given = {name: value for name, value in config.arch.model_dump().items() if value is not None}
+    given = config.arch.model_dump()
     asked = values.get("model", {})
     for name, value in asked.items() if isinstance(asked, dict) else ():
         if name in given and name not in DROPOUTS and value != given[name]:
-            raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {given[name]!r}; leave it out.")
+            own = "none" if given[name] is None else repr(given[name])
+            raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {own}; leave it out.")
     vocab_size = min(max(config.vocab_size, MIN_VOCAB_SIZE), MAX_VOCAB_SIZE)  # estimates need it, training does not
     return merged({"model": given, "tokenizer": {"vocab_size": vocab_size}}, values)
 

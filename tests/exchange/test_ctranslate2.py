@@ -1,5 +1,6 @@
 """CTranslate2 gives an exported model's greedy translations; the Python in the folder's README is one of them."""
 
+import json
 import subprocess
 import sys
 
@@ -77,16 +78,26 @@ def test_a_vocabulary_a_side_is_kept(separate, tmp_path):
     assert searched_by_them(tmp_path / "ct2", sources) == expected
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> SentencePieceTokenizer:
+    """Tables of words, as Marian has them without SentencePiece."""
+    folder = tmp_path_factory.mktemp("words")
+    for name, lines in (("src", ENGLISH), ("tgt", GERMAN)):
+        table = ["</s>", "<unk>", *sorted({word for line in lines for word in line.split()} | {"A", "sentence."})]
+        (folder / f"{name}.yml").write_text("".join(f"{json.dumps(w)}: {i}\n" for i, w in enumerate(table)))
+    return marian_tokenizer(folder / "src.yml", folder / "tgt.yml")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["own", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["own", "sentencepiece", "words"])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_python_in_the_readme_prints_heeds_translation(number_tokenizer, separate, tmp_path, kind, beam):
-    tokenizer = number_tokenizer if kind == "own" else separate
+def test_the_python_in_the_readme_prints_heeds_translation(number_tokenizer, separate, words, tmp_path, kind, beam):
+    tokenizer = {"own": number_tokenizer, "sentencepiece": separate, "words": words}[kind]
     decoding = {"beam_size": beam, "early_stopping": True, "length_penalty_form": "average", "length_penalty": 1.0}
     changes = {} if kind == "own" else {"share": "tgt"}
     folder = trained_folder(tmp_path / "model", tokenizer, decoding=decoding, n_steps=150, **changes)
-    exported(folder, tmp_path / "demo-ct2", "ctranslate2")
-    code = (tmp_path / "demo-ct2" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    exported(folder, tmp_path / 'demo "ct2"', "ctranslate2")
+    code = (tmp_path / 'demo "ct2"' / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     (expected,) = Translator.load(folder, precision="fp32").translate(["A sentence."])
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=60, check=True)
     assert done.stdout.decode("utf-8") == f"{expected.text}\n" and expected.text
@@ -101,6 +112,24 @@ def test_the_readme_asks_for_no_position_that_the_model_lacks(number_tokenizer, 
     assert "max_input_length=45, max_decoding_length=64" in readme
     code = readme.split("```python\n")[1].split("```")[0].replace("A sentence.", "two hundred " * 50)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+
+
+def test_a_piece_does_not_become_a_line_of_the_readme(tmp_path):
+    folder, source = tmp_path / "spm", [">>fra\nimport os # <<", *ENGLISH]
+    folder.mkdir()
+    for name in ("src", "tgt"):
+        (folder / f"{name}.spm").write_bytes(trained(source, vocab_size=200, user_defined_symbols=source[:1]))
+    model = random_folder(tmp_path / "model", marian_tokenizer(folder / "src.spm", folder / "tgt.spm"))
+    exported(model, tmp_path / "ct2", "ctranslate2")
+    assert "import os" not in (tmp_path / "ct2" / "README.md").read_text(encoding="utf-8")
+
+
+def test_another_rule_of_stopping_is_said(number_tokenizer, tmp_path):
+    for beam, early, said in ((4, False, True), (4, True, False), (1, False, False)):
+        decoding = {"beam_size": beam, "early_stopping": early, "length_penalty_form": "average"}
+        folder = random_folder(tmp_path / f"model-{beam}-{early}", number_tokenizer, n_layers=1, decoding=decoding)
+        messages = exported(folder, tmp_path / f"ct2-{beam}-{early}", "ctranslate2")
+        assert any("early_stopping = true" in message for message in messages) is said
 
 
 def test_eight_bits_load_and_translate(number_tokenizer, tmp_path):

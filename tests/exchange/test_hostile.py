@@ -146,6 +146,10 @@ def change_weights(folder: Path, change) -> None:
         ({"heed": {"architecture": 3}}, "heed.architecture"),
         ({"heed": {"architecture": {"d_k": 1000}}}, "has shape"),
         ({"heed": {"card": {"src": 3}}}, "src"),
+        ({"heed": {"card": {"src": "\ud800", "tgt": "de"}}}, "config.json: holds half a surrogate pair"),
+        ({"heed": {"card": {"src": "en", "tgt": "de", "trained_on": {"a": [[0]]}}}}, "trained_on"),
+        ({"heed": {"card": {"src": "en", "tgt": "de", "decoding": {"a": {"b": 0}}}}}, "decoding"),
+        ({"heed": {"card": {}}}, "src"),
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
@@ -602,6 +606,12 @@ def test_commands_that_ask_for_what_is_not_there_are_refused(originals, refused,
     refused("import", model, out, "--from", "marian", message="holds 0 settings of a decoder")
     refused("import", originals / "marian", out, "--from", "huggingface", message="config.json: missing")
     refused("import", originals / "hf" / "config.json", out, "--from", "huggingface", message="config.json: missing")
+    message = "holds half a surrogate pair"
+    refused("import", originals / "hf", out, "--from", "huggingface", "--src", "\udcff", message=message)
+    out.mkdir()
+    (out / "config.json").touch()
+    message = f"{out}: is not empty; choose a new or an empty folder"
+    refused("export", model, out, "--to", "huggingface", message=message)
 
 
 def test_a_parser_is_not_exported(originals, refused, tmp_path, number_tokenizer):
@@ -611,6 +621,19 @@ def test_a_parser_is_not_exported(originals, refused, tmp_path, number_tokenizer
         refused(
             "export", tmp_path / "parser", tmp_path / "out", "--to", name, message="only translators can be exported"
         )
+
+
+def test_a_search_that_cannot_be_is_named_as_the_folder_names_it(hf, refused):
+    (hf / "generation_config.json").unlink()
+    change_config(hf, heed={}, num_beams=0)
+    refused("import", hf, hf.parent / "out", "--from", "huggingface", message="its search (num_beams, length_penalty)")
+
+
+def test_a_model_that_writes_symbols_is_not_exported(refused, tmp_path):
+    tokenizer = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=600), ["A", "B"])
+    random_folder(tmp_path / "model", tokenizer, n_layers=1)
+    for name in ("huggingface", "ctranslate2", "marian"):
+        refused("export", tmp_path / "model", tmp_path / "out", "--to", name, message="it writes symbols")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Exported folders are, to transformers, the same model, tokenizer and search; a model that returns is the same."""
 
+import shutil
 import warnings
 
 import pytest
@@ -81,6 +82,24 @@ def test_what_transformers_saved_again_is_the_same_model(number_tokenizer, tmp_p
     back = imported(tmp_path / "again", tmp_path / "back", "huggingface")
     assert (back / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert load_model(back).tokenizer == number_tokenizer
+
+
+def test_weights_that_another_program_has_changed_lose_their_scores(number_tokenizer, tmp_path):
+    exported(random_folder(tmp_path / "model", number_tokenizer), tmp_path / "hf", "huggingface")
+    tuned = theirs(tmp_path / "hf")
+    with torch.no_grad():
+        tuned.model.encoder.layers[0].fc1.weight.mul_(2)
+    tuned.generation_config.num_beams = 9
+    tuned.save_pretrained(str(tmp_path / "tuned"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tmp_path / "hf" / name, tmp_path / "tuned" / name)
+    cards = [
+        load_model(imported(tmp_path / name, tmp_path / f"{name}-back", "huggingface")).card for name in ("hf", "tuned")
+    ]
+    assert cards[0].scores and not cards[1].scores and cards[1].decoding["beam_size"] == 9
+    assert (cards[1].src, cards[1].tgt) == ("en", "de") and cards[1].trained_on["corpus"] == "none"
+    readmes = [(tmp_path / f"{name}-back" / "README.md").read_text(encoding="utf-8") for name in ("hf", "tuned")]
+    assert ["trained with Heed" in readme for readme in readmes] == [True, False]
 
 
 # Ids and texts

@@ -199,6 +199,14 @@ def write_folder(path: Path, text: str = "new") -> None:
         seal(temporary)
 
 
+def test_a_folder_that_is_replaced_stays_closed(tmp_path):
+    write_folder(tmp_path / "folder")
+    (tmp_path / "folder").chmod(0o700)
+    write_folder(tmp_path / "folder", "newer")
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+    assert (tmp_path / "folder" / "a").read_text() == "newer"
+
+
 @pytest.mark.parametrize("foreign", ["notes.txt", ".git/", "a/", "b -> notes", "b fifo"])
 def test_a_folder_that_holds_anything_else_is_never_replaced(tmp_path, foreign):
     folder = tmp_path / "folder"

@@ -29,17 +29,25 @@ TOLERANCE = 1e-3  # of a token's log-probability
 
 USE_TOKENIZERS = """\
 import ctranslate2, tokenizers
-tokenizer, model = tokenizers.Tokenizer.from_file("{out}/tokenizer.json"), ctranslate2.Translator("{out}")
+folder = {out}
+tokenizer, model = tokenizers.Tokenizer.from_file(folder + "/tokenizer.json"), ctranslate2.Translator(folder)
 tokenizer.encode_special_tokens = True  # a text that spells a special symbol is text
 best = model.translate_batch([tokenizer.encode("{text}").tokens], {search})[0].hypotheses[0]
 print(tokenizer.decode([tokenizer.token_to_id(token) for token in best]))
 """
 USE_SENTENCEPIECE = """\
 import ctranslate2, sentencepiece
-src, tgt = (sentencepiece.SentencePieceProcessor(f"{out}/{{side}}.spm") for side in ("source", "target"))
-model = ctranslate2.Translator("{out}")
+folder = {out}
+src, tgt = (sentencepiece.SentencePieceProcessor(folder + f"/{{side}}.spm") for side in ("source", "target"))
+model = ctranslate2.Translator(folder)
 best = model.translate_batch([{code}src.encode("{text}", out_type=str)], {search})[0].hypotheses[0]
 print(tgt.decode(best))
+"""
+USE_WORDS = """\
+import ctranslate2
+model = ctranslate2.Translator({out})
+best = model.translate_batch(["{text}".split()], {search})[0].hypotheses[0]
+print(" ".join(best))
 """
 
 
@@ -62,6 +70,11 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
     (out / "README.md").write_text(_readme(folder, usage, name, search), encoding="utf-8")
     if note := ranking_note(folder.card, "CTranslate2"):
         report(note)
+    if search.beam_size > 1 and not search.early_stopping:
+        report(
+            "CTranslate2 ends a search once as many hypotheses as the beam holds are complete, as Heed does with "
+            "decoding.early_stopping = true: with a beam, the best hypothesis is occasionally another."
+        )
 
 
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
@@ -180,14 +193,12 @@ def _write_tokenizer(folder: ModelFolder, out: Path) -> str:
         return USE_TOKENIZERS
     for name, vocabulary in (("source", tokenizer.src), ("target", tokenizer.tgt)):
         if vocabulary.model is None:
-            return ""
+            return USE_WORDS
         (out / f"{name}.spm").write_bytes(vocabulary.model.protobuf())
     return USE_SENTENCEPIECE
 
 
 def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings) -> str:
-    if not usage:
-        return "# A model of Heed's\n"
     n_src = longest_source(folder.model.arch, search)
     options = {
         "beam_size": search.beam_size,
@@ -199,7 +210,9 @@ def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings
     }
     arguments = ", ".join(f"{name}={value}" for name, value in options.items())
     code = _language_code(folder)
-    lines = usage.format(out=name, text="A sentence.", search=arguments, code=f'["{code}"] + ' if code else "")
+    lines = usage.format(
+        out=json.dumps(name), text="A sentence.", search=arguments, code=f'["{code}"] + ' if code else ""
+    )
     note = f"\n`{code}` asks for one of the languages that the model translates into; put another in its place.\n"
     return f"# A model of Heed's for CTranslate2\n\n```python\n{lines}```\n{note if code else ''}"
 
@@ -207,4 +220,4 @@ def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings
 def _language_code(folder: ModelFolder) -> str:
     """One of the codes before a source, such as >>fra<<, which name the target's language; empty if there is none."""
     pieces = folder.tokenizer.src.pieces if isinstance(folder.tokenizer, SentencePieceTokenizer) else None
-    return next((p for p in pieces or () if p and re.fullmatch(r">>[^<>\"\\]+<<", p)), "")
+    return next((p for p in pieces or () if p and re.fullmatch(r">>[\w.@-]+<<", p)), "")

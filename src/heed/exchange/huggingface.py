@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -28,6 +29,7 @@ from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
 from heed.model_folder import (
+    IMPORTED_FROM,
     UNKNOWN_LANGUAGES,
     ModelCard,
     ModelConfig,
@@ -37,7 +39,7 @@ from heed.model_folder import (
     read_weights,
     write_weights,
 )
-from heed.runtime.files import json_object, regular_file, write_json
+from heed.runtime.files import json_object, regular_file, sha256_of, write_json
 from heed.text.tokenizer import SpecialIds
 
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings
@@ -88,7 +90,7 @@ def write_model(model: ModelFolder, out: Path) -> None:
     check_expressible(arch, others, program="Hugging Face's MarianMTModel")
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
-    write_json(out / "config.json", _config(model, special))
+    write_json(out / "config.json", _config(model, special) | {"heed": _for_the_way_back(model, out)})
     write_json(out / "generation_config.json", _generation(model.card, special))
 
 
@@ -143,9 +145,13 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
         "eos_token_id": special.eos,
         "decoder_start_token_id": special.bos,
         "forced_eos_token_id": None,
-        # For the way back: what MarianMTModel does not need to know.
-        "heed": {"architecture": arch.model_dump(), "card": vars(folder.card)},
     }
+
+
+def _for_the_way_back(folder: ModelFolder, out: Path) -> dict[str, Any]:
+    """What MarianMTModel does not need to know."""
+    weights = sha256_of(out / "model.safetensors")
+    return {"architecture": folder.model.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
 
 
 def _generation(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
@@ -450,9 +456,16 @@ def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture
 
 
 def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> ModelCard:
-    """The card that Heed wrote, or what the folder says of languages and search."""
-    if isinstance(ours.get("card"), dict):
-        return model_card(ours["card"], where=str(path / "config.json"))
+    """The card that Heed wrote, or what the folder says of languages and search.
+
+    Weights that another program has changed since keep the languages, but neither scores nor search.
+    """
+    where = str(path / "config.json")
+    written = model_card(ours["card"], where=where) if isinstance(ours.get("card"), dict) else None
+    weights = path / "model.safetensors"
+    if written and weights.is_file() and sha256_of(weights) == ours.get("sha256 of weights"):
+        validated(DecodingSettings, written.decoding, where=f"{where}: heed.card.decoding")
+        return replace(written, parsing={})
     others = [path / name for name in ("tokenizer_config.json", "generation_config.json")]
     tokenizer, generation = (_json(file) if file.is_file() else {} for file in others)
     generation = {**config, **generation}
@@ -460,7 +473,9 @@ def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> Mod
     decoding = validated(
         DecodingSettings,
         {"beam_size": beam, "length_penalty": alpha, "length_penalty_form": "average"},
-        where=str(path / "generation_config.json"),
+        where=f"{path}: its search (num_beams, length_penalty)",
     )
     src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)
-    return ModelCard(src, tgt, decoding=decoding.model_dump(), trained_on={"imported from": "Hugging Face"})
+    card = written or ModelCard(src, tgt)
+    trained_on = card.trained_on | {IMPORTED_FROM: "Hugging Face"}
+    return replace(card, decoding=decoding.model_dump(), trained_on=trained_on, scores={}, parsing={})

@@ -28,7 +28,7 @@ from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.model_folder import UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
+from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
 from heed.runtime.files import read_bounded
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
@@ -296,7 +296,7 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
         **form,
     }
     decoding = validated(DecodingSettings, settings, where=str(yml)).model_dump()
-    return ModelCard(*UNKNOWN_LANGUAGES, decoding=decoding, trained_on={"imported from": "Marian"})
+    return ModelCard(*UNKNOWN_LANGUAGES, decoding=decoding, trained_on={IMPORTED_FROM: "Marian"})
 
 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:

@@ -127,4 +127,7 @@ def piece_names(tokenizer: AnyTokenizer, *, src: bool) -> list[str]:
         return tokenizer.id_names()
     vocabulary = tokenizer.src if src else tokenizer.tgt
     pieces = vocabulary.pieces or (vocabulary.model.pieces if vocabulary.model else [])
-    return [f"<no piece {i}>" if piece is None else piece for i, piece in enumerate(pieces)]
+    prefix = "<no piece"
+    while any(piece and piece.startswith(prefix) for piece in pieces):
+        prefix = f"<{prefix}"
+    return [f"{prefix} {i}>" if piece is None else piece for i, piece in enumerate(pieces)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from heed.errors import HeedError
-from heed.model_folder import MODEL_FOLDER_NAMES, load_model, save_model
+from heed.model_folder import MODEL_FOLDER_NAMES, load_model, model_card, save_model
 from heed.runtime.files import check_replaceable, whole_folder
 
 ExportFormat = Literal["huggingface", "ctranslate2", "marian"]
@@ -28,6 +28,8 @@ def export_model(
     model = load_model(folder)
     if model.card.parsing:
         raise HeedError(f"{folder}: a parser, whose trees no other program reads; only translators can be exported.")
+    if model.tokenizer.symbols:
+        raise HeedError(f"{folder}: it writes symbols (data.tgt_symbols), which other programs' tokenizers would drop.")
     with whole_folder(out) as temporary:
         if to == "huggingface":
             from heed.exchange import huggingface
@@ -40,7 +42,7 @@ def export_model(
         else:
             from heed.exchange import ctranslate2
 
-            ctranslate2.export(model, temporary, name=out.name, int8=int8, report=report)
+            ctranslate2.export(model, temporary, name=out.resolve().name, int8=int8, report=report)
 
 
 def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, tgt: str | None) -> None:
@@ -57,4 +59,4 @@ def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, 
         from heed.exchange.marian import load
     found = load(path)
     card = replace(found.card, src=src or found.card.src, tgt=tgt or found.card.tgt)
-    save_model(out, found.model, found.tokenizer, card)
+    save_model(out, found.model, found.tokenizer, model_card(vars(card), where=str(path)))

@@ -58,7 +58,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`, which replaces it when the block ends well: all of it appears or nothing.
 
-    As with `whole_file`, its files are on the disk first. A folder of another kind is never replaced: see
+    As with `whole_file`, its files are on the disk first, and it never becomes open to more people than the one that it
+    replaces. A folder of another kind is never replaced: see
     `check_replaceable`.
     """
     path = Path(os.path.realpath(path))  # what a link stands for is replaced, not the link
@@ -72,6 +73,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         _flush(temporary)
         check_replaceable(path, [file.name for file in temporary.iterdir()])
         if path.exists():
+            temporary.chmod((temporary.stat().st_mode & path.stat().st_mode & 0o777) | stat.S_IRWXU)
             old.mkdir()
             os.replace(path, old / path.name)
             try:
@@ -117,6 +119,8 @@ def check_replaceable(folder: Path, names: Collection[str]) -> None:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
             for entry in entries:
+                if not names:
+                    raise HeedError(f"{folder}: is not empty; choose a new or an empty folder.")
                 if entry.name not in names or not entry.is_file(follow_symlinks=False):
                     raise HeedError(
                         f"{folder}: would be replaced, but holds {entry.name}, which does not belong there; choose "

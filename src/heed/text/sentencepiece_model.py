@@ -174,6 +174,8 @@ def _parsed(data: bytes) -> dict[str, Any]:
     for number, value in _fields(data):
         if number in parts:
             parts[number].append(_bytes(value))
+            if len(parts[1]) > MAX_PIECES:
+                raise ValueError(f"more than {MAX_PIECES:,} pieces")
     # Of a message that occurs twice the fields are merged.
     trainer, normalizer, denormalizer = (dict(_fields(b"".join(parts[number]))) for number in (2, 3, 5))
     kind = trainer.get(3, 1)
