@@ -159,7 +159,12 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
         return values
     if "tokenizer" in values:
         raise HeedError(f"{where}: training.start_from brings a vocabulary of its own; leave out the table tokenizer.")
-    config = read_config(Path(folder))
+    try:
+        config = read_config(Path(folder))
+    except HeedError as error:
+        raise HeedError(
+            f"{error} (training.start_from; once begun, a run no longer needs it: heed train RUN)"
+        ) from None
     given = config.arch.model_dump()
     asked = values.get("model", {})
     for name, value in asked.items() if isinstance(asked, dict) else ():

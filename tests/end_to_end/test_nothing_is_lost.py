@@ -123,6 +123,29 @@ def test_a_text_that_was_edited_between_two_runs_is_noticed(begun, heed):
     assert_one_clear_line(changed, "train.en: changed since this run prepared it")
 
 
+def test_a_text_that_was_edited_is_noticed_where_the_runs_data_were_deleted(begun, heed):
+    few = ["--set", "training.max_steps=5"]
+    assert heed("train", "small.toml", *few, cwd=begun).returncode == 0
+    shutil.rmtree(begun / "runs" / "small" / "data")
+    assert heed("train", "small.toml", *few, cwd=begun).returncode == 0
+    shutil.rmtree(begun / "runs" / "small" / "data")
+    (begun / "train.en").write_text((begun / "train.en").read_text().replace("one", "two", 1))
+    changed = heed("train", "small.toml", *few, cwd=begun)
+    assert changed.returncode == 1 and "the training text has changed since the run began" in changed.stderr
+
+
+def test_a_run_goes_on_where_its_project_was_moved_to(straight, begun, heed):
+    assert heed("train", "small.toml", "--set", "training.max_steps=5", cwd=begun).returncode == 0
+    moved = begun.rename(begun.with_name("moved"))
+    tests = f"data.tests.more=['{moved}/dev.en', '{moved}/dev.de.gz']"  # and a test set more
+    done = heed("train", "small.toml", "--set", tests, cwd=moved)
+    assert done.returncode == 0 and "Resumed from step 5" in done.stderr, done.stderr
+    assert model_bytes(moved) == model_bytes(straight)
+    (moved / "other.en").write_text((moved / "train.en").read_text().replace("one", "two", 1))
+    other = heed("train", "small.toml", "--set", f"data.train=['other.en', '{moved}/train.de']", cwd=moved)
+    assert_one_clear_line(other, "this run began with other settings: data.train was")
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
     few = ["--set", "training.max_steps=20"]
     assert heed("train", "small.toml", *few, cwd=begun).returncode == 0

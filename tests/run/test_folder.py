@@ -1,5 +1,6 @@
 """A run folder keeps its recipe, belongs to one process at a time, and is never a user's own folder."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,20 @@ def test_a_config_of_another_program_is_not_overwritten(tmp_path):
     with pytest.raises(HeedError, match="is not a run folder of this Heed"):
         opened(tmp_path)
     assert (tmp_path / "config.toml").read_text() == "[tool]\nx = 1\n"
+
+
+def test_a_users_own_recipe_is_not_replaced_but_a_runs_copied_config_may_begin_a_run(tmp_path):
+    own, copied = tmp_path / "own", tmp_path / "copied"
+    own.mkdir()
+    (own / "config.toml").write_text('# my notes\n[data]\nsrc = "en"\ntgt = "de"\ncorpus = "multi30k"\n')
+    before = (own / "config.toml").read_text()
+    with pytest.raises(HeedError, match="no run has written it, and a run would replace it; choose another --run"):
+        opened(own)
+    assert (own / "config.toml").read_text() == before and len(list(own.iterdir())) == 1
+    opened(tmp_path / "run")
+    copied.mkdir()
+    shutil.copyfile(tmp_path / "run" / "config.toml", copied / "config.toml")
+    assert opened(copied) == []
 
 
 def test_a_models_folder_with_a_users_file_is_refused_at_the_start(tmp_path):

@@ -22,6 +22,7 @@ from tests.conftest import OTHERS, SPECIAL
 from tests.training.runs import BF16, FP32, run_training
 from tests.training.test_distributed import joined
 
+from heed.backends.base import NotFiniteError
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.decoding.beam import beam_search
@@ -260,13 +261,36 @@ def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_pa
 
 def test_weights_that_are_not_finite_are_neither_validated_nor_saved(tmp_path, number_tokenizer):
     said: list[str] = []
-    with pytest.raises(HeedError, match="or the weights at a checkpoint, and there is no checkpoint to go back to"):
+    with pytest.raises(HeedError, match="dev's loss at a checkpoint, and there is no checkpoint to go back to"):
         run_training(
             tmp_path, number_tokenizer, "huge", learning_rate_factor=1e300, checkpoint_every="1 steps",
             report=said.append,
         )  # fmt: skip
     assert "step 1: the weights are not finite, so they are not saved." in said
     assert not list((tmp_path / "huge" / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_numbers_of_dev_that_are_not_finite_lead_back_to_the_last_checkpoint(tmp_path, number_tokenizer, lasting):
+    """Finite weights can have scores that are not."""
+    said: list[str] = []
+    calls = itertools.count(1)
+
+    def on_validation():
+        call = next(calls)
+        if call == 2 or (lasting and call > 2):
+            raise NotFiniteError
+
+    options = {"report": said.append, "on_validation": on_validation}
+    if lasting:
+        with pytest.raises(HeedError, match="going back to step 10 did not help; the checkpoint is unharmed"):
+            run_training(tmp_path, number_tokenizer, "run", **options)
+    else:
+        _, state = run_training(tmp_path, number_tokenizer, "run", **options)
+        assert state.step == 30 and state.rollbacks == 1
+    assert "step 20: the model's numbers on dev are not finite; nothing is saved." in said
+    assert "Going back to step 10, continuing with a new dropout seed." in said
+    assert not (tmp_path / "run" / "checkpoints" / "stopped").exists()
 
 
 def test_without_dropout_training_does_not_go_back_to_take_the_same_steps_again(tmp_path, number_tokenizer):

@@ -175,12 +175,14 @@ def bytes_per_position(model: Transformer) -> int:
     return (arch.decoder_layers + 1) * width * model.src_embedding.weight.element_size() + 32
 
 
-def not_finite() -> HeedError:
-    """What to raise where a search or a score meets NaN or ∞."""
-    return HeedError(
-        "the model's numbers are not finite: its weights are damaged, or too large for the precision; take an earlier "
-        "checkpoint, or --precision fp32 instead of bf16 or int8."
-    )
+class NotFiniteError(HeedError):
+    """A search or a score met NaN or ∞."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's numbers are not finite: its weights are damaged, or too large for the precision; take an "
+            "earlier checkpoint, or --precision fp32 instead of bf16 or int8."
+        )
 
 
 def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:

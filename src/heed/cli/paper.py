@@ -1,6 +1,7 @@
 """heed paper: one sub-command per table or figure."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,7 +131,7 @@ def paper_table4(
         name = Path(recipe).stem
         if name not in table4.RECIPES:
             raise HeedError(f"--recipe {recipe}: expected one of {', '.join(table4.RECIPES)}, or a file of that name.")
-        changes = [f"parsing.treebank={json.dumps(str(treebank.resolve()), ensure_ascii=False)}"] if treebank else []
+        changes = [f"parsing.treebank={json.dumps(os.path.realpath(treebank), ensure_ascii=False)}"] if treebank else []
         train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
     if as_json:
         print_json(table4.facts(folder))

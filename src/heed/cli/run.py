@@ -139,6 +139,8 @@ def average(
     """Average the last checkpoints of a run into a model folder."""
     if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
         raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
+    if mirror is not None and last != "best":
+        raise HeedError("--mirror is for --last best, which reads the dev set; leave it out.")
     import_torch()
     from heed.recipe import read_recipe
     from heed.run.average import average_best, average_run
@@ -147,7 +149,7 @@ def average(
 
     # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
     # the search for the best. Where we may not write, none of ours is at work.
-    shared = last == "best" or out is None or out.resolve().is_relative_to(run.resolve())
+    shared = last == "best" or out is None or _real(out).is_relative_to(_real(run))
     task = task_of(read_recipe(run)) if last == "best" else None
     is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
     with locked(run) if shared and is_run else nullcontext():
@@ -156,6 +158,11 @@ def average(
             return
         files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
         show(average_best(run, task, files.dev, out=out, report=say))
+
+
+def _real(path: Path) -> Path:
+    """Without links; Path.resolve raises for those that run in circles."""
+    return Path(os.path.realpath(path))
 
 
 def info(

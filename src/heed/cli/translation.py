@@ -352,7 +352,8 @@ def _show_precisions(
     print("precision    BLEU    chrF  perplexity  seconds")
     for result in results:
         bleu, chrf = result.scores["bleu"].value, result.scores["chrf"].value
-        print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {result.perplexity:10.4f}  {result.seconds:7.2f}")
+        ppl = "–" if result.perplexity is None else f"{result.perplexity:.4f}"
+        print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {ppl:>10}  {result.seconds:7.2f}")
 
 
 def _with_count(lines: Iterable[str]) -> Iterator[str]:

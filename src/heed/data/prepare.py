@@ -24,6 +24,7 @@ from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time
+SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
 
 NumberedPairs = list[tuple[int, tuple[str, str]]]
@@ -120,7 +121,7 @@ def prepare(
     """
     remove_unfinished(folder)
     # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
-    compare_sources(files, folder / "sources.json", binding=(folder / "tokenizer.json").exists())
+    compare_sources(files, folder / SOURCES, binding=(folder / "tokenizer.json").exists())
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
@@ -142,7 +143,12 @@ def prepare(
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
     for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
         if not len(corpus):
-            raise HeedError(f"no {kind} pair is left after filtering; see {folder / name}.report.json.")
+            dropped = read_json(folder / f"{name}.report.json").get("dropped")
+            reasons = "; ".join(dropped) if isinstance(dropped, dict) else ""
+            raise HeedError(
+                f"no {kind} pair is left, all are {reasons or 'left out'}: change the text or the setting, and delete "
+                f"{folder.parent}."
+            )
     return Prepared(tokenizer, train, dev)
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Backend, SearchState, backend_for, not_finite
+from heed.backends.base import Backend, NotFiniteError, SearchState, backend_for
 from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace, widened
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
@@ -279,7 +279,7 @@ class BeamBatch:
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
         if not (best > -np.inf).all():  # nor is NaN
-            raise not_finite()
+            raise NotFiniteError
         self._make_room()
         self._longest += 1
         parents, done = self._backend.extend_beams(self._account, continuations, self._rules)

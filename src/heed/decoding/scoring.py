@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.base import backend_for, not_finite
+from heed.backends.base import NotFiniteError, backend_for
 from heed.data.batching import Batch
 from heed.decoding.settings import Floats, Ints, LengthPenalty
 from heed.model.transformer import Transformer
@@ -30,7 +30,7 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
         parts.append(torch.cat([_log_probs(model.output(x), y) for x, y in some]))
     log_probs = torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
     if log_probs.isnan().any():
-        raise not_finite()
+        raise NotFiniteError
     return (
         log_probs.new_zeros(batch.tgt_out.numel()).index_copy(0, batch.tgt_places, log_probs).view(batch.tgt_out.shape)
     )

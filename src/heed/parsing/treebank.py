@@ -159,6 +159,8 @@ def write_lines(
         folder = treebank_folder(settings, directory=directory, mirror=mirror)
         for name in missing:
             files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
+        if "train" in missing:
+            files_of(folder, settings.parsed)
         for name in missing:
             gold = _gold(settings, folder, name, sets[name])
             trees: Iterable[Tree] = gold

@@ -1,5 +1,6 @@
 """The demo: a small Transformer learns to translate number words that Heed makes itself."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class DemoResult:
 def demo(run: Path, *, report: Report) -> DemoResult:
     """Trains in a run folder, in one process, and translates the held-out numbers. Called again, it resumes."""
     splits = number_splits(n_train=TRAINING_PAIRS)
-    corpus = run.resolve() / "corpus"
+    corpus = Path(os.path.realpath(run)) / "corpus"
     pairs = {name: (corpus / f"{name}.en", corpus / f"{name}.de") for name in vars(splits)}
     recipe = _recipe(pairs)
     with open_run_folder(recipe, run, report=report):

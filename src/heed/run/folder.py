@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heed.config import read_toml, toml_text, validated
+from heed.config import read_toml, shown, toml_text, validated
+from heed.data.prepare import SOURCES
 from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.recipe import Recipe, anchored
-from heed.runtime.files import check_replaceable, locked, whole_file
+from heed.runtime.files import check_replaceable, locked, read_json, sha256_of, whole_file
 
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
@@ -24,8 +25,10 @@ MADE_OF_TEXT = (
     *("lines/*", "data/tokenizer.json", "teachers/*/data/tokenizer.json", "teachers/translations-*"),
     *("checkpoints/*", "model"),
 )
-# Settings that shape ids and weights; parsing.treebank may change, since the run keeps the treebank's lines.
+# Settings that shape ids and weights. parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
+FREE_SETTINGS = (("parsing", "treebank"), ("data", "tests"))  # of these tables
+TEXTS = (("data", "train"), ("data", "dev"), ("data", "added"))  # which may have moved
 FIXED_SETTINGS = (("training", "start_from"), ("training", "teachers"))  # of other tables
 
 
@@ -36,6 +39,10 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[No
     HeedError if the folder is not a run's, or if the run began with other settings that must not change. Busy if
     another process has locked it.
     """
+    try:
+        os.path.abspath(run).encode()
+    except UnicodeEncodeError:
+        raise HeedError(f"{shown(os.path.abspath(run))}: not UTF-8, as files of a run must hold it.") from None
     _check_run_folder(run)
     with locked(run):
         _write_config(recipe, run, report)
@@ -58,9 +65,12 @@ def _check_run_folder(run: Path) -> None:
     config = run / "config.toml"
     if os.path.lexists(config):
         try:
-            validated(Recipe, read_toml(config), where=str(config))
+            recipe = validated(Recipe, read_toml(config), where=str(config))
         except HeedError as error:
             raise HeedError(f"{error} {run} is not a run folder of this Heed; choose another --run.") from None
+        is_run = any(os.path.lexists(run / name) for name in (*RUN_NAMES, ".lock"))
+        if not is_run and config.read_text(encoding="utf-8") != toml_text(_as_toml(recipe)):
+            raise HeedError(f"{config}: no run has written it, and a run would replace it; choose another --run.")
     else:
         for name in RUN_NAMES:
             if os.path.lexists(run / name):
@@ -75,11 +85,24 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
         # Settings that an older Heed did not write have their defaults; file names, it left relative.
         old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
         for table, name, change in _changes(old, new):
-            if (table in FIXED_TABLES and name != "treebank") or (table, name) in FIXED_SETTINGS:
+            is_fixed = table in FIXED_TABLES and (table, name) not in FREE_SETTINGS
+            if (is_fixed or (table, name) in FIXED_SETTINGS) and not (
+                (table, name) in TEXTS and _same_texts(old[table].get(name, []), new[table].get(name, []), run)
+            ):
                 raise HeedError(f"{run}: this run began with other settings: {change}; choose another --run.")
             report(f"Changed since the run began: {change}.")
     with whole_file(path) as temporary:
         temporary.write_text(toml_text(new), encoding="utf-8")
+
+
+def _same_texts(old: list[str], new: list[str], run: Path) -> bool:
+    """Whether files under new names have the content that the run recorded of the old ones."""
+    path = run / "data" / SOURCES
+    recorded = read_json(path) if path.exists() else {}
+    return len(old) == len(new) and all(
+        before == now or (Path(now).is_file() and recorded.get(before, {}).get("sha256") == sha256_of(Path(now)))
+        for before, now in zip(old, new, strict=True)
+    )
 
 
 def _as_toml(recipe: Recipe) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from heed.data.lines import FilePair, count_pairs, read_lines
-from heed.data.prepare import compare_sources
+from heed.data.prepare import SOURCES, compare_sources
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models
@@ -79,7 +79,7 @@ def _check_text(files: TextFiles, place: Path) -> None:
     if not begun:
         for pair in files.pairs:
             count_pairs(pair)
-    compare_sources(files, place / "sources.json", binding=begun)
+    compare_sources(files, place / SOURCES, binding=begun)
 
 
 def _is_complete(teacher: Path) -> bool:

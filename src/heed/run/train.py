@@ -38,7 +38,7 @@ from heed.training.distributed import Workers, is_spawned, join_workers, may_spa
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
-MACHINE = "machine"  # on the card
+MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
 
 
@@ -85,7 +85,7 @@ def train_recipe(
             if machine.device.type == "cpu":
                 kernels_state()  # compiles them, once for all workers
         if workers.n == 1:
-            arguments = ["train", str(run), "--dir", str(directory)]
+            arguments = ["train", str(run.absolute()), "--dir", str(directory.absolute())]
             arguments += [] if mirror is None else ["--mirror", mirror]
             workers = stack.enter_context(spawn_workers(n_workers(recipe, machine), arguments, report=report))
         workers.broadcast(None)  # the others wait until the first has all files
@@ -124,6 +124,7 @@ def train_files(
     known = given.tokenizer if given else _lost_tokenizer(run)
     prepared = _prepare(recipe, files, run, workers, report, known)
     tokenizer = prepared.tokenizer
+    _check_same_text(prepared.train, run)
     torch.manual_seed(settings.seed)
     model = Transformer(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     if given is not None:
@@ -206,6 +207,17 @@ def _lost_tokenizer(run: Path) -> AnyTokenizer | None:
     return load_tokenizer(run / "checkpoints" / names[-1] / "tokenizer.json")
 
 
+def _check_same_text(corpus: ParallelCorpus, run: Path) -> None:
+    """HeedError if a run's checkpoints are of another text: RUN/data, which would tell, may have been deleted."""
+    if names := state_names(run / "checkpoints"):
+        trained_on = read_config(run / "checkpoints" / names[-1]).card.trained_on
+        if trained_on.get(IDS_HASH, corpus.fingerprint) != corpus.fingerprint:
+            raise HeedError(
+                f"{run}: the training text has changed since the run began; restore the old text and delete "
+                f"{run / 'data'}, or choose another --run."
+            )
+
+
 def _prepare(
     recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report, given: AnyTokenizer | None
 ) -> Prepared:
@@ -248,7 +260,7 @@ def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine
     card.trained_on.update(
         {
             "pairs": len(corpus),
-            "sha256 of its ids": corpus.fingerprint,
+            IDS_HASH: corpus.fingerprint,
             MACHINE: str(machine),
             SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
         }

@@ -35,12 +35,13 @@ class Evaluation:
 
 def score_table(evaluations: Sequence[Evaluation]) -> list[str]:
     """A line of column titles and one for each evaluation, all with the same kinds of scores."""
-    with_perplexity = evaluations[0].perplexity is not None
+    with_perplexity = any(evaluation.perplexity is not None for evaluation in evaluations)
     titles = [score.name for score in evaluations[0].scores.values()] + ["ppl"] * with_perplexity
     width = max(34, *(len(evaluation.name) for evaluation in evaluations))
     lines = [" " * width + "".join(f"{title:>9}" for title in titles)]
     for evaluation in evaluations:
         columns = "".join(f" {score.value:8.2f}" for score in evaluation.scores.values())
-        columns += f" {evaluation.perplexity:8.3f}" if with_perplexity else ""
+        if with_perplexity:
+            columns += " " * 8 + "–" if evaluation.perplexity is None else f" {evaluation.perplexity:8.3f}"
         lines.append(f"{evaluation.name:{width}}{columns}")
     return lines

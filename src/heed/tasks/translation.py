@@ -144,7 +144,8 @@ def evaluate_translations(
 ) -> Evaluation:
     """BLEU and chrF of the model's translations, and its perplexity per token of the references.
 
-    Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev.
+    Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev; if
+    none is left, there is none.
     """
     started = time.perf_counter()
     texts = [translation.text for translation in translator.translate(sources)]
@@ -152,9 +153,10 @@ def evaluate_translations(
     found = zip(references, translator.log_probs(sources, references), strict=True)
     has_symbols = bool(translator.tokenizer.symbols)
     log_probs = [values for line, values in found if not (has_symbols and line.strip() and len(values) == 1)]
-    nats = -sum(map(sum, log_probs)) / max(1, sum(map(len, log_probs)))
+    n_tokens = sum(map(len, log_probs))
+    ppl = perplexity(-sum(map(sum, log_probs)) / n_tokens) if n_tokens else None
     scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
-    return Evaluation(name, len(sources), scores, perplexity(nats), translator.precision, seconds)
+    return Evaluation(name, len(sources), scores, ppl, translator.precision, seconds)
 
 
 def _file_pair(files: list[str]) -> FilePair:

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 import torch
 
-from heed.backends.base import backend_for
+from heed.backends.base import NotFiniteError, backend_for
 from heed.data.batching import Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
@@ -85,8 +85,9 @@ def train(
         n_rollbacks = n_rollbacks + 1 if state.step == start_step else 1
         if why := _no_way_back(model, settings, state, n_rollbacks):
             raise HeedError(
-                f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights at a checkpoint, and {why}. "
-                "Lower training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
+                f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights or dev's loss at a checkpoint, "
+                f"and {why}. Lower training.learning_rate_factor, or set training.clip_norm=1.0 or "
+                "training.precision=fp32."
             )
         state.rollbacks += n_rollbacks
         report(f"Going back to step {state.step:,}, continuing with a new dropout seed.")
@@ -119,7 +120,7 @@ class _Setup:
 
 
 class _NotFinite(Exception):
-    """Too many steps in a row had no finite loss and gradient, or the weights at a checkpoint are not finite."""
+    """Too many steps in a row had no finite loss and gradient, or the weights or dev's numbers at a checkpoint."""
 
 
 def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
@@ -322,6 +323,7 @@ class _Loop:
         speed = tokens / max(1e-9, state.window_seconds)
         rate = self._learning_rate(state.step)
         perplexity = math.exp(min(nll, 700))
+        shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
         self.logbook.record(
             "train",
             state.step,
@@ -334,7 +336,7 @@ class _Loop:
         left = duration(self._steps_left() * state.window_seconds / max(1, state.window_steps))
         self.logbook.report(
             f"step {state.step:,}/{self.settings.max_steps:,}  epoch {state.epoch + 1}  loss {loss:.3f}  "
-            f"ppl {perplexity:.2f}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
+            f"ppl {shown}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
         )
 
     def _steps_left(self) -> float:
@@ -352,13 +354,16 @@ class _Loop:
         return self._clock() - self.state.saved >= self.interval
 
     def _checkpoint(self) -> None:
-        """Validates, then saves. _NotFinite if the weights are not finite."""
+        """Validates, then saves. _NotFinite if the weights, or the model's numbers on dev, are not finite."""
         self._check_last_step()
         state = self.state
         if not self.weights.are_finite():
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise _NotFinite
         numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        if numbers is None:
+            self.logbook.report(f"step {state.step:,}: the model's numbers on dev are not finite; nothing is saved.")
+            raise _NotFinite
         before = {name: getattr(state, name) for name in OF_A_CHECKPOINT}
         self.logbook.record("validation", state.step, **numbers)
         if numbers["loss"] < state.best_loss:
@@ -378,9 +383,12 @@ class _Loop:
                 setattr(state, name, value)
             raise
 
-    def _validated(self) -> dict[str, float]:
+    def _validated(self) -> dict[str, float] | None:
+        """The numbers of dev, or None if the model's are not finite there."""
         try:
             return self.validate(self.weights.model.eval())
+        except NotFiniteError:
+            return None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

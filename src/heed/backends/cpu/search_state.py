@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heed.backends.base import FIRST_CAPACITY, not_finite
+from heed.backends.base import FIRST_CAPACITY, NotFiniteError
 from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, Pace
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
@@ -138,7 +138,7 @@ class CpuSearchState:
             pace,
         )
         if done is None:
-            raise not_finite()
+            raise NotFiniteError
         self._lengths = torch.from_numpy(account.lengths.repeat(self._beam))
         self._longest = int(account.lengths.max())
         return done
