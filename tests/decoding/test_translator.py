@@ -231,6 +231,14 @@ def test_learned_positions_have_room_for_what_the_settings_allow(number_tokenize
     assert found.n_pieces > 1 and found.text
 
 
+def test_a_pair_that_is_too_long_to_be_scored_is_named(number_tokenizer):
+    model = random_model(len(number_tokenizer), positions="learned", max_positions=60)
+    translator = Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=10))
+    with pytest.raises(HeedError, match="line 2: [0-9]+ positions to score, but the model has max_positions=60"):
+        translator.log_probs(["one", "one"], ["eins", "zwei " * 80])
+    assert translator.translate(["one " * 80])  # in pieces
+
+
 def test_a_prefix_of_more_tokens_than_learned_positions_is_refused(number_tokenizer):
     model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
     translator = Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=5))

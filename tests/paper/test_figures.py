@@ -81,10 +81,10 @@ def test_the_most_different_heads_are_found_among_the_sure():
     assert set(most_different(np.stack([EQUAL, sure[0], sure[0], sure[1], EQUAL, EQUAL]))) in ({1, 3}, {2, 3})
 
 
-def random_model(tmp_path, number_tokenizer):
+def random_model(tmp_path, number_tokenizer, n_heads=4):
     torch.manual_seed(1)
-    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=32, n_heads=4), len(number_tokenizer))
-    folder = tmp_path / "model"
+    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=32, n_heads=n_heads), len(number_tokenizer))
+    folder = tmp_path / f"model{n_heads}"
     save_model(folder, model, number_tokenizer, ModelCard("en", "de", decoding={"max_extra_tokens": 0}))
     return folder
 
@@ -111,6 +111,12 @@ def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
     assert done.returncode == 0, done.stderr
     printed = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--json")
     assert all(head["weight"] > head["equal"] > 0 for head in json.loads(printed.stdout))
+    both = heed("paper", "heads", "--model", folder, "--src", tmp_path / "some.en", "--json", "--out", tmp_path / "o")
+    assert_one_clear_line(both, "--out writes a page, --json prints its numbers")
+    (tmp_path / "short.en").write_text("forty two\n")
+    short = heed("paper", "heads", "--model", folder, "--src", tmp_path / "short.en", "--out", tmp_path / "short")
+    assert short.returncode == 0, short.stderr
+    assert "Nowhere in these sentences: long distance." in (tmp_path / "short" / "heads.md").read_text()
     text = (tmp_path / "out" / "heads.md").read_text()
     assert all(what in text for what in KINDS) and f"--src {tmp_path / 'some.en'}" in text
 
@@ -140,6 +146,9 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
         "Heads with a recognisable function: `heed paper all"
         in write_all(out, layers=layers, model=None, src=None, **options).read_text()
     )
+    one = random_model(tmp_path, number_tokenizer, n_heads=1)
+    index = write_all(tmp_path / "one", layers=layers, model=one, src=None, **options).read_text()
+    assert "- Figure 5: Figure 5 shows two heads of a layer" in index and "[figure3](figure3.md)" in index
     said.clear()
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):  # before anything is measured

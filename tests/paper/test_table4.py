@@ -31,6 +31,8 @@ def test_a_page_and_its_numbers_are_not_asked_for_at_once(tmp_path, heed):
 
 def test_options_that_would_have_no_effect_are_refused(tmp_path, heed):
     assert_one_clear_line(heed("paper", "all", "--out", tmp_path, "--lower"), "--src and --lower", "need --model")
+    for name in (["table4"], ["all", "--out", tmp_path]):
+        assert_one_clear_line(heed("paper", *name, "--folder", tmp_path / "none"), "--folder", "there is no folder")
     for table in ("table3", "table4"):
         assert_one_clear_line(heed("paper", table, "--mirror", tmp_path), "--mirror", "need --run")
     (tmp_path / "equations-mine.svg").write_text("mine")

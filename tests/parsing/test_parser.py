@@ -414,6 +414,10 @@ def test_copied_words_from_treebank_to_scores_odd_ones_as_well(tmp_path, heed):
     assert "▁UnknownLowerS VBZ" in (lines / "dev.symbols").read_text()
     parser = Parser.load(tmp_path / "runs/small/model")
     assert parser._encode([(["the", "wolf"], None)]) == [parser.tokenizer.encode("the UnknownLower")]
+    read, written = parser.as_read(["the", "wolf", "runs"])
+    assert read == "the UnknownLower UnknownLowerS" and "▁UnknownLower" in written.split(" ")
+    shown = heed("attention", tmp_path / "runs/small/model", "the wolf runs", "--out", tmp_path / "a.html")
+    assert shown.returncode == 0 and f"{read} → {written}" in shown.stderr, shown.stderr
     # A lost lexicon is made again, as it was, and so are the lines.
     kept = (lines / "lexicon.json").read_text()
     (lines / "lexicon.json").unlink()

@@ -82,8 +82,8 @@ def paper_table3(
 
     if not run and (rows or seeds or settings or recipe or mirror):
         raise HeedError("--recipe, --rows, --seeds, --set and --mirror are about training; they need --run.")
-    if not run and folder != table3.FOLDER and not folder.is_dir():
-        raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
+    if not run:
+        _check_runs(folder, table3.FOLDER)
     _check_out(out, "table3", as_json=as_json)
     if run:
         table3.run_rows(
@@ -122,6 +122,8 @@ def paper_table4(
 
     if (treebank or recipe or mirror) and not run:
         raise HeedError("--treebank, --recipe and --mirror are about training; they need --run.")
+    if not run:
+        _check_runs(folder, table4.RUNS)
     _check_out(out, "table4", as_json=as_json)
     if run:
         from heed.recipe import read_recipe
@@ -186,20 +188,22 @@ _add_figure(5, "Two heads in full.")
 def paper_heads(
     model: FigureModel,
     src: Annotated[Path, typer.Option(help="Sentences, one per line.")],
-    lines: Annotated[int, typer.Option(min=1, help="Number of sentences to read.")] = 200,
+    lines: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of sentences to read.")] = 200,
     lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the page and its pictures. Default: docs/paper.")] = None,
     as_json: JSON = False,
 ) -> None:
     """Heads with a recognisable function, and how clearly each has it."""
     from heed.decoding.translator import Translator
     from heed.paper import figures
 
+    _check_out(out, "heads", as_json=as_json)
     if as_json:
         sentences = figures.first_sentences(src, lines, lower=lower)
-        heads = figures.named_heads(Translator.load(model, precision="fp32"), sentences)
+        heads, _ = figures.named_heads(Translator.load(model, precision="fp32"), sentences)
         print_json([vars(head) for head in heads])
     else:
+        out = out or Path("docs/paper")
         _check_out(out, "heads")
         _show_page(figures.heads_page(model, src, lines, lower=lower), out)
 
@@ -217,13 +221,14 @@ def paper_all(
 ) -> None:
     """All pages with their plots, and an index."""
     from heed.model_folder import read_config
-    from heed.paper import figures, table1
+    from heed.paper import figures, table1, table4
     from heed.paper.index import page_names, write_all
     from heed.paper.page import check_pages
     from heed.visualization.render import require_matplotlib
 
     require_matplotlib()
     check_pages(out, page_names(model=model, src=src))
+    _check_runs(folder, table4.RUNS)
     if model is None and (src is not None or lower):
         raise HeedError("--src and --lower are for pages about a model; they need --model.")
     if model is not None:  # what is wrong with these shows before minutes are spent
@@ -238,6 +243,12 @@ def paper_all(
     show(
         write_all(out, layers=layers, model=model, src=src, lower=lower, vocab_size=vocab_size, runs=folder, report=say)
     )
+
+
+def _check_runs(folder: Path, default: Path) -> None:
+    """HeedError for a folder that the user has named and that is none."""
+    if folder != default and not folder.is_dir():
+        raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
 
 
 def _check_out(out: Path | None, name: str, *, as_json: bool = False) -> None:

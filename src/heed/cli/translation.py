@@ -135,10 +135,11 @@ def translate(
         raise HeedError("--sample draws --n-best translations; --beam is for search only.")
     if sampling is not None and early_stopping is not None:
         raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
-    if sampling is not None and length_penalty is not None and n_best == 1 and not (scores or as_json):
-        raise HeedError("--length-penalty changes only the scores of samples; add --scores or --json, or leave it out.")
-    if beam == 1 and early_stopping is False:
-        raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
+    penalised = length_penalty is not None or length_penalty_form is not None
+    if sampling is not None and penalised and n_best == 1 and not (scores or as_json):
+        raise HeedError("a length penalty changes only the scores of samples; add --scores or --json, or leave it out.")
+    _check_search(beam, early_stopping)
+    _check_penalty(length_penalty, length_penalty_form)
     if mbr is not None and n_best > mbr:
         raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
     translator = Translator.load(
@@ -221,6 +222,7 @@ def score(
     device: Device = None,
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
+    _check_penalty(length_penalty, length_penalty_form)
     import_torch()
     from heed.data.lines import read_sides
     from heed.decoding.scoring import length_penalty as penalty
@@ -284,6 +286,8 @@ def evaluate(
         scores = {"bleu": bleu(texts, references, tokenize=tokenization), "chrf": chrf(texts, references)}
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
+    _check_search(beam, early_stopping)
+    _check_penalty(length_penalty, length_penalty_form)
     assert model is not None and src is not None
     import_torch()
     sources, references = read_sides((src, ref))
@@ -320,6 +324,16 @@ def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
         show(line)
     if result.perplexity is not None:
         print(f"perplexity {result.perplexity:.4f} a target token, eos included")
+
+
+def _check_search(beam: int | None, early_stopping: bool | None) -> None:
+    if beam == 1 and early_stopping is False:
+        raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
+
+
+def _check_penalty(length_penalty: float | None, form: str | None) -> None:
+    if form == "none" and length_penalty is not None:
+        raise HeedError("--length-penalty has no effect with --length-penalty-form none; leave one of them out.")
 
 
 def _form(name: str | None) -> "LengthPenalty | None":

@@ -27,6 +27,7 @@ def attention(
     A page (.html) holds all views; the printed address opens it at the chosen view, layer, heads and word.
     """
     from heed.decoding.translator import Translator
+    from heed.model_folder import read_config
     from heed.runtime.files import check_target
     from heed.visualization import render
     from heed.visualization.trace import VIEWS, trace, word_place
@@ -38,6 +39,12 @@ def attention(
     check_target(out)
     if out.suffix != ".html":
         render.require_matplotlib()
+    if read_config(model).card.parsing:
+        from heed.parsing.parser import Parser
+        from heed.parsing.trees import split_words
+
+        sentence, tree = Parser.load(model, report=say).as_read(split_words(sentence))
+        target = target or tree
     traced = trace(
         Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
     )

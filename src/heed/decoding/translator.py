@@ -249,11 +249,18 @@ class Translator(PickledByValue):
         """For each given target, the log-probability of each of its ids and of eos, given its source.
 
         A target with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
-        are not as many targets as sources.
+        are not as many targets as sources, or if a pair is longer than learned positions.
         """
         if len(sources) != len(targets):
             raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
         pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_targets(targets), strict=True))
+        learned = [model.arch.max_positions for model in self.models if model.arch.positions == "learned"]
+        for number, longest in enumerate((1 + max(map(len, pair)) for pair in pairs), start=1):
+            if learned and longest > min(learned):
+                raise HeedError(
+                    f"line {number:,}: {longest:,} positions to score, but the model has "
+                    f"max_positions={min(learned):,}; leave the line out."
+                )
         results: list[list[float]] = [[] for _ in pairs]
         device = self.models[0].src_embedding.weight.device
         for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):

@@ -152,10 +152,10 @@ def equal_weights(attention: Attention, *, causal: bool) -> Attention:
     return Attention((seen / seen.sum(1, keepdims=True))[None, None], attention.queries, attention.keys)
 
 
-def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedHead]:
-    """For each kind the head that does it most, in the mean over the sentences that have any of it.
+def named_heads(translator: Translator, sentences: Sequence[str]) -> tuple[list[NamedHead], list[str]]:
+    """For each kind the head that does it most, in the mean over the sentences that have any of it; kinds without any.
 
-    None where no head does it more than equal weights would.
+    A kind that no head does more than equal weights would has no head.
     """
     weights: dict[str, list[NDArray[np.float64]]] = defaultdict(list)  # by kind, of each sentence
     equal: dict[str, list[float]] = defaultdict(list)
@@ -174,7 +174,7 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> list[NamedH
         layer, head = np.unravel_index(int(mean.argmax()), mean.shape)
         if mean[layer, head] > chance:
             heads.append(NamedHead(what, KINDS[what], int(layer) + 1, int(head) + 1, float(mean[layer, head]), chance))
-    return heads
+    return heads, [what for what in KINDS if what not in weights]
 
 
 def first_sentences(src: Path, n_lines: int, *, lower: bool = False) -> list[str]:
@@ -189,9 +189,9 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
     """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
     sentences = first_sentences(src, n_lines, lower=lower)
     translator = Translator.load(model, precision="fp32")
-    found = named_heads(translator, sentences)
+    found, absent = named_heads(translator, sentences)
     sample = trace(translator, _sample(sentences), whole_words=True)
-    none = [what for what in KINDS if what not in {head.what for head in found}]
+    none = [what for what in KINDS if what not in (*absent, *(head.what for head in found))]
     lines = [
         "# Heads with a recognisable function",
         "",
@@ -208,6 +208,7 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
         ),
         "",
         *([f"No head does this more than equal weights: {', '.join(none)}.", ""] if none else []),
+        *([f"Nowhere in these sentences: {', '.join(absent)}.", ""] if absent else []),
         f"{plain(sample.source)} → {plain(sample.target)}",
         "",
     ]

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from heed.errors import HeedError
+from heed.model_folder import load_model
 from heed.paper import equations, figures, table2, table3, table4
-from heed.paper.page import Page, check_pages, command
+from heed.paper.page import Page, check_pages, command, plain
 
 
 def page_names(*, model: Path | None, src: Path | None) -> list[str]:
@@ -45,8 +47,12 @@ def write_all(
     if model is None:
         missing.append("Figures 3 to 5: `heed paper all --model MODEL` with a trained model.")
     else:
+        load_model(model)  # a damaged one is an error
         for number, shows in ((3, "all heads from one word"), (4, "single heads"), (5, "two whole heads")):
-            pages.append((figures.figure(number, model, lower=lower), shows))
+            try:
+                pages.append((figures.figure(number, model, lower=lower), shows))
+            except HeedError as error:  # the model has one head, or too few positions
+                missing.append(f"Figure {number}: {plain(error)}")
     if model is None or src is None:
         missing.append("Heads with a recognisable function: `heed paper all --model MODEL --src FILE`.")
     else:

@@ -29,6 +29,7 @@ from heed.parsing.trees import (
     Tree,
     escaped,
     leaf_symbol,
+    linearised,
     restored,
     sentence,
     split_words,
@@ -216,6 +217,18 @@ class Parser(PickledByValue):
                 yield self._parse(words, tags, results[0][0])
             else:
                 yield Parse(tuple(words), Tree.flat(words, tags) if words else None, 0.0, 0.0, 0.0)
+
+    def as_read(self, words: Sequence[str]) -> tuple[str, str]:
+        """A sentence and its tree as lines of what the model reads and writes: rare words by class, symbols.
+
+        HeedError for words that cannot be parsed, or where an unconstrained search writes no tree.
+        """
+        (parse,) = self.parse([words])
+        if parse.tree is None:
+            raise HeedError("the model writes no tree for this sentence.")
+        how, form = self.linearisation, self._lexicon.form
+        symbols = linearised(parse.tree, leaves=how.leaves, form=form, order=how.order)
+        return sentence(words, form), " ".join(symbols)
 
     def _encode(self, sentences: list[Tagged]) -> list[list[int]]:
         return self.tokenizer.encode_lines([sentence(words, self._lexicon.form) for words, _ in sentences])

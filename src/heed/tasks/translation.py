@@ -147,10 +147,10 @@ def evaluate_translations(
     Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev; if
     none is left, there is none.
     """
+    found = zip(references, translator.log_probs(sources, references), strict=True)  # what it refuses shows at once
     started = time.perf_counter()
     texts = [translation.text for translation in translator.translate(sources)]
     seconds = time.perf_counter() - started
-    found = zip(references, translator.log_probs(sources, references), strict=True)
     has_symbols = bool(translator.tokenizer.symbols)
     log_probs = [values for line, values in found if not (has_symbols and line.strip() and len(values) == 1)]
     n_tokens = sum(map(len, log_probs))

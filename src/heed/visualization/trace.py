@@ -53,15 +53,15 @@ def trace(
     """
     if not source.strip():
         raise HeedError("there is no sentence to look at.")
+    tokenizer = translator.tokenizer
+    src = tokenizer.encode(source)
+    _check_length("source", src)
     if target is None:
         target = translator.translate([source])[0].text
-    tokenizer = translator.tokenizer
-    src, tgt = tokenizer.encode(source), tokenizer.encode_targets([target])[0]
+    tgt = tokenizer.encode_targets([target])[0]
     if tokenizer.symbols and target.strip() and not tgt:
         raise HeedError(f"the target {shown(target)} is none: this model writes symbols of trees, such as (NP.")
-    for side, ids in (("source", src), ("target", tgt)):
-        if len(ids) > MAX_TOKENS:
-            raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
+    _check_length("target", tgt)
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     parts = {
@@ -74,6 +74,11 @@ def trace(
         for name, (w, queries, keys) in parts.items()
     }
     return AttentionTrace(source, target, kinds["encoder"], kinds["decoder"], kinds["cross"])
+
+
+def _check_length(side: str, ids: Sequence[int]) -> None:
+    if len(ids) > MAX_TOKENS:
+        raise HeedError(f"the {side} has {len(ids):,} tokens; {MAX_TOKENS:,} can be looked at.")
 
 
 def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str], whole_words: bool) -> Attention:
