@@ -160,6 +160,11 @@ def test_a_bare_word_is_a_name_unless_it_is_a_run_folder(tmp_path, monkeypatch):
     assert read_recipe("multi30k-en-de").data.tgt == "fr" and is_run_folder("multi30k-en-de")
 
 
+def test_a_folder_that_is_no_runs_is_called_that(tmp_path):
+    with pytest.raises(HeedError, match="a folder, but no run's: it has no config.toml"):
+        read_recipe(tmp_path)
+
+
 def test_an_unknown_recipe_is_refused_with_the_nearest_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for wrong in (read_recipe, recipe_text):

@@ -203,7 +203,7 @@ def test_the_checkpoint_of_the_lowest_loss_may_be_older_than_those_that_are_kept
     task = Told({weights_in(best): (30.0, 2.0)})
     out = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
     assert weights_in(out) == weights_in(best)
-    assert said[-1] == f"Averaged 1 checkpoints (steps 5 to 5) into {out}."
+    assert said[-1] == f"Took the checkpoint at step 5 for {out}."
     assert read_config(out).card.trained_on["average of steps"] == "5"
 
 

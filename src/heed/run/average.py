@@ -151,7 +151,10 @@ def _steps(checkpoints: Sequence[Path]) -> str:
 
 def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
     first, last = (_step(folder) for folder in (folders[0], folders[-1]))
-    report(f"Averaged {len(folders)} checkpoints (steps {first:,} to {last:,}) into {out}.")
+    if len(folders) == 1:
+        report(f"Took the checkpoint at step {last:,} for {out}.")
+    else:
+        report(f"Averaged {len(folders)} checkpoints (steps {first:,} to {last:,}) into {out}.")
 
 
 def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]:
