@@ -112,7 +112,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     if is_run_folder(recipe):
         if not (Path(recipe) / RUN_CONFIG).is_file():
-            raise HeedError(f"{recipe}: a folder, but no run's: it has no {RUN_CONFIG}; name a recipe's file, or a run.")
+            raise HeedError(f"{recipe}: a folder, but no run's: it has no {RUN_CONFIG}; name a run or a recipe's file.")
         return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)
