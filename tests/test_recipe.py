@@ -6,7 +6,7 @@ import pytest
 
 from heed.config import merged, parse_override, toml_text, validated
 from heed.errors import HeedError
-from heed.recipe import Recipe, is_run_folder, preset_names, read_preset, read_recipe
+from heed.recipe import Recipe, anchored, is_run_folder, preset_names, read_preset, read_recipe
 from heed.recipes import recipe_names, recipe_text, recipe_title
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def test_a_treebank_in_the_recipes_folder_or_here_is_found_else_it_is_a_name(tmp
     found = read_recipe("parsing-gum", ["parsing.treebank=trees"])
     assert found.parsing.treebank == str(tmp_path / "trees")
     (tmp_path / "gum").mkdir()  # nobody has named it
-    assert read_recipe("parsing-gum").parsing.treebank == "gum"
+    assert anchored(read_recipe("parsing-gum"), tmp_path).parsing.treebank == "gum"
 
 
 def test_presets_are_the_rows_of_table_3():
@@ -160,8 +160,8 @@ def test_a_bare_word_is_a_name_unless_it_is_a_run_folder(tmp_path, monkeypatch):
     assert read_recipe("multi30k-en-de").data.tgt == "fr" and is_run_folder("multi30k-en-de")
 
 
-def test_a_folder_that_is_no_runs_is_called_that(tmp_path):
-    with pytest.raises(HeedError, match="a folder, but no run's: it has no config.toml"):
+def test_a_folder_that_is_no_run_folder_is_called_that(tmp_path):
+    with pytest.raises(HeedError, match="not a run folder: it has no config.toml"):
         read_recipe(tmp_path)
 
 

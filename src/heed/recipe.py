@@ -112,7 +112,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     if is_run_folder(recipe):
         if not (Path(recipe) / RUN_CONFIG).is_file():
-            raise HeedError(f"{recipe}: a folder, but no run's: it has no {RUN_CONFIG}; name a run or a recipe's file.")
+            raise HeedError(f"{recipe}: not a run folder: it has no {RUN_CONFIG}; name a run, or the file of a recipe.")
         return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)
@@ -167,31 +167,30 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
         raise HeedError(
             f"{error} (training.start_from; once begun, a run no longer needs it: heed train RUN)"
         ) from None
-    given = config.arch.model_dump()
+    given = {name: value for name, value in config.arch.model_dump().items() if value is not None}
     asked = values.get("model", {})
     for name, value in asked.items() if isinstance(asked, dict) else ():
         if name in given and name not in DROPOUTS and value != given[name]:
-            own = "none" if given[name] is None else repr(given[name])
-            raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {own}; leave it out.")
+            raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {given[name]!r}; leave it out.")
     vocab_size = min(max(config.vocab_size, MIN_VOCAB_SIZE), MAX_VOCAB_SIZE)  # estimates need it, training does not
     return merged({"model": given, "tokenizer": {"vocab_size": vocab_size}}, values)
 
 
 def anchored(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with absolute file names, those in it taken from `folder`."""
+    """The recipe with absolute file names, those in it taken from `folder`; a treebank's may be below --mirror."""
     values = recipe.model_dump()
-    _anchor_files(values, folder)
+    _anchor_files(values, folder, treebank=False)
     return validated(Recipe, values, where="recipe")
 
 
-def _anchor_files(values: dict[str, Any], folder: Path) -> None:
+def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True) -> None:
     """Makes the file names of a recipe absolute; what is no string or list of strings is left to validation."""
     training = values.get("training")
     if isinstance(training, dict) and isinstance(training.get("start_from"), str):
         training["start_from"] = _absolute(folder, training["start_from"])
     parsing = values.get("parsing")
-    if isinstance(parsing, dict) and isinstance(treebank := parsing.get("treebank"), str):
-        path = _absolute(folder, treebank)
+    if treebank and isinstance(parsing, dict) and isinstance(name := parsing.get("treebank"), str):
+        path = _absolute(folder, name)
         if Path(path).is_dir():  # else a name below --mirror or --dir
             parsing["treebank"] = path
     data = values.get("data")

@@ -157,6 +157,16 @@ def test_moved_text_is_translated_and_no_character_is_written_that_xml_lacks():
     assert "uno" in docx.Document(io.BytesIO(translated(letter(), odd))).paragraphs[0].text
 
 
+def test_the_namespaces_that_word_declares_are_no_properties():
+    names = b"".join(
+        b' xmlns:n%d="http://schemas.microsoft.com/office/word/2010/wordml/%d"' % (i, i) for i in range(34)
+    )
+    run = b"<w:r><w:rPr><w:%b/></w:rPr><w:t>some words </w:t></w:r>"
+    paragraph = b"<w:p>%b%b%b</w:p>" % (run % b"b", run % b"i", run % b"b")
+    content = with_document(b"<w:document %b%b>%b</w:document>" % (NAMESPACE, names, paragraph * 300))
+    assert files(translated(content, swapped_case))["word/document.xml"].count(b"SOME WORDS") == 900
+
+
 def test_words_behind_a_comment_within_a_run_are_words():
     content = with_document(
         b"<w:document %b><w:p><w:r><w:t>foo<!-- c --> bar is here</w:t></w:r></w:p></w:document>" % NAMESPACE

@@ -194,6 +194,14 @@ def test_an_element_without_an_end_does_not_unprotect_the_next():
             "<table><tr translate=no><td>keep<td>keep<tr><td>WORDS</table>",
         ),
         ("<i><b>words</i>words<p translate=no>keep", "<i><b>WORDS</i>WORDS<p translate=no>keep"),
+        (
+            "<p translate=no>keep <b>keep<ul><li>words</ul><h2>words</h2>words",
+            "<p translate=no>keep <b>keep<ul><li>WORDS</ul><h2>WORDS</h2>WORDS",
+        ),
+        (
+            "<table><tr translate=no><td>keep<tbody><tr><td>words</table>",
+            "<table><tr translate=no><td>keep<tbody><tr><td>WORDS</table>",
+        ),
     ],
 )
 def test_an_element_that_needs_no_end_tag_ends_where_browsers_end_it(page, expected):

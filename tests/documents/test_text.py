@@ -232,6 +232,11 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ),
         ("see [a guide]\n\n[a guide]:\n  x/y\n", "SEE [A GUIDE][a guide]\n\n[a guide]:\n  x/y\n"),
         ("words\n[words]:\nwords\n", "WORDS\n[WORDS]:\nWORDS\n"),
+        ("words\n    - words\n", "WORDS\n    - WORDS\n"),
+        ("words[^1]\n\n[^1]: words\n\n    - words\n", "WORDS[^1]\n\n[^1]: WORDS\n\n    - WORDS\n"),
+        ('> a <a title="`"> words\n> b `code` c\n', '> A <a title="`"> WORDS\n> B `code` C\n'),
+        ("a [x](`y) b\nb `code` c\n", "A [X](`y) B\nB `code` C\n"),
+        ("# a `b\nc word `code`\n", "# A `B\nC WORD `code`\n"),
         (
             "10. a\n\n    words\n\n        code\n\nb\n\n    code\n",
             "10. A\n\n    WORDS\n\n        code\n\nB\n\n    code\n",
@@ -254,7 +259,7 @@ def test_rules_of_tables_are_told_apart_in_no_time():
 @pytest.mark.parametrize(
     "signs",
     ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+", "[a]", "]",
-     "<code>", "a` `a\n", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
+     "<code>", "a` `a\n", "a` a `a\n", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
 )  # fmt: skip
 @pytest.mark.parametrize("format", ["md", "text", "srt"])
 @pytest.mark.slow

@@ -146,19 +146,20 @@ def test_a_run_goes_on_where_its_project_was_moved_to(straight, begun, heed):
     assert_one_clear_line(other, "this run began with other settings: data.train was")
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed):
+@pytest.mark.parametrize("name", ["trainer.safetensors", "config.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(begun, heed, name):
     few = ["--set", "training.max_steps=20"]
     assert heed("train", "small.toml", *few, cwd=begun).returncode == 0
     expected = model_bytes(begun)
     run = begun / "runs" / "small"
     shutil.rmtree(run / "model")
-    weights = run / "checkpoints" / "20" / "trainer.safetensors"
-    content = bytearray(weights.read_bytes())
+    damaged = run / "checkpoints" / "20" / name
+    content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
+    damaged.write_bytes(content)
     done = heed("train", "small.toml", *few, cwd=begun)
     assert done.returncode == 0, done.stderr
-    assert "trainer.safetensors: damaged" in done.stderr and "Resumed from step 15" in done.stderr
+    assert f"{name}: damaged" in done.stderr and "Resumed from step 15" in done.stderr
     assert model_bytes(begun) == expected
 
 

@@ -1,5 +1,6 @@
 """Exported folders are, to transformers, the same model, tokenizer and search; a model that returns is the same."""
 
+import json
 import shutil
 import warnings
 
@@ -99,6 +100,10 @@ def test_weights_that_another_program_has_changed_lose_their_scores(number_token
     assert cards[0].scores and not cards[1].scores and cards[1].decoding["beam_size"] == 9
     assert (cards[1].src, cards[1].tgt) == ("en", "de") and cards[1].trained_on["corpus"] == "none"
     readmes = [(tmp_path / f"{name}-back" / "README.md").read_text(encoding="utf-8") for name in ("hf", "tuned")]
+    config = json.loads((tmp_path / "tuned" / "config.json").read_text())
+    del config["heed"]["sha256 of weights"]  # an older Heed did not write it
+    (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
+    assert load_model(imported(tmp_path / "tuned", tmp_path / "older", "huggingface")).card == cards[0]
     assert ["trained with Heed" in readme for readme in readmes] == [True, False]
 
 

@@ -148,7 +148,7 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
     )
     one = random_model(tmp_path, number_tokenizer, n_heads=1)
     index = write_all(tmp_path / "one", layers=layers, model=one, src=None, **options).read_text()
-    assert "- Figure 5: Figure 5 shows two heads of a layer" in index and "[figure3](figure3.md)" in index
+    assert "- figure5: Figure 5 shows two heads of a layer" in index and "[figure3](figure3.md)" in index
     said.clear()
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):  # before anything is measured

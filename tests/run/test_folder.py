@@ -120,9 +120,12 @@ def test_a_users_own_recipe_is_not_replaced_but_a_runs_copied_config_may_begin_a
     own.mkdir()
     (own / "config.toml").write_text('# my notes\n[data]\nsrc = "en"\ntgt = "de"\ncorpus = "multi30k"\n')
     before = (own / "config.toml").read_text()
-    with pytest.raises(HeedError, match="no run has written it, and a run would replace it; choose another --run"):
+    with pytest.raises(HeedError, match="has comments, which a run here would delete; choose another --run"):
         opened(own)
-    assert (own / "config.toml").read_text() == before and len(list(own.iterdir())) == 1
+    (own / "data").mkdir()  # the user's
+    with pytest.raises(HeedError, match="has comments"):
+        opened(own)
+    assert (own / "config.toml").read_text() == before and len(list(own.iterdir())) == 2
     opened(tmp_path / "run")
     copied.mkdir()
     shutil.copyfile(tmp_path / "run" / "config.toml", copied / "config.toml")

@@ -270,6 +270,12 @@ def test_weights_that_are_not_finite_are_neither_validated_nor_saved(tmp_path, n
     assert not list((tmp_path / "huge" / "checkpoints").glob("*"))
 
 
+def test_a_dev_loss_that_is_infinite_leads_back_too(tmp_path, number_tokenizer):
+    losses = iter([1.0, math.inf, 1.0, 1.0])
+    _, state = run_training(tmp_path, number_tokenizer, "run", dev_loss=lambda: next(losses))
+    assert (state.step, state.rollbacks) == (30, 1)
+
+
 @pytest.mark.parametrize("lasting", [False, True])
 def test_numbers_of_dev_that_are_not_finite_lead_back_to_the_last_checkpoint(tmp_path, number_tokenizer, lasting):
     """Finite weights can have scores that are not."""

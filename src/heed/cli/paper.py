@@ -197,14 +197,13 @@ def paper_heads(
     from heed.decoding.translator import Translator
     from heed.paper import figures
 
+    out = out if as_json else out or Path("docs/paper")
     _check_out(out, "heads", as_json=as_json)
     if as_json:
         sentences = figures.first_sentences(src, lines, lower=lower)
         heads, _ = figures.named_heads(Translator.load(model, precision="fp32"), sentences)
         print_json([vars(head) for head in heads])
     else:
-        out = out or Path("docs/paper")
-        _check_out(out, "heads")
         _show_page(figures.heads_page(model, src, lines, lower=lower), out)
 
 
@@ -228,7 +227,7 @@ def paper_all(
 
     require_matplotlib()
     check_pages(out, page_names(model=model, src=src))
-    _check_runs(folder, table4.RUNS)
+    _check_runs(folder, table4.RUNS, advice="")
     if model is None and (src is not None or lower):
         raise HeedError("--src and --lower are for pages about a model; they need --model.")
     if model is not None:  # what is wrong with these shows before minutes are spent
@@ -245,10 +244,10 @@ def paper_all(
     )
 
 
-def _check_runs(folder: Path, default: Path) -> None:
+def _check_runs(folder: Path, default: Path, *, advice: str = "; --run creates one") -> None:
     """HeedError for a folder that the user has named and that is none."""
     if folder != default and not folder.is_dir():
-        raise HeedError(f"--folder {folder}: there is no folder {folder}; --run creates one.")
+        raise HeedError(f"--folder {folder}: there is no folder {folder}{advice}.")
 
 
 def _check_out(out: Path | None, name: str, *, as_json: bool = False) -> None:

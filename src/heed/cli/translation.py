@@ -137,7 +137,9 @@ def translate(
         raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
     penalised = length_penalty is not None or length_penalty_form is not None
     if sampling is not None and penalised and n_best == 1 and not (scores or as_json):
-        raise HeedError("a length penalty changes only the scores of samples; add --scores or --json, or leave it out.")
+        raise HeedError(
+            "--length-penalty and its form change only the scores of samples; add --scores or --json, or leave it out."
+        )
     _check_search(beam, early_stopping)
     _check_penalty(length_penalty, length_penalty_form)
     if mbr is not None and n_best > mbr:

@@ -39,12 +39,12 @@ def attention(
     check_target(out)
     if out.suffix != ".html":
         render.require_matplotlib()
-    if read_config(model).card.parsing:
+    if read_config(model).card.parsing and sentence.strip():
         from heed.parsing.parser import Parser
         from heed.parsing.trees import split_words
 
         sentence, tree = Parser.load(model, report=say).as_read(split_words(sentence))
-        target = target or tree
+        target = tree if target is None else target
     traced = trace(
         Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
     )

@@ -138,7 +138,8 @@ class _Copier:
 
         properties = run.find(WORD + "rPr")
         self._left -= sum(len(key) + len(value) for key, value in run.attrib.items())
-        self._left -= 0 if properties is None else len(etree.tostring(properties))
+        # Without the namespaces of the document, which are written once.
+        self._left -= 0 if properties is None else len(etree.tostring(properties, method="c14n", exclusive=True))
         if self._left < 0:
             raise HeedError(f"{self._name}: its runs have too many properties.")
         copy = run.makeelement(run.tag, dict(run.attrib), nsmap={run.prefix: WORD[1:-1]})  # the tree has the others

@@ -20,12 +20,21 @@ SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audi
 RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 ATOMS = frozenset(("img", "wbr"))
-# Elements that need no end tag: the next of the same group ends them, and so does the end of what they are in.
+# Elements that need no end tag: the tags that begin what ends them; so does the end of what they are in.
+_PARTS_OF_TABLES = frozenset(("tbody", "thead", "tfoot"))
 UNENDED = {
-    name: group
-    for group in (("li",), ("p",), ("dt", "dd"), ("tr",), ("td", "th"), ("option",))
-    for name in group
-}  # fmt: skip
+    "p": frozenset(
+        "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer "
+        "form h1 h2 h3 h4 h5 h6 header hgroup li main menu nav ol p pre search section summary table ul".split()
+    ),
+    "li": frozenset(("li",)),
+    **dict.fromkeys(("dt", "dd"), frozenset(("dt", "dd"))),
+    "option": frozenset(("option", "optgroup")),
+    **dict.fromkeys(("td", "th"), frozenset(("td", "th", "tr")) | _PARTS_OF_TABLES),
+    "tr": frozenset(("tr",)) | _PARTS_OF_TABLES,
+    **dict.fromkeys(_PARTS_OF_TABLES, _PARTS_OF_TABLES),
+}
+MAX_ENDED = 32  # elements that one tag ends; a bound on the time for a stranger's page
 DRAWN = frozenset(("svg", "math"))  # icons and formulas: atoms too, whatever they contain
 
 _NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
@@ -102,12 +111,15 @@ def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
         if not name or name in VOID or text.endswith("/>"):
             continue
         if not is_end:
-            outer = len(nesting)
-            while outer and (group := UNENDED.get(tokens[nesting[outer - 1]][1])):
-                outer -= 1
-                if name in group:
-                    end_without_tag(nesting[outer] - 1, place)
+            ended = None
+            for other in reversed(nesting[-MAX_ENDED:]):
+                ended_by = UNENDED.get(tokens[other][1])
+                if ended_by is None and tokens[other][1] not in INLINE:
                     break
+                if ended_by is not None and name in ended_by:
+                    ended = other
+            if ended is not None:
+                end_without_tag(ended - 1, place)
             open_elements.setdefault(name, []).append(place)
             nesting.append(place)
         elif open_elements.get(name):

@@ -28,7 +28,6 @@ _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)
 _DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
 _DEFINED_BELOW = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*")  # its address is the next line
 _LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t>]*")  # in a code span
-_BACKTICKS = re.compile(r"\\.|(`+)")
 _TAG = r"</?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s(?:[^<>\"']++|\"[^\"]*\"|'[^']*')*+)?/?>"
 _BLOCK_ELEMENTS = "|".join(
     "address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt "
@@ -98,6 +97,7 @@ def read_markdown(text: str) -> list[Item]:
             defining |= {i, i + 1}
     fence, in_table, words_before = "", False, False
     html_end: re.Pattern[str] | None = None  # of the HTML block that we are in
+    code_may_begin = True  # not directly behind words
     n_quotes, columns = 0, list[int]()  # quotations around the line; where the lists' words begin, innermost last
     i = first - 1
     while (i := i + 1) < len(lines):
@@ -116,7 +116,7 @@ def read_markdown(text: str) -> list[Item]:
             while columns and indent < columns[-1]:
                 columns.pop()
         # Within a list, what is indented further may be another list.
-        is_code = not (words_before or fence or html_end or columns) and _indentation(prefix) >= 4
+        is_code = code_may_begin and not (fence or html_end or columns) and _indentation(prefix) >= 4
         is_block = not (words_before or fence or html_end or is_code)
         list_markers = _LIST_MARKERS.match(body)[0] if is_block else ""  # type: ignore[index]
         if list_markers and _is_words(body):
@@ -133,13 +133,20 @@ def read_markdown(text: str) -> list[Item]:
                 html_end = None
         elif _is_words(body) and (words_before or not _is_indented(prefix, body, columns[-1] if columns else 0)):
             marker = "" if words_before else _MARKERS.match(body)[0]  # type: ignore[index]
-            words = body[len(marker) :]
-            rest = words
-            while not in_table and (code_end := _end_of_code(rest, after)) and _goes_on(prefix, after):
-                words, rest, i = words + end + after, after[code_end:], i + 1
+            is_heading = marker.rstrip().endswith("#")
+            if "[^" in marker:
+                columns.append(4)  # where the words of a footnote go on
+            parts = [rest := body[len(marker) :]]
+            while (
+                not (in_table or is_heading)
+                and (code_end := _end_of_code(rest, end, after, labels))
+                and _goes_on(prefix, after)
+            ):
+                parts += [end, after]
+                rest, i = after[code_end:], i + 1
                 line, end = lines[i]
                 after = lines[i + 1][0] if i + 1 < len(lines) else ""
-            is_heading = marker.rstrip().endswith("#")
+            words = "".join(parts)
             if not words_before and prefix + marker:
                 items.append(Tag("cut", prefix + marker, "" if is_heading else _START))
             backslash = "\\" * ((len(words) - len(words.rstrip("\\"))) % 2)  # of a hard line break
@@ -154,9 +161,11 @@ def read_markdown(text: str) -> list[Item]:
             if backslash + end:
                 hard = not words_before or backslash or line.endswith("  ")
                 items.append(Tag("cut" if hard else "break", backslash + end + next_prefix, _START))
+            code_may_begin = False
             continue
         items.append(Tag("cut", line + end, _START))
         words_before = False
+        code_may_begin = is_code or not body
     return items
 
 
@@ -230,17 +239,17 @@ def _goes_on(prefix: str, after: str) -> bool:
     return _is_words(body) and not starts and prefix.count(">") == next_prefix.count(">")
 
 
-def _end_of_code(line: str, after: str) -> int:
+def _end_of_code(line: str, end: str, after: str, labels: Collection[str]) -> int:
     """Where in the next line a code span ends that this line begins; 0 if it begins none, or it ends elsewhere."""
+    if "`" not in line or "`" not in after:
+        return 0
     place = 0
-    while match := _BACKTICKS.search(line, place):
-        place = match.end()
-        if backticks := match[1]:
-            same = re.compile(f"(?<!`){backticks}(?!`)")
-            if (closing := same.search(line, place)) is None:
-                closing = same.search(after)
-                return closing.end() if closing else 0
-            place = closing.end()
+    for item in _inline(line + end + after, labels):
+        markup = item if isinstance(item, str) else item.markup
+        begin, place = place, place + len(markup.end if isinstance(markup, _Label) else markup)
+        if place > len(line + end):
+            is_code = isinstance(item, Tag) and item.kind == "atom" and markup.startswith("`")
+            return place - len(line + end) if is_code and begin < len(line) else 0
     return 0
 
 

@@ -458,21 +458,27 @@ def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture
 def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> ModelCard:
     """The card that Heed wrote, or what the folder says of languages and search.
 
-    Weights that another program has changed since keep the languages, but neither scores nor search.
+    Weights that another program has written since keep the languages, but neither scores nor search.
     """
     where = str(path / "config.json")
     written = model_card(ours["card"], where=where) if isinstance(ours.get("card"), dict) else None
     weights = path / "model.safetensors"
-    if written and weights.is_file() and sha256_of(weights) == ours.get("sha256 of weights"):
+    hashed = ours.get("sha256 of weights")
+    if written and (hashed is None or (weights.is_file() and sha256_of(weights) == hashed)):
         validated(DecodingSettings, written.decoding, where=f"{where}: heed.card.decoding")
         return replace(written, parsing={})
     others = [path / name for name in ("tokenizer_config.json", "generation_config.json")]
     tokenizer, generation = (_json(file) if file.is_file() else {} for file in others)
     generation = {**config, **generation}
-    beam, alpha = generation.get("num_beams", 1), generation.get("length_penalty", 1.0)
+    search = {
+        "beam_size": generation.get("num_beams", 1),
+        "length_penalty": generation.get("length_penalty", 1.0),
+        "length_penalty_form": "average",
+        "early_stopping": generation.get("early_stopping") is True,
+    }
     decoding = validated(
         DecodingSettings,
-        {"beam_size": beam, "length_penalty": alpha, "length_penalty_form": "average"},
+        search,
         where=f"{path}: its search (num_beams, length_penalty)",
     )
     src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)

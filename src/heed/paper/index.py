@@ -52,7 +52,7 @@ def write_all(
             try:
                 pages.append((figures.figure(number, model, lower=lower), shows))
             except HeedError as error:  # the model has one head, or too few positions
-                missing.append(f"Figure {number}: {plain(error)}")
+                missing.append(f"figure{number}: {plain(error)}")
     if model is None or src is None:
         missing.append("Heads with a recognisable function: `heed paper all --model MODEL --src FILE`.")
     else:

@@ -64,7 +64,7 @@ class ParsingSettings(LinearisationSettings):
 
 def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:
     """The folder that holds the trees. HeedError lists the places that were searched."""
-    places = [Path(place) / settings.treebank for place in (mirror, directory) if place is not None]
+    places = [Path(place) / settings.treebank for place in (mirror, directory, ".") if place is not None]
     for place in places:  # an absolute path is the same in each of them
         if place.is_dir():
             return place

@@ -4,6 +4,7 @@ A run writes config.toml first: it tells the folder of a run that was interrupte
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from heed.runtime.files import check_replaceable, locked, read_json, sha256_of, 
 
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
+BEGUN = (".lock", "metrics.jsonl", "checkpoints")  # one of these tells a run's config.toml from a user's recipe
 # What a run makes of its text first. Until then, a mistake in the recipe may be corrected.
 MADE_OF_TEXT = (
     *("lines/*", "data/tokenizer.json", "teachers/*/data/tokenizer.json", "teachers/translations-*"),
@@ -65,12 +67,12 @@ def _check_run_folder(run: Path) -> None:
     config = run / "config.toml"
     if os.path.lexists(config):
         try:
-            recipe = validated(Recipe, read_toml(config), where=str(config))
+            validated(Recipe, read_toml(config), where=str(config))
         except HeedError as error:
             raise HeedError(f"{error} {run} is not a run folder of this Heed; choose another --run.") from None
-        is_run = any(os.path.lexists(run / name) for name in (*RUN_NAMES, ".lock"))
-        if not is_run and config.read_text(encoding="utf-8") != toml_text(_as_toml(recipe)):
-            raise HeedError(f"{config}: no run has written it, and a run would replace it; choose another --run.")
+        is_run = any(os.path.lexists(run / name) for name in BEGUN)
+        if not is_run and re.search("^ *#", config.read_text(encoding="utf-8"), re.MULTILINE):
+            raise HeedError(f"{config}: has comments, which a run here would delete; choose another --run.")
     else:
         for name in RUN_NAMES:
             if os.path.lexists(run / name):
@@ -100,9 +102,14 @@ def _same_texts(old: list[str], new: list[str], run: Path) -> bool:
     path = run / "data" / SOURCES
     recorded = read_json(path) if path.exists() else {}
     return len(old) == len(new) and all(
-        before == now or (Path(now).is_file() and recorded.get(before, {}).get("sha256") == sha256_of(Path(now)))
+        before == now or (Path(now).is_file() and _recorded_hash(recorded, before) == sha256_of(Path(now)))
         for before, now in zip(old, new, strict=True)
     )
+
+
+def _recorded_hash(recorded: dict[str, Any], file: str) -> str | None:
+    facts = recorded.get(file)
+    return facts.get("sha256") if isinstance(facts, dict) else None
 
 
 def _as_toml(recipe: Recipe) -> dict[str, Any]:

@@ -209,8 +209,11 @@ def _lost_tokenizer(run: Path) -> AnyTokenizer | None:
 
 def _check_same_text(corpus: ParallelCorpus, run: Path) -> None:
     """HeedError if a run's checkpoints are of another text: RUN/data, which would tell, may have been deleted."""
-    if names := state_names(run / "checkpoints"):
-        trained_on = read_config(run / "checkpoints" / names[-1]).card.trained_on
+    for name in state_names(run / "checkpoints"):
+        try:
+            trained_on = read_config(run / "checkpoints" / name).card.trained_on
+        except HeedError:  # damaged, which is said, and mended, where it is needed
+            continue
         if trained_on.get(IDS_HASH, corpus.fingerprint) != corpus.fingerprint:
             raise HeedError(
                 f"{run}: the training text has changed since the run began; restore the old text and delete "

@@ -58,22 +58,23 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`, which replaces it when the block ends well: all of it appears or nothing.
 
-    As with `whole_file`, its files are on the disk first, and it never becomes open to more people than the one that it
-    replaces. A folder of another kind is never replaced: see
-    `check_replaceable`.
+    As with `whole_file`, its files are on the disk first, and the folder never becomes open to more people than the one
+    that it replaces. A folder of another kind is never replaced: see `check_replaceable`.
     """
     path = Path(os.path.realpath(path))  # what a link stands for is replaced, not the link
     temporary, old = _unfinished(path), _unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
+        if path.exists():
+            own, replaced = (stat.S_IMODE(folder.stat().st_mode) for folder in (temporary, path))
+            temporary.chmod(own & (replaced | 0o7000) | stat.S_IRWXU)
         yield temporary
         for file in temporary.iterdir():
             _flush(file)
         _flush(temporary)
         check_replaceable(path, [file.name for file in temporary.iterdir()])
         if path.exists():
-            temporary.chmod((temporary.stat().st_mode & path.stat().st_mode & 0o777) | stat.S_IRWXU)
             old.mkdir()
             os.replace(path, old / path.name)
             try:

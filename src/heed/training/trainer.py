@@ -386,7 +386,8 @@ class _Loop:
     def _validated(self) -> dict[str, float] | None:
         """The numbers of dev, or None if the model's are not finite there."""
         try:
-            return self.validate(self.weights.model.eval())
+            numbers = self.validate(self.weights.model.eval())
+            return numbers if math.isfinite(numbers["loss"]) else None
         except NotFiniteError:
             return None
         except (MemoryError, RuntimeError) as error:
