@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,10 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[No
     try:
         os.path.abspath(run).encode()
     except UnicodeEncodeError:
-        raise HeedError(f"{shown(os.path.abspath(run))}: not UTF-8, as files of a run must hold it.") from None
+        raise HeedError(
+            f"{shown(os.path.abspath(run))}: this path is not UTF-8, so files of the run could not name it; choose "
+            "another --run."
+        ) from None
     _check_run_folder(run)
     with locked(run):
         _write_config(recipe, run, report)
@@ -101,15 +104,14 @@ def _same_texts(old: list[str], new: list[str], run: Path) -> bool:
     """Whether files under new names have the content that the run recorded of the old ones."""
     path = run / "data" / SOURCES
     recorded = read_json(path) if path.exists() else {}
-    return len(old) == len(new) and all(
-        before == now or (Path(now).is_file() and _recorded_hash(recorded, before) == sha256_of(Path(now)))
-        for before, now in zip(old, new, strict=True)
-    )
 
+    def is_same(before: str, now: str) -> bool:
+        facts = recorded.get(before)
+        with suppress(OSError):  # a file that is missing or may not be read is said later
+            return before == now or (isinstance(facts, dict) and facts.get("sha256") == sha256_of(Path(now)))
+        return False
 
-def _recorded_hash(recorded: dict[str, Any], file: str) -> str | None:
-    facts = recorded.get(file)
-    return facts.get("sha256") if isinstance(facts, dict) else None
+    return len(old) == len(new) and all(map(is_same, old, new))
 
 
 def _as_toml(recipe: Recipe) -> dict[str, Any]:
