@@ -20,7 +20,7 @@ SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audi
 RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 ATOMS = frozenset(("img", "wbr"))
-# Elements that need no end tag: the tags that begin what ends them; so does the end of what they are in.
+# Elements that need no end tag: each ends before these tags, and with the element that it is in.
 _PARTS_OF_TABLES = frozenset(("tbody", "thead", "tfoot"))
 UNENDED = {
     "p": frozenset(
