@@ -201,7 +201,7 @@ def _parameters(command: Any) -> str:
 
 def _metavar(argument: Any) -> str:
     name = argument.metavar or argument.name.upper()
-    return name if argument.required else f"[{name}]"
+    return (name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)
 
 
 def _value_name(command: Any, option: Any) -> str:

@@ -32,7 +32,7 @@ app = typer.Typer(
 for verb, example in (
     (demo, "heed demo"),
     (train, "heed train multi30k-en-de --set training.max_steps=2000"),
-    (average, "heed average runs/multi30k-en-de --last 5"),
+    (average, "heed average runs/multi30k-en-de --last 5 --out runs/last-5"),
     (info, "heed info runs/demo/model"),
     (translate, 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model'),
     (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),

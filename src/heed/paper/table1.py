@@ -365,11 +365,11 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
         "![path lengths](table1-paths.svg)",
         "",
         prose(
-            f"""The path between the first input and the last output, in layers (of a recurrent one: steps), followed
-            from what one layer sees, layer by layer. A test compares the same with gradients, for every input and
-            output of {REACH_LENGTH} positions: which are not zero after how many layers. The picture shows that, for
-            r = {REACH_RADIUS}; of dilated convolutions the smallest dilation is the last layer's, and some neighbours
-            at the ends take more layers, as the short way to them leads over the edge."""
+            f"""A path runs from the first input to the last output. Its length is counted in layers (of a recurrent
+            layer, in steps), by following what each layer sees. A test finds the same lengths from gradients: for every
+            input and output of {REACH_LENGTH} positions, after how many layers the gradient is no longer zero. The
+            picture shows this for r = {REACH_RADIUS}. The last of the dilated convolutions has the smallest dilation;
+            near the ends some neighbours need more layers, because the shortest way would leave the sequence."""
         ),
         "",
         "![what sees what](table1-reach.svg)",
@@ -450,8 +450,8 @@ def _bends(results: dict[str, dict[str, Any]]) -> str:
         {weights[0]} to {weights[1]} MiB. Calls: from n = {sizes[0]:,} to {sizes[1]:,} the cost of calling an operation
         hides that of arithmetic most in {flattest} (n^{first[flattest]:.1f}); the recurrent layer, each of whose n
         steps is a call, grows with d^{_slopes(in_d)[0]:.1f} from d = {in_d["sizes"][0]} to {in_d["sizes"][1]} and with
-        d^{_slopes(in_d)[-1]:.1f} from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: one alone takes so many
-        times as long as {n_threads()} at n = {THREADS_LENGTH:,}: {ratios}."""
+        d^{_slopes(in_d)[-1]:.1f} from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: at
+        n = {THREADS_LENGTH:,}, one thread takes this many times as long as {n_threads()}: {ratios}."""
 
 
 def _slopes(result: dict[str, Any]) -> list[float]:
