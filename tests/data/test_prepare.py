@@ -8,8 +8,8 @@ import pytest
 
 from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.data.lines import read_lines, read_pairs
-from heed.data.prepare import DataSettings, prepare
+from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
+from heed.data.prepare import DataSettings, _encoded_chunks, prepare
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings
@@ -37,6 +37,18 @@ def test_a_truncated_store_is_refused(tmp_path):
     (tmp_path / "c" / "src.bin").write_bytes(b"\x03")
     with pytest.raises(HeedError, match="src.bin"):
         ParallelCorpus(tmp_path / "c", vocab_size=100)
+
+
+def test_long_lines_are_encoded_a_few_at_a_time(tmp_path, number_tokenizer):
+    long, short = "one " * 50_000, "one"  # characters: 200,000 a line
+    src = write(tmp_path / "src", [long] * 13 + [short])
+    tgt = write(tmp_path / "tgt", [short] * 13 + [long])
+    chunks = list(_encoded_chunks(((src, tgt),), number_tokenizer))
+    lengths = [[len(s) + len(t) for _, (s, t) in pairs] for pairs, *_ in chunks]
+    assert all(sum(chunk) - chunk[-1] < MAX_CHARACTERS for chunk in lengths) and len(chunks) == 3
+    assert [number for pairs, *_ in chunks for number, _ in pairs] == list(range(1, 15))
+    for place, lines in ((1, [long] * 13 + [short]), (2, [short] * 13 + [long])):
+        assert [ids for chunk in chunks for ids in chunk[place]] == number_tokenizer.encode_lines(lines)
 
 
 def test_line_ends_marks_and_gzip_make_no_difference(tmp_path):

@@ -154,6 +154,8 @@ def test_bench_decode_tells_speed_latency_and_memory(heed):
     assert 0 < told["latency_ms_p50"] <= told["latency_ms_p95"] and told["peak_memory_bytes"] > 50e6
     assert_one_clear_line(heed("bench", "decode", "--precision", "int4"), "int4")
     assert_one_clear_line(heed("bench", "decode", "--batch", 64, "--tgt-len", 200), "a search holds 8,192 tokens")
+    large = ["--preset", "demo", "--vocab", 20_000, "--beam", 1000, "--batch", 64, "--tgt-len", 100]
+    assert_one_clear_line(heed("bench", "decode", *large), "--batch 64: a search with --beam 1000")
     assert_one_clear_line(heed("bench", "decode", env={"HEED_KERNELS": "off"}), "HEED_KERNELS=off: expected 0, 1")
 
 

@@ -1,11 +1,13 @@
 """Files are read and written only where they are files, and only what Heed made is replaced."""
 
+import errno
 import json
 import os
 import socket
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,36 @@ def test_a_folder_that_is_replaced_stays_closed(tmp_path):
     write_folder(tmp_path / "folder", "newer")
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
     assert (tmp_path / "folder" / "a").read_text() == "newer"
+
+
+def test_an_interrupt_between_the_two_names_leaves_the_old_folder(tmp_path, monkeypatch):
+    write_folder(tmp_path / "folder", "old")
+    replace = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        replace(source, target)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "folder")
+    assert (tmp_path / "folder" / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("code, is_written", [(errno.EINVAL, True), (errno.EIO, False)])
+def test_a_file_system_that_cannot_flush_folders_holds_files_all_the_same(tmp_path, monkeypatch, code, is_written):
+    def flush(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    with nullcontext() if is_written else pytest.raises(HeedError):
+        write_folder(tmp_path / "folder")
+        with whole_file(tmp_path / "file") as temporary:
+            temporary.write_text("x")
+    assert (tmp_path / "file").exists() == is_written
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", ".git/", "a/", "b -> notes", "b fifo"])

@@ -104,9 +104,29 @@ def test_pieces_of_a_word_are_joined_by_sum_and_mean(translator):
     assert np.allclose(words.weights[..., 0, 0], pieces.weights[..., :n, :n].sum(-1).mean(-1), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_letter_of_several_pieces_is_part_of_its_word(kind):
+    sentence = "Straße हिन्दी cafe\u0301s 日本."
+    tokenizer = train_tokenizer(["a dog"], TokenizerSettings(kind=kind, vocab_size=600))
+    assert any("\ufffd" in piece for piece in tokenizer.pieces(tokenizer.encode(sentence)))
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
+    translator = Translator(Transformer(arch, len(tokenizer)), tokenizer)
+    found = trace(translator, sentence, target=sentence, whole_words=True)
+    words = ("Straße", "हिन्दी", "cafe\u0301s", "日本", ".", "</s>")
+    assert found.encoder.keys == words == found.cross.queries
+
+
 def test_words_begin_where_a_reader_sees_them():
     assert word_starts(["<s>", " a", " dog", "s", " 's", ".", "</s>"]) == [0, 1, 2, 4, 5, 6]
     assert word_starts([" ", "o", "x", " 7", "0", "%"]) == [0, 3, 5]
+    assert word_starts(["<s>", " Stra", "ß", "", "e", " hin", "दी", "\u200cx", " e", "\u0301s", "</s>"]) == [
+        0,
+        1,
+        5,
+        8,
+        10,
+    ]
     assert word_place(["a", "dog"], "dog") == 1 == word_place(["a", "dog"], "2")
     assert word_place(["2", "dog"], "2") == 0
     for word in ("cat", "0", "3", "-1", "²", "٢", "9" * 5000, ""):

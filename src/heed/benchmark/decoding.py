@@ -14,7 +14,7 @@ from heed.config import validated
 from heed.decoding.beam import search
 from heed.decoding.loading import chosen_precision, no_report, prepacked
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import MAX_LIVE_TOKENS, Source
+from heed.decoding.stream import MAX_LIVE_TOKENS, SearchMemory, Source
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.recipe import read_preset
@@ -73,6 +73,13 @@ def decoding_speed(
     model = Transformer(arch, vocab_size).to(machine.device)
     computed = chosen_precision(model, precision, report=no_report)
     (model,) = prepacked(model, computed, copy=False)
+    memory = SearchMemory([model], settings, sampling=None)
+    most = min(memory.max_sentences(batch), memory.max_tokens() // tgt_length)
+    if most < batch:
+        raise HeedError(
+            f"--batch {batch}: a search with --beam {beam} and --tgt-len {tgt_length} holds {most} sentences at a "
+            "time; lower one of the three."
+        )
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
     sources = stopwatch.sources(src_length, vocab_size)
     for result in search([model], sources, SPECIAL, settings, n_sentences=batch):

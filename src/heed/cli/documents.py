@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli.terminal import KEPT_IN_TEXT, Alpha, Beam, Device, PrecisionOption, decoding_precision, say
+from heed.cli.terminal import Alpha, Beam, Device, PrecisionOption, decoding_precision, say
 from heed.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.errors import HeedError
 from heed.runtime.files import check_target, read_bounded, whole_file
 from heed.runtime.process import import_torch
-from heed.text.printable import printable
+from heed.text.printable import KEPT_IN_TEXT, printable
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator

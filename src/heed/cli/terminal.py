@@ -12,7 +12,7 @@ import typer
 
 from heed.data.lines import lines_of_standard_input
 from heed.errors import HeedError
-from heed.text.printable import is_hidden, printable
+from heed.text.printable import KEPT_IN_TEXT, is_hidden, printable
 
 if TYPE_CHECKING:
     from heed.runtime.device import DecodingPrecisionChoice
@@ -38,10 +38,6 @@ PrecisionOption = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]
-
-
-# Zero-width joiners, which Persian, Hindi and others are written with, and tabs.
-KEPT_IN_TEXT = "\u200c\u200d\t"
 
 
 def say(line: str) -> None:

@@ -19,7 +19,7 @@ FilePair = tuple[Path, Path]
 MAX_LINE_BYTES = 2**20  # a file without line ends, or a bomb of gzip, would fill the memory
 CHUNK_BYTES = 2**16
 MAX_AHEAD = 4096  # lines that are read while others are translated
-MAX_CHARACTERS = 2**20  # of lines that are read ahead, and of lines that are sorted together
+MAX_CHARACTERS = 2**20  # of lines that are read ahead, and of lines that are sorted or encoded together
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -183,7 +183,7 @@ def wait_for_more(items: object) -> Callable[[], object]:
 
 
 def windows(items: Iterable[T | None], *, first: int, last: int, size: Callable[[T], int]) -> Iterator[list[T] | None]:
-    """Some items at a time, to be sorted together: `first`, then twice as many each time up to `last`.
+    """Some items at a time: `first`, then twice as many each time up to `last`.
 
     Fewer where their characters, of which an item has `size`, come to MAX_CHARACTERS.
 

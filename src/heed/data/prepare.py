@@ -16,14 +16,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 from heed.config import Settings, shown
 from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.data.lines import FilePair, count_pairs, read_pairs
+from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 
-CHUNK_LINES = 4096  # lines read, encoded and written at a time
+CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer long ones
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
 
@@ -275,14 +275,15 @@ def _encoded(
 def _encoded_chunks(
     pairs: tuple[FilePair, ...], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
-    """(numbered pairs of lines, ids of the sources, ids of the targets), CHUNK_LINES lines at a time.
+    """(numbered pairs of lines, ids of the sources, ids of the targets), CHUNK_LINES or MAX_CHARACTERS at a time.
 
     The tokenizer encodes the next chunks on all cores while earlier ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
+    chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=lambda line: sum(map(len, line[1])))
     ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:
-        while (chunk := list(islice(numbered, CHUNK_LINES))) or ahead:
+        while (chunk := next(chunks, None)) or ahead:
             if chunk:
                 src = pool.submit(tokenizer.encode_lines, [pair[0] for _, pair in chunk])
                 tgt = pool.submit(tokenizer.encode_targets, [pair[1] for _, pair in chunk])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.config import shown
 from heed.data.lines import read_lines
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -160,7 +161,10 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> tuple[list[
     weights: dict[str, list[NDArray[np.float64]]] = defaultdict(list)  # by kind, of each sentence
     equal: dict[str, list[float]] = defaultdict(list)
     for sentence in sentences:
-        found = trace(translator, sentence, whole_words=True)
+        try:
+            found = trace(translator, sentence, whole_words=True)
+        except HeedError as error:
+            raise HeedError(f"the sentence {shown(sentence)}: {error}") from None
         for what, view in KINDS.items():
             attention = found.view(view)
             by_head = head_weights(attention, what)

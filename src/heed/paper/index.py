@@ -56,9 +56,11 @@ def write_all(
     if model is None or src is None:
         missing.append("Heads with a recognisable function: `heed paper all --model MODEL --src FILE`.")
     else:
-        pages.append(
-            (figures.heads_page(model, src, figures.HEADS_LINES, lower=lower), "heads with a recognisable function")
-        )
+        try:
+            heads = figures.heads_page(model, src, figures.HEADS_LINES, lower=lower)
+            pages.append((heads, "heads with a recognisable function"))
+        except HeedError as error:  # a sentence is too long
+            missing.append(f"Heads with a recognisable function: {plain(error)}")
     pages.insert(0, (layers(), "types of layers: time and memory measured, exponents fitted, path lengths"))
     lines = ["# The paper, page by page", ""]
     for page, shows in pages:

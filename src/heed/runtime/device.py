@@ -1,7 +1,6 @@
 """What the machine decides: device, precision, threads.
 
-With process.py and training/distributed.py the only reader of environment variables, but for HEED_DEBUG, which the
-command itself reads.
+With process.py and training/distributed.py the only reader of environment variables that say how Heed computes.
 """
 
 import logging

@@ -23,6 +23,8 @@ MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fi
 RESTORE = "restore the folder from a backup, or train it again."
 # Errors that say nothing about what is in a file.
 NOT_NOW = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Some file systems cannot flush a folder, and one that may not be listed cannot be opened.
+NEVER_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 # Windows lacks both flags, and links and FIFOs as a danger.
 NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
@@ -74,24 +76,22 @@ def whole_folder(path: Path) -> Iterator[Path]:
             _flush(file)
         _flush(temporary)
         check_replaceable(path, [file.name for file in temporary.iterdir()])
-        if path.exists():
-            old.mkdir()
-            os.replace(path, old / path.name)
-            try:
-                os.replace(temporary, path)
-            except OSError:
-                os.replace(old / path.name, path)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        else:
+        try:
+            if path.exists():
+                old.mkdir()
+                os.replace(path, old / path.name)
             os.replace(temporary, path)
+        except BaseException:  # a signal may come between the two
+            if (old / path.name).exists() and not os.path.lexists(path):
+                os.replace(old / path.name, path)
+            raise
         _flush(path.parent)
     except OSError as error:
         raise _disk_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        with suppress(OSError):  # empty, if nothing could be replaced
-            old.rmdir()
+        if os.path.lexists(path):  # else what it held is only in `old`
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def check_target(path: Path) -> None:
@@ -241,14 +241,18 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk."""
+    """Waits until a file's content is on the disk, or a folder's list of names where its file system can do that."""
     if os.name != "posix" and path.is_dir():
         return  # only files can be flushed there
-    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in NEVER_FLUSHED or not path.is_dir():
+            raise
 
 
 def _disk_error(path: Path, error: OSError) -> HeedError:

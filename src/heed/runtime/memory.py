@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -47,17 +49,55 @@ def _memory(name: str) -> int:
         return 0
 
 
-def free_memory() -> float:
-    """Bytes that this process may still take, of the machine's or of its control group's; ∞ where nobody says."""
+def free_memory(root: Path = Path("/")) -> float:
+    """Bytes that this process may still take, of the machine's or of its control groups'; ∞ where nobody says.
+
+    root: where the files lie that say it.
+    """
     free = float("inf")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable"))
-        group = Path("/sys/fs/cgroup")
-        most, taken, kinds = ((group / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
-        # Pages of files count as taken there, and are given back when somebody needs them.
-        of_files = next(int(line.split()[1]) for line in kinds.splitlines() if line.startswith("file "))
-        free = min(free, float(int(most) - int(taken) + of_files))
-    except (OSError, ValueError, StopIteration):
-        pass
-    return free
+    return min(free, *(_free_in(group, files) for group, files in _control_groups(root)))
+
+
+class _GroupFiles(NamedTuple):
+    """The files of a control group that say how much memory it may take, and how much it has taken.
+
+    of_files: pages of files count as taken, and are given back when somebody needs them.
+    """
+
+    limit: str
+    taken: str
+    of_files: tuple[str, str]
+
+
+_VERSION_1 = _GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
+_VERSION_2 = _GroupFiles("memory.max", "memory.current", ("active_file", "inactive_file"))
+
+
+def _control_groups(root: Path) -> Iterator[tuple[Path, _GroupFiles]]:
+    """The control groups that this process is in, and those around them, whose limits hold too."""
+    mounted = root / "sys/fs/cgroup"
+    yield mounted, _VERSION_2  # a container's, wherever it is on the host
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            of_memory = "memory" in controllers.split(",")
+            if of_memory:
+                yield mounted / "memory", _VERSION_1
+            if of_memory or not controllers:
+                group = mounted / "memory" if of_memory else mounted
+                for name in Path(path).parts[1:]:
+                    group /= name
+                    yield group, _VERSION_1 if of_memory else _VERSION_2
+
+
+def _free_in(group: Path, files: _GroupFiles) -> float:
+    """What a control group's limit leaves; ∞ if it has none."""
+    try:
+        limit, taken = (int((group / name).read_text()) for name in (files.limit, files.taken))
+        kinds = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return float(limit - taken + sum(int(kinds[kind]) for kind in files.of_files))
+    except (OSError, ValueError, KeyError):  # version 2 writes "max" for no limit
+        return float("inf")

@@ -2,6 +2,9 @@
 
 import unicodedata
 
+JOINERS = "\u200c\u200d"  # hidden, but parts of Persian, Hindi and other words
+KEPT_IN_TEXT = JOINERS + "\t"  # a tab does no harm
+
 
 def printable(text: str, *, kept: str = "") -> str:
     """`text` as a terminal can show it in its line: other characters become \\x1b, \\n, \\u202e …

@@ -14,10 +14,9 @@ from heed.evaluation.comparison import (
     statements,
 )
 from heed.runtime.files import whole_file
-from heed.text.printable import printable
+from heed.text.printable import KEPT_IN_TEXT, printable
 
 N_COLOURS = 6  # in comparison.html
-JOINERS = "\u200c\u200d\t"  # of Persian, Hindi and others; a tab does no harm
 WIDTH, HEIGHT, MARGIN = 640, 180, 40  # of a chart of bars, in pixels
 ROW = 26  # of a chart of intervals
 
@@ -42,7 +41,7 @@ def write_comparison(path: Path, comparison: Comparison, *, reference: str) -> N
 
 def _text(value: object) -> str:
     """What a stranger may have written, as text that can neither become markup nor reorder the page."""
-    return f"<bdi>{escape(printable(str(value), kept=JOINERS))}</bdi>"
+    return f"<bdi>{escape(printable(str(value), kept=KEPT_IN_TEXT))}</bdi>"
 
 
 def _section(title: str, *parts: str) -> str:

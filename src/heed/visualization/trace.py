@@ -1,5 +1,6 @@
 """Every head's weights for one pair, with the words that they join."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -64,6 +65,10 @@ def trace(
     _check_length("target", tgt)
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
+    if whole_words:
+        src_pieces = _spelled(src_pieces, source, tokenizer.src_spans([source])[0])
+        if not tokenizer.symbols:
+            tgt_pieces = _spelled(tgt_pieces, target, tokenizer.tgt_spans([target])[0])
     parts = {
         "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
@@ -93,15 +98,34 @@ def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str
     )
 
 
+def _spelled(pieces: Sequence[str], text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """The pieces as the text spells them. Of several pieces that are parts of one character, the first has it."""
+    spelled, done = [], 0
+    for piece, (start, end) in zip(pieces, spans, strict=True):
+        spelled.append(" " * piece[:1].isspace() + text[max(start, done) : end])
+        done = max(done, end)
+    return spelled
+
+
 def word_starts(pieces: Sequence[str]) -> list[int]:
-    """Where words begin: behind a space, and where letters or digits meet other signs."""
+    """Where words begin: behind a space, and where letters or digits meet other signs. An empty piece begins none."""
 
     def begins(before: str, piece: str) -> bool:
         if piece[:1].isspace() or piece in (BEGIN, END) or before in (BEGIN, END):
             return True
-        return not before.isspace() and not (before[-1:].isalnum() and piece[:1].isalnum())
+        return not before.isspace() and not (_in_word(before[-1:]) and _in_word(piece[:1]))
 
-    return [i for i, piece in enumerate(pieces) if i == 0 or begins(pieces[i - 1], piece)]
+    starts, before = [], ""
+    for i, piece in enumerate(pieces):
+        if i == 0 or (piece and begins(before, piece)):
+            starts.append(i)
+        before = piece or before
+    return starts
+
+
+def _in_word(letter: str) -> bool:
+    """Whether it is a letter, a digit, or what may stand between them: an accent, a vowel sign, a joiner."""
+    return letter.isalnum() or (letter != "" and unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cf"))
 
 
 def _joined(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
