@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
+os.environ["NO_PROXY"] = "127.0.0.1,localhost"  # where the tests' servers are
+os.environ["no_proxy"] = os.environ["NO_PROXY"]
 
 with install_import_hook(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"], "beartype.beartype"):
     import heed.decoding.translator
@@ -28,6 +31,8 @@ from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_
 from tests.commands import TIMEOUT_SECONDS, CommandServer
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("heed", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("heed")
 SPECIAL = SpecialIds()
 # Settings that the networks of other toolkits have and the paper's does not, all at once.
 OTHERS: dict[str, Any] = {

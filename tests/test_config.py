@@ -200,7 +200,7 @@ tables = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(tables)
 def test_toml_text_reads_back_as_what_was_written(table):
     with TemporaryDirectory() as folder:
@@ -209,7 +209,7 @@ def test_toml_text_reads_back_as_what_was_written(table):
         assert read_toml(path) == table
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(tables, tables)
 def test_of_two_tables_the_changes_win_and_the_rest_stays(base, changes):
     def check(base: object, changes: object, result: object) -> None:

@@ -39,9 +39,7 @@ from heed.training.step import micro_batch_loss
 pytestmark = pytest.mark.slow
 
 N_TARGETS = 5
-fuzzed = settings(
-    max_examples=int(os.environ.get("HEED_FUZZ", "300")) // N_TARGETS, deadline=None, database=None, print_blob=True
-)
+fuzzed = settings(max_examples=int(os.environ.get("HEED_FUZZ", "300")) // N_TARGETS, database=None, print_blob=True)
 seeds = st.integers(0, 2**63)
 MOST_SECONDS, MOST_BYTES = 120, 3 * 2**30
 

@@ -55,7 +55,7 @@ def two_folders(tmp_path_factory, number_tokenizer):
     place=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),
 )
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_is_noticed_or_harmless(two_folders, tmp_path_factory, name, how, place, bit):
     good, other = two_folders
     folder = tmp_path_factory.mktemp("damaged") / "model"
@@ -354,7 +354,7 @@ def test_a_header_that_is_none_is_refused(folder, header, length):
 
 
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_header_changed_anywhere_is_refused_or_harmless(two_folders, tmp_path_factory, place, byte):
     path = tmp_path_factory.mktemp("header") / "model.safetensors"
     content = bytearray((two_folders[0] / "model.safetensors").read_bytes())

@@ -32,7 +32,7 @@ def continuations(draws: np.random.Generator, account: BeamAccount, *, end_often
     return Continuations(-np.sort(-log_probs, axis=1), parents, ids)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
 def test_the_kernel_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, early_stopping, end_often):
     draws = np.random.default_rng(seed)

@@ -29,7 +29,7 @@ def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
 
 
 @given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit, micro):
     corpus = corpus_of(lengths)
     batches = batches_of(corpus, limit=limit, micro=micro)

@@ -128,7 +128,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(CHANGES)
 def test_bytes_at_random_give_an_error_or_a_corpus_with_ids_of_the_vocabulary(tmp_path_factory, changes):
     folder = write_corpus(tmp_path_factory.mktemp("random") / "c", PAIRS, vocab_size=VOCAB_SIZE).folder

@@ -46,7 +46,7 @@ def results_with_cancellations(model, sources, options, when, *, sampling=None, 
 
 
 @pytest.mark.parametrize("precision", MODELS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(SOURCE.map(lambda ids: ids[:12]), min_size=1, max_size=12),
     st.dictionaries(st.integers(0, 11), st.integers(0, 9)),

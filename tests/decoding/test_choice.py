@@ -20,7 +20,7 @@ ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)
 
 
 @given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
     options = DecodingSettings(min_tokens=least, max_tokens=10)
     ((_, found),) = search([MODEL], [Source(0, source, prefix)], SPECIAL, options, n_best=4)
@@ -73,7 +73,7 @@ def test_samples_depend_on_seed_and_number_alone():
 
 
 @given(source=SHORT)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_drawing_among_one_id_is_greedy_search(source):
     options = DecodingSettings(beam_size=1, max_tokens=8)
     (greedy,) = beam_search(MODEL, [source], SPECIAL, options)[0]

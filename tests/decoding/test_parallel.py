@@ -41,7 +41,7 @@ def others() -> int:
 
 
 @pytest.mark.parametrize("precision", MODELS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.one_of(st.none(), SHORT), max_size=60), st.booleans())
 def test_the_results_are_those_of_one_search_bit_for_bit(precision, stream, drawn):
     sources = [None if ids is None else Source(i, ids) for i, ids in enumerate(stream)]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.decoding import stream
@@ -39,7 +39,6 @@ def test_the_queue_hands_out_what_fits_and_a_longer_source_only_alone():
     assert [source.number for source in queue.take(5, 10, idle=False)] == [3] and queue.exhausted
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=100), st.randoms(use_true_random=False))
 def test_results_come_in_the_order_of_the_items_whatever_the_order_of_the_search(items, order: random.Random):
     """An item n has n sources; a search that holds some of them and finishes them in any order."""

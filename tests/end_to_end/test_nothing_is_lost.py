@@ -62,6 +62,10 @@ def wait_until(process: subprocess.Popen, condition: Callable[[], object]) -> No
     raise AssertionError("not in a minute")
 
 
+def until(step: int) -> list[str]:
+    return ["--set", f"training.max_steps={step}"]
+
+
 def model_bytes(folder: Path) -> bytes:
     return (folder / "runs" / "small" / "model" / "model.safetensors").read_bytes()
 
@@ -105,6 +109,7 @@ def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, 
 def test_a_second_process_on_the_same_run_is_refused(begun, heed):
     process = start(begun)
     wait_for_step(process, begun, 5)
+    process.send_signal(signal.SIGSTOP)  # it holds the lock for as long as needed
     try:
         assert_one_clear_line(heed("train", "small.toml", cwd=begun), f"process {process.pid} is at work there")
     finally:
@@ -186,12 +191,9 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_average(begun, heed):
 
 
 def test_another_unit_of_checkpoints_is_counted_from_where_the_run_stands(begun, heed):
-    few = ["--set", "training.max_steps=40", "--set", "training.keep_checkpoints=20"]
-    process = start(begun, "heed", "train", "small.toml", *few)
-    wait_for_step(process, begun, 20)
-    process.kill()
-    process.communicate()
-    done = heed("train", "small.toml", *few, "--set", "training.checkpoint_every=1 epochs", cwd=begun)
+    keep = ["--set", "training.keep_checkpoints=20"]
+    assert heed("train", "small.toml", *keep, *until(20), cwd=begun).returncode == 0
+    done = heed("train", "small.toml", *keep, *until(40), "--set", "training.checkpoint_every=1 epochs", cwd=begun)
     assert done.returncode == 0, done.stderr
     steps = sorted(int(path.name) for path in (begun / "runs" / "small" / "checkpoints").iterdir())
     assert {36, 38, 40} <= set(steps)  # an epoch has two steps
@@ -212,10 +214,6 @@ def torchrun(n: int) -> list[object]:
     ]
 
 
-def until(step: int) -> list[str]:
-    return ["--set", f"training.max_steps={step}"]
-
-
 def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
     # Two micro-batches a step, half of each of which makes one for each worker.
     exact = ["model.dropout=0.0", "training.precision=fp32", "training.micro_batch_tokens=500"]
@@ -225,8 +223,7 @@ def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, he
     assert heed("train", "small.toml", *exact, *until(240), cwd=alone).returncode == 0
     process = start(begun, *torchrun(2), *exact, *until(240))
     wait_for_step(process, begun, 10)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(children[-1]), signal.SIGKILL)
+    os.kill(children_of(process)[-1], signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode != 0
     again = start(begun, *torchrun(2), *exact, *until(200))
@@ -243,7 +240,12 @@ TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500"
 
 
 def children_of(process: subprocess.Popen) -> list[int]:
-    return [int(pid) for pid in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True).stdout.split()]
+    def parent(pid: int) -> int:
+        with contextlib.suppress(OSError):  # it has ended
+            return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+        return 0
+
+    return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(pid) == process.pid)
 
 
 @pytest.fixture
@@ -318,7 +320,10 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
     assert not is_running(other)
 
 
-TAUGHT = (*TWO, "--set", "training.teachers=2", "--set", "decoding.max_extra_tokens=5")
+TAUGHT = (
+    *TWO,
+    *("--set", "training.teachers=2", "--set", "training.keep_checkpoints=20", "--set", "decoding.max_extra_tokens=5"),
+)
 
 
 def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads):
@@ -415,7 +420,7 @@ def test_no_other_user_reaches_the_workers(begun, two_threads):
         for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
             fields = line.split()
             assert fields[6] not in inodes or len(fields) == 7, line  # an eighth would be its name
-        assert not [path for path in Path("/dev/shm").iterdir() if "heed" in path.name or "torch" in path.name]
+        assert not any("/dev/shm/" in Path("/proc", str(pid), "maps").read_text() for pid in (process.pid, other))
         if os.geteuid() == 0:
             assert seen_by_another_user([process.pid, other]) == 0
     finally:

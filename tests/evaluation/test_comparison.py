@@ -127,7 +127,7 @@ def test_ties_are_no_evidence_where_sacrebleu_counts_only_what_is_larger(monkeyp
 
 
 @pytest.mark.usefixtures("few_trials")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pairs)
 def test_a_system_equals_itself_and_every_line_and_word_is_counted_once(rows):
     references, a, b = (list(column) for column in zip(*rows, strict=True))

@@ -676,7 +676,7 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_change_of_config_json_is_one_line_or_harmless(originals, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz") / "hf"
     shutil.copytree(originals / "hf", folder, copy_function=os.link)
@@ -701,7 +701,7 @@ def test_any_change_of_config_json_is_one_line_or_harmless(originals, tmp_path_f
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_change_of_marians_settings_is_one_line_or_harmless(originals, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz") / "marian"
     shutil.copytree(originals / "marian", folder)

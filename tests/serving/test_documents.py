@@ -147,7 +147,7 @@ def test_bad_uploads_are_refused(client):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_file_is_answered_by_an_internal_error(client, data):
     good = data.draw(st.sampled_from([document(), PAGE.encode(), SUBTITLES.encode()]))

@@ -33,6 +33,8 @@ def running(translator: Translator, **options) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close(0.2)
+        for search in engine._searches:
+            search.thread.join(30)
         assert not any(search.thread.is_alive() for search in engine._searches)
 
 

@@ -45,7 +45,7 @@ def tokenizer(request) -> Tokenizer:
 @example(text="##ing … …the")
 @example(text="日本語 😀\u0301 x\u2028y\u0085z")
 @example(text="x" * 5000)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_decoding_gives_back_exactly_what_was_encoded(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -290,12 +290,18 @@ ODD = st.sampled_from([None, True, 0, 1, -1, 700, 10**6, 1.5, "", "Ġ", "a", "�
 
 
 @given(data=st.data(), text=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_changed_file_is_refused_or_is_a_sound_tokenizer(parser_tokenizer, tmp_path_factory, data, text):
     path = tmp_path_factory.getbasetemp() / "changed.json"
     file = json.loads(parser_tokenizer._backend.to_str())
-    for _ in range(data.draw(st.integers(1, 3))):
-        change(file, data.draw)
+    if data.draw(st.booleans()):  # another tokenizer, which is as sound
+        vocab = file["model"]["vocab"]
+        pieces = st.sampled_from(sorted(name for name, i in vocab.items() if i > 2 and not name.startswith(SYMBOL)))
+        a, b = data.draw(pieces), data.draw(pieces)
+        vocab[a], vocab[b] = vocab[b], vocab[a]
+    else:
+        for _ in range(data.draw(st.integers(1, 3))):
+            change(file, data.draw)
     path.write_text(json.dumps(file), encoding="utf-8")
     try:
         loaded = Tokenizer.load(path)

@@ -51,7 +51,7 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
     how=st.sampled_from(["cut", "flip", "empty", "remove", "swap"]),
     place=st.floats(0, 1, exclude_max=True),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, number_tokenizer, name, how, place):
     folder = tmp_path_factory.mktemp("checkpoints")
     arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
