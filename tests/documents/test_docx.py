@@ -184,7 +184,7 @@ def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():
 
 def test_any_changed_byte_is_refused_or_harmless():
     content = letter()
-    times = [found.start() + 12 for found in re.finditer(rb"PK\x01\x02", content)]  # of members, which nobody reads
+    times = [found.start() + 12 for found in re.finditer(rb"PK\x01\x02", content)]  # of members, unread
     n_harmless = 0
     for place in [*range(0, len(content), 997), *times]:
         damaged = bytearray(content)

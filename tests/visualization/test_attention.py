@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.browser import CHROMIUM, needs_chromium
+from tests.text.test_sentencepiece import trained
 
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
@@ -19,6 +20,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.text.sentencepiece import marian_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.visualization.render import write_page, write_picture
 from heed.visualization.trace import VIEWS, Attention, AttentionTrace, trace, word_place, word_starts
@@ -117,16 +119,25 @@ def test_a_letter_of_several_pieces_is_part_of_its_word(kind):
     assert found.encoder.keys == words == found.cross.queries
 
 
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_words_of_an_imported_vocabulary_are_whole(tmp_path, byte_fallback):
+    """A byte of a character is no word, nor does a word that is not in the vocabulary join the one before it."""
+    settings = {"model_type": "bpe", "vocab_size": 340, "byte_fallback": byte_fallback}
+    (tmp_path / "spm").write_bytes(trained(["a dog runs", "two dogs run"] * 20, **settings))
+    tokenizer = marian_tokenizer(tmp_path / "spm", tmp_path / "spm")
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
+    translator = Translator(Transformer(arch, len(tokenizer)), tokenizer)
+    found = trace(translator, "a dög runs dog😀", target="a Ω dog", whole_words=True)
+    assert found.encoder.keys == ("a", "dög", "runs", "dog", "😀", "</s>")
+    assert found.cross.queries == ("a", "Ω", "dog", "</s>")
+
+
 def test_words_begin_where_a_reader_sees_them():
     assert word_starts(["<s>", " a", " dog", "s", " 's", ".", "</s>"]) == [0, 1, 2, 4, 5, 6]
     assert word_starts([" ", "o", "x", " 7", "0", "%"]) == [0, 3, 5]
-    assert word_starts(["<s>", " Stra", "ß", "", "e", " hin", "दी", "\u200cx", " e", "\u0301s", "</s>"]) == [
-        0,
-        1,
-        5,
-        8,
-        10,
-    ]
+    assert word_starts(["<s>", " Stra", "ß", "", "e", " hin", "दी", "\u200cx", " e", "\u0301s"]) == [0, 1, 5, 8]
+    assert word_starts([" dog", "❤", "\ufe0f", "."]) == [0, 1, 3]
     assert word_place(["a", "dog"], "dog") == 1 == word_place(["a", "dog"], "2")
     assert word_place(["2", "dog"], "2") == 0
     for word in ("cat", "0", "3", "-1", "²", "٢", "9" * 5000, ""):

@@ -74,7 +74,7 @@ def decoding_speed(
     computed = chosen_precision(model, precision, report=no_report)
     (model,) = prepacked(model, computed, copy=False)
     memory = SearchMemory([model], settings, sampling=None)
-    most = min(memory.max_sentences(batch), memory.max_tokens() // tgt_length)
+    most = max(1, min(memory.max_sentences(batch), memory.max_tokens() // tgt_length))
     if most < batch:
         raise HeedError(
             f"--batch {batch}: a search with --beam {beam} and --tgt-len {tgt_length} holds {most} sentences at a "

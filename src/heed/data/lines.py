@@ -183,9 +183,9 @@ def wait_for_more(items: object) -> Callable[[], object]:
 
 
 def windows(items: Iterable[T | None], *, first: int, last: int, size: Callable[[T], int]) -> Iterator[list[T] | None]:
-    """Some items at a time: `first`, then twice as many each time up to `last`.
+    """Lists of consecutive items: `first` items, then twice as many each time up to `last`.
 
-    Fewer where their characters, of which an item has `size`, come to MAX_CHARACTERS.
+    A list ends early with the item that brings it to MAX_CHARACTERS characters; `size` gives those of an item.
 
     None in place of an item means that the next one has not arrived yet: the items before it are yielded at once, or
     None if there are none.

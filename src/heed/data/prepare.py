@@ -23,7 +23,7 @@ from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_fi
 from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 
-CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer long ones
+CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
 
@@ -272,15 +272,23 @@ def _encoded(
                 drop(line, reason)
 
 
+def _characters(numbered_pair: tuple[int, tuple[str, str]]) -> int:
+    _, lines = numbered_pair
+    return sum(map(len, lines))
+
+
 def _encoded_chunks(
     pairs: tuple[FilePair, ...], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
-    """(numbered pairs of lines, ids of the sources, ids of the targets), CHUNK_LINES or MAX_CHARACTERS at a time.
+    """(numbered pairs of lines, ids of the sources, ids of the targets), a chunk at a time.
 
-    The tokenizer encodes the next chunks on all cores while earlier ones are written.
+    A chunk ends after CHUNK_LINES pairs, or with the pair that brings it to MAX_CHARACTERS characters. The tokenizer
+    encodes the next chunks on all cores while earlier ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
-    chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=lambda line: sum(map(len, line[1])))
+    chunks = windows(
+        numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=lambda numbered_pair: sum(map(len, numbered_pair[1]))
+    )
     ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:
         while (chunk := next(chunks, None)) or ahead:

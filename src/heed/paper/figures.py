@@ -200,7 +200,7 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
         "# Heads with a recognisable function",
         "",
         prose(
-            f"""For each function, the table names the head of {code(model)} that performs it most clearly. The measure
+            f"""For each function, the table names the head of {code(model)} that does it most. The measure
             is the share of a word's attention that goes there, averaged over the words of each sentence and then over
             {len(sentences):,} sentences; the last column is what equal weights would give. Long distance: the largest
             weight on one word more than {LONG} words away, the end left out. Aligned word: the largest weight on one

@@ -56,6 +56,7 @@ def write_all(
     if model is None or src is None:
         missing.append("Heads with a recognisable function: `heed paper all --model MODEL --src FILE`.")
     else:
+        figures.first_sentences(src, figures.HEADS_LINES)  # a file without sentences is an error
         try:
             heads = figures.heads_page(model, src, figures.HEADS_LINES, lower=lower)
             pages.append((heads, "heads with a recognisable function"))

@@ -1,6 +1,6 @@
 """What the machine decides: device, precision, threads.
 
-With process.py and training/distributed.py the only reader of environment variables that say how Heed computes.
+Only this file, process.py and training/distributed.py read environment variables that say how Heed computes.
 """
 
 import logging

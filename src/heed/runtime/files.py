@@ -23,8 +23,8 @@ MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fi
 RESTORE = "restore the folder from a backup, or train it again."
 # Errors that say nothing about what is in a file.
 NOT_NOW = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-# Some file systems cannot flush a folder, and one that may not be listed cannot be opened.
-NEVER_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+# Of a folder: its file system cannot flush it, or it may not be listed and so cannot be opened.
+UNFLUSHABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 # Windows lacks both flags, and links and FIFOs as a danger.
 NO_LINKS, UNBLOCKED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
@@ -81,7 +81,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 old.mkdir()
                 os.replace(path, old / path.name)
             os.replace(temporary, path)
-        except BaseException:  # a signal may come between the two
+        except BaseException:  # such as a signal between the two renames
             if (old / path.name).exists() and not os.path.lexists(path):
                 os.replace(old / path.name, path)
             raise
@@ -90,7 +90,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise _disk_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if os.path.lexists(path):  # else what it held is only in `old`
+        if os.path.lexists(path):  # if not, `old` holds the only copy
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -251,7 +251,7 @@ def _flush(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in NEVER_FLUSHED or not path.is_dir():
+        if error.errno not in UNFLUSHABLE or not path.is_dir():
             raise
 
 

@@ -50,54 +50,56 @@ def _memory(name: str) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> float:
-    """Bytes that this process may still take, of the machine's or of its control groups'; ∞ where nobody says.
+    """Bytes that this process may still take: what the machine has free, or what the limit of a control group leaves.
 
-    root: where the files lie that say it.
+    ∞ if the system does not say. root: the folder that holds /proc and /sys.
     """
     free = float("inf")
     with suppress(OSError, ValueError, StopIteration):
         lines = (root / "proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable"))
-    return min(free, *(_free_in(group, files) for group, files in _control_groups(root)))
+    return min([free, *(_free_in(group, names) for group, names in _control_groups(root))])
 
 
-class _GroupFiles(NamedTuple):
-    """The files of a control group that say how much memory it may take, and how much it has taken.
+class _Names(NamedTuple):
+    """What a version of control groups calls what it says of memory: two files, and keys of memory.stat.
 
-    of_files: pages of files count as taken, and are given back when somebody needs them.
+    page_cache: counts as taken, and is given back when somebody needs it.
     """
 
     limit: str
     taken: str
-    of_files: tuple[str, str]
+    page_cache: tuple[str, str]
 
 
-_VERSION_1 = _GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
-_VERSION_2 = _GroupFiles("memory.max", "memory.current", ("active_file", "inactive_file"))
+_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
+_VERSION_2 = _Names("memory.max", "memory.current", ("active_file", "inactive_file"))
 
 
-def _control_groups(root: Path) -> Iterator[tuple[Path, _GroupFiles]]:
-    """The control groups that this process is in, and those around them, whose limits hold too."""
-    mounted = root / "sys/fs/cgroup"
-    yield mounted, _VERSION_2  # a container's, wherever it is on the host
+def _control_groups(root: Path) -> Iterator[tuple[Path, _Names]]:
+    """The control groups of this process and those around them, whose limits hold too.
+
+    In a container the topmost folder is the container's own group, whatever its path is on the host.
+    """
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            of_memory = "memory" in controllers.split(",")
-            if of_memory:
-                yield mounted / "memory", _VERSION_1
-            if of_memory or not controllers:
-                group = mounted / "memory" if of_memory else mounted
-                for name in Path(path).parts[1:]:
-                    group /= name
-                    yield group, _VERSION_1 if of_memory else _VERSION_2
+            group, names = root / "sys/fs/cgroup", _VERSION_2
+            if "memory" in controllers.split(","):
+                group, names = group / "memory", _VERSION_1
+            elif controllers:
+                continue
+            yield group, names
+            for name in Path(path).parts[1:]:
+                group /= name
+                yield group, names
 
 
-def _free_in(group: Path, files: _GroupFiles) -> float:
+def _free_in(group: Path, names: _Names) -> float:
     """What a control group's limit leaves; ∞ if it has none."""
     try:
-        limit, taken = (int((group / name).read_text()) for name in (files.limit, files.taken))
+        limit, taken = (int((group / name).read_text()) for name in (names.limit, names.taken))
         kinds = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return float(limit - taken + sum(int(kinds[kind]) for kind in files.of_files))
-    except (OSError, ValueError, KeyError):  # version 2 writes "max" for no limit
+        return float(limit - taken + sum(int(kinds.get(key, 0)) for key in names.page_cache))
+    except (OSError, ValueError):  # version 2 writes "max" for no limit
         return float("inf")

@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -66,9 +67,9 @@ def trace(
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     if whole_words:
-        src_pieces = _spelled(src_pieces, source, tokenizer.src_spans([source])[0])
+        src_pieces = _spelled(source, tokenizer.src_spans([source])[0])
         if not tokenizer.symbols:
-            tgt_pieces = _spelled(tgt_pieces, target, tokenizer.tgt_spans([target])[0])
+            tgt_pieces = _spelled(target, tokenizer.tgt_spans([target])[0])
     parts = {
         "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
@@ -98,12 +99,17 @@ def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str
     )
 
 
-def _spelled(pieces: Sequence[str], text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
-    """The pieces as the text spells them. Of several pieces that are parts of one character, the first has it."""
-    spelled, done = [], 0
-    for piece, (start, end) in zip(pieces, spans, strict=True):
-        spelled.append(" " * piece[:1].isspace() + text[max(start, done) : end])
-        done = max(done, end)
+def _spelled(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """The text of each piece, with the space before a word.
+
+    Of pieces that begin at the same character, as those of its bytes do, the first has all of their text.
+    """
+    spelled: list[str] = []
+    done = 0
+    for _, run in groupby(spans, key=lambda span: span[0]):
+        ends = [end for _, end in run]
+        spelled += [text[done : max(ends)], *[""] * (len(ends) - 1)]
+        done = max(done, *ends)
     return spelled
 
 
@@ -113,7 +119,7 @@ def word_starts(pieces: Sequence[str]) -> list[int]:
     def begins(before: str, piece: str) -> bool:
         if piece[:1].isspace() or piece in (BEGIN, END) or before in (BEGIN, END):
             return True
-        return not before.isspace() and not (_in_word(before[-1:]) and _in_word(piece[:1]))
+        return not (before.isspace() or _continues(piece[:1]) or (_in_word(before[-1:]) and piece[:1].isalnum()))
 
     starts, before = [], ""
     for i, piece in enumerate(pieces):
@@ -124,8 +130,12 @@ def word_starts(pieces: Sequence[str]) -> list[int]:
 
 
 def _in_word(letter: str) -> bool:
-    """Whether it is a letter, a digit, or what may stand between them: an accent, a vowel sign, a joiner."""
-    return letter.isalnum() or (letter != "" and unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cf"))
+    return letter.isalnum() or _continues(letter)
+
+
+def _continues(letter: str) -> bool:
+    """Whether it belongs to the character before it, as accents, vowel signs and joiners do."""
+    return letter != "" and unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cf")
 
 
 def _joined(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
