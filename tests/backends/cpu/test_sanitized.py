@@ -26,7 +26,7 @@ def test_the_kernels_touch_no_memory_but_their_tensors():
     # What is left behind at the end is Python's and PyTorch's.
     env = {"HEED_KERNELS": "sanitize", "LD_PRELOAD": " ".join(runtimes), "ASAN_OPTIONS": "detect_leaks=0"}
     tests = [str(HERE / name) for name in ("test_training_ops.py", "test_decoding_ops.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-s", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=os.environ | env, cwd=HERE.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert re.search(r"\d+ passed", done.stdout), done.stdout[-2000:]  # without kernels all would be skipped
