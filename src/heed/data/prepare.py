@@ -286,9 +286,7 @@ def _encoded_chunks(
     encodes the next chunks on all cores while earlier ones are written.
     """
     numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
-    chunks = windows(
-        numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=lambda numbered_pair: sum(map(len, numbered_pair[1]))
-    )
+    chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=_characters)
     ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:
         while (chunk := next(chunks, None)) or ahead:
