@@ -142,9 +142,14 @@ def test_a_text_that_is_changed_takes_its_sentences_out_of_the_search(tab, runni
     choose(tab, "source-language", "de")
     before = running[0].metrics()["heed_cancelled_total"]
     tab.type("eins. " * 40)
-    wait_until(lambda: running[0].metrics()["heed_batch_sentences"] > 0)
-    tab.type("x")
-    wait_until(lambda: running[0].metrics()["heed_cancelled_total"] == before + 1)
+
+    def changed_in_time() -> bool:
+        """Changes the text while it is searched; a busy machine may press the key too late, so again until it is."""
+        if running[0].metrics()["heed_batch_sentences"] > 0 or tab.value(DONE):
+            tab.type("x")
+        return running[0].metrics()["heed_cancelled_total"] > before
+
+    wait_until(changed_in_time)
     tab.click("document.getElementById('clear')")
     wait_until(lambda: running[0].metrics()["heed_batch_sentences"] == 0)
 
@@ -271,7 +276,7 @@ def test_languages_are_swapped_and_the_page_fits_phones_and_dark_rooms(tab, tran
     tab.click("document.getElementById('attention-toggle')")
     tab.wait_for("document.querySelector('.picture')?.dataset.lines")
     tab.resize(375, 700, phone=True)
-    assert tab.value("document.documentElement.scrollWidth") == 375
+    tab.wait_for("innerWidth === 375 && document.documentElement.scrollWidth === 375")
 
 
 @in_browser
@@ -299,12 +304,18 @@ def test_a_server_that_is_busy_is_asked_again(tab, running):
     book = {"q": ["ein"] * 128, "source": "de", "target": "en"}
     leave = threading.Event()
 
-    def read_a_book() -> None:
+    def read_books() -> None:
         headers = {"Authorization": f"Bearer {KEY}"}
-        with httpx.stream("POST", running[0].url + "/v1/translate", json=book, headers=headers, timeout=60):
-            leave.wait(20)
+        while not leave.is_set():
+            httpx.post(running[0].url + "/v1/translate", json=book, headers=headers, timeout=60)
 
-    others = [threading.Thread(target=read_a_book) for _ in range(2)]  # one fills half of the queue
+    def said_to_be_busy() -> bool:
+        """Whether the page says so; if it was let in between two books, it asks once more."""
+        if tab.value(DONE):
+            tab.type(" zwei")
+        return tab.value(f"/^The server is busy. Trying again in \\d+ s …$/.test({STATUS})")
+
+    others = [threading.Thread(target=read_books) for _ in range(2)]  # one fills half of the queue
     for other in others:
         other.start()
     try:
@@ -312,7 +323,7 @@ def test_a_server_that_is_busy_is_asked_again(tab, running):
         # Time runs 50 times as fast for the page, which would wait for up to a minute.
         tab.value("(real => { window.setTimeout = (f, ms) => real(f, ms / 50); })(window.setTimeout)")
         tab.type("zwei")
-        tab.wait_for(f"/^The server is busy. Trying again in \\d+ s …$/.test({STATUS})")
+        wait_until(said_to_be_busy)
     finally:
         leave.set()
         for other in others:
