@@ -302,6 +302,7 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
         (["--beam", 1, "--exact"], "--exact has no effect with --beam 1"),
         (["--sample", 1, "--length-penalty", 1], "--length-penalty and its form change only the scores of samples"),
         (["--sample", 1, "--length-penalty-form", "none"], "change only the scores of samples"),
+        (["--sample", 1, "--mbr", 8, "--n-best", 3, "--length-penalty", 1], "change only the scores of samples"),
         (["--length-penalty", 2, "--length-penalty-form", "none"], "--length-penalty has no effect with"),
         (["--min-tokens", 5, "--max-tokens", 4], "min_tokens is 5, more than max_tokens, 4"),
         (["--mbr", 5, "--utility", "ter"], "unknown utility 'ter'; known: chrf, bleu"),
@@ -352,7 +353,8 @@ def test_the_fastest_precision_is_taken_and_named_and_each_can_be_compared(train
     alone = json.loads(heed("evaluate", model, *files, "--precision", "fp32", "--json").stdout)
     assert {**alone, "seconds": results[0]["seconds"]} == results[0]
     table = heed("evaluate", model, *files, "--precision", "all").stdout.splitlines()
-    assert len(table) == 1 + len(results) and table[1].split()[:2] == ["fp32", f"{alone['bleu']:.2f}"]
+    assert len(table) == 1 + len(results) + 2 and table[1].split()[:2] == ["fp32", f"{alone['bleu']:.2f}"]
+    assert table[-2:] == [f"BLEU {alone['bleu_signature']}", f"chrF2 {alone['chrf_signature']}"]
 
 
 def test_score_gives_what_translate_found(trained, heed, tmp_path):
@@ -434,6 +436,9 @@ def test_average_and_info(trained, heed, tmp_path):
         assert same[0] == same[1]
     for last in ("0", "-1", "Best", "", "1e3", "9" * 5000):
         assert_one_clear_line(heed("average", run, f"--last={last}"), "expected a number from 1", 'or "best"')
+    for option in ("--dir", "--mirror"):
+        done = heed("average", run, "--last", 2, option, tmp_path, "--out", tmp_path / "none")
+        assert_one_clear_line(done, f"{option} is for --last best")
     for path in (run, run / "model", trained / "small.toml"):
         facts = json.loads(heed("info", path, "--json").stdout)
         assert facts["parameters"]["total"] == sum(v for k, v in facts["parameters"].items() if k != "total")

@@ -100,7 +100,7 @@ def test_a_difference_that_only_one_test_finds_significant_is_called_so():
             break
     assert (score.p_bootstrap < 0.05) != (score.p_randomisation < 0.05)
     assert any(
-        re.fullmatch(r"b may differ from a by .*BLEU.*: only one of both tests has p < 0\.05\.", line)
+        re.fullmatch(r"b may differ from a by .*BLEU.*: only one of the two tests has p < 0\.05\.", line)
         for line in statements(comparison)
     )
 

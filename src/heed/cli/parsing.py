@@ -158,7 +158,7 @@ def _print_sentences(result: "ParseScore") -> None:
 
 def _print_scores(result: "ParseScore") -> None:
     titles = {
-        "sentences": "Sentences", "errors": "of them errors", "skipped": "and skipped", "recall": "Recall",
+        "sentences": "Sentences", "errors": "  errors", "skipped": "  skipped", "recall": "Recall",
         "precision": "Precision", "f1": "F1", "complete_match": "Complete match",
         "average_crossing": "Average crossing", "no_crossing": "No crossing",
         "two_or_less_crossing": "Two or less crossing", "tagging_accuracy": "Tagging accuracy",

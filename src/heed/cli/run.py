@@ -102,9 +102,7 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
     say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
-    # A translation of each pair's source is a pair as well.
-    n_learned = 2 * n_pairs if n_pairs and n_teachers else n_pairs
-    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_learned)
+    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
         print_json({"pairs": n_pairs, "workers": workers, "teachers": n_teachers, **expected.numbers()})
@@ -133,14 +131,19 @@ def average(
         ),
     ] = "5",
     out: Annotated[Path | None, typer.Option(help="Model folder to write. Default: RUN/model.")] = None,
-    directory: Directory = Path("corpora"),
-    mirror: Mirror = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="With --last best, folder of downloaded corpora. Default: corpora.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="With --last best, local folder or URL to take the corpus from.")
+    ] = None,
 ) -> None:
     """Average the last checkpoints of a run into a model folder."""
     if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
         raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
-    if mirror is not None and last != "best":
-        raise HeedError("--mirror is for --last best, which reads the dev set; leave it out.")
+    for option, value in (("--dir", directory), ("--mirror", mirror)):
+        if value is not None and last != "best":
+            raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
     from heed.recipe import read_recipe
     from heed.run.average import average_best, average_run
@@ -156,7 +159,8 @@ def average(
         if task is None:
             show(average_run(run, last=int(last), out=out, report=say))
             return
-        files = task.text_files(run, directory=directory, mirror=mirror, report=say, progress=show_download)
+        corpora = directory or Path("corpora")
+        files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
         show(average_best(run, task, files.dev, out=out, report=say))
 
 

@@ -136,7 +136,7 @@ def translate(
     if sampling is not None and early_stopping is not None:
         raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
     penalised = length_penalty is not None or length_penalty_form is not None
-    if sampling is not None and penalised and n_best == 1 and not (scores or as_json):
+    if sampling is not None and penalised and (n_best == 1 or mbr is not None) and not (scores or as_json):
         raise HeedError(
             "--length-penalty and its form change only the scores of samples; add --scores or --json, or leave it out."
         )
@@ -370,6 +370,8 @@ def _show_precisions(
         bleu, chrf = result.scores["bleu"].value, result.scores["chrf"].value
         ppl = "–" if result.perplexity is None else f"{result.perplexity:.4f}"
         print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {ppl:>10}  {result.seconds:7.2f}")
+    for score in results[0].scores.values():
+        show(f"{score.name} {score.signature}")
 
 
 def _with_count(lines: Iterable[str]) -> Iterator[str]:

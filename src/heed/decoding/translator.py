@@ -204,7 +204,7 @@ class Translator(PickledByValue):
                 yield self._joined_by_utility(text, ranked)
 
     def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
-        """(expected utility, hypothesis) of each different text, best first; of equal ones the more probable first."""
+        """(expected utility, hypothesis) of each different text, best first; equal ones as they come."""
         weights: dict[str, float] = {}
         first: list[Hypothesis] = []
         most = max(hypothesis.log_prob for hypothesis in hypotheses)

@@ -199,8 +199,8 @@ def statements(comparison: Comparison) -> list[str]:
                     "better": f"{system.name} is significantly better than {first.name} by {names}: p < {SIGNIFICANT}.",
                     "worse": f"{system.name} is significantly worse than {first.name} by {names}: p < {SIGNIFICANT}.",
                     "not significant": f"{system.name} does not differ significantly from {first.name} by {names}.",
-                    "the tests disagree": f"{system.name} may differ from {first.name} by {names}: only one of both "
-                    f"tests has p < {SIGNIFICANT}.",
+                    "the tests disagree": f"{system.name} may differ from {first.name} by {names}: only one of the "
+                    f"two tests has p < {SIGNIFICANT}.",
                 }[verdict]
             )
     return lines

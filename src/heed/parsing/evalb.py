@@ -319,7 +319,7 @@ def read_params(path: Path) -> Params:
         if name not in kinds:
             raise HeedError(f"{path}, line {number}: unknown parameter {cut(name)}; known: {', '.join(kinds)}.")
         if len(arguments) != kinds[name]:
-            raise HeedError(f"{path}, line {number}: {name} takes {kinds[name]} values, found {len(arguments)}.")
+            raise HeedError(f"{path}, line {number}: {name} takes {kinds[name]} value(s), found {len(arguments)}.")
         if name in ("LABELED", "CUTOFF_LEN") and not re.fullmatch("[0-9]{1,9}", arguments[0]):
             raise HeedError(
                 f"{path}, line {number}: {name} takes a number of up to 9 digits, found {shown(arguments[0])}."

@@ -122,7 +122,7 @@ def _evaluated(
 ) -> Evaluation:
     """Scores of a candidate on dev. Its folder lies beside `out` meanwhile.
 
-    If the process is killed, the folder stays until the next `heed train` of the run.
+    If the process is killed, the folder stays there; the next `heed train` deletes it from a run's own folder.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=".average.", suffix=UNFINISHED) as temporary:

@@ -61,7 +61,10 @@ class TranslationTask:
         return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
 
     def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
-        """Number of training pairs; None if the corpus is not downloaded yet. Reads all text and changes nothing."""
+        """Number of training pairs, the teachers' translations among them; None if the corpus is not downloaded yet.
+
+        Reads all text and changes nothing.
+        """
         try:
             files = self._text_files(directory, mirror, report, None, fetching=False)
         except NotHere as missing:
@@ -71,11 +74,15 @@ class TranslationTask:
             command = shlex.join(["heed", "data", "get", str(data.corpus), *chain.from_iterable(options.items())])
             report(f"{missing} The run will do that (or {command}).")
             return None
-        n_pairs = sum(map(count_pairs, files.train))
+        counts = [count_pairs(pair) for pair in files.train]
+        n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
+        n_translations = sum(n_sources.values()) if self.recipe.training.teachers else 0
         for pair in files.evaluation_sets.values():
             count_pairs(pair)
-        report(f"{n_pairs:,} training pairs; both sides of every file have as many lines.")
-        return n_pairs
+        report(f"{sum(counts):,} training pairs; both sides of every file have as many lines.")
+        if n_translations:
+            report(f"{n_translations:,} translations by the teachers will be added.")
+        return sum(counts) + n_translations
 
     def _text_files(
         self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
