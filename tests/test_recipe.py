@@ -53,6 +53,9 @@ def test_a_treebank_in_the_recipes_folder_or_here_is_found_else_it_is_a_name(tmp
     monkeypatch.chdir(tmp_path)
     found = read_recipe("parsing-gum", ["parsing.treebank=trees"])
     assert found.parsing.treebank == str(tmp_path / "trees")
+    for setting in ("parsing.treebank=", 'data.added=["", "b"]'):
+        with pytest.raises(HeedError, match=r"^'' is no file name that can be looked up"):
+            read_recipe("parsing-gum" if "parsing" in setting else "multi30k-en-de", [setting])
     (tmp_path / "gum").mkdir()  # nobody has named it
     assert anchored(read_recipe("parsing-gum"), tmp_path).parsing.treebank == "gum"
 

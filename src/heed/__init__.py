@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.model.transformer import Transformer as Transformer
     from heed.parsing.parser import Parse as Parse
     from heed.parsing.parser import Parser as Parser
+    from heed.parsing.trees import Tree as Tree
     from heed.recipe import Recipe as Recipe
     from heed.recipe import read_recipe as read_recipe
     from heed.runtime.process import tune_process as tune_process
@@ -64,6 +65,7 @@ _HOMES = {
     "TrainedRun": "heed.api",
     "TrainingSettings": "heed.training.settings",
     "Transformer": "heed.model.transformer",
+    "Tree": "heed.parsing.trees",
     "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",
     "ValidationRecord": "heed.training.callbacks",

@@ -211,6 +211,8 @@ def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True
 
 def _absolute(folder: Path, file: str) -> str:
     try:
-        return str((folder / file).resolve())
+        if file:
+            return str((folder / file).resolve())
     except (ValueError, OSError, RuntimeError):  # a null byte, or links that run in circles
-        raise HeedError(f"{shown(file)} is no file name that can be looked up; change it.") from None
+        pass
+    raise HeedError(f"{shown(file)} is no file name that can be looked up; change it.")

@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+from heed.parsing.trees import BadTree, Tree, cleaned, parsed_with_lines
+
 RECIPE = """
 preset = "parsing"
 [parsing]
@@ -53,3 +55,11 @@ def write_treebank(folder: Path) -> None:
         other = folder / "raw" / "wsj" / f"{section:02d}" / f"wsj_{section:02d}01"
         other.parent.mkdir(parents=True)
         other.write_text("no trees")
+
+
+def parse_tree(text: str) -> Tree | None:
+    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
+    found = list(parsed_with_lines([text]))
+    if len(found) > 1:
+        raise BadTree("more than one tree in a line", 1, 1)
+    return cleaned(found[0][0]) if found else None

@@ -9,8 +9,9 @@ from heed.errors import HeedError
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.lexicon import NO_LEXICON, Lexicon, has_letters, word_class
 from heed.parsing.parser import Parser, TreeConstraint
-from heed.parsing.trees import LinearisationSettings, linearised, parse_tree, restored, sentence
+from heed.parsing.trees import LinearisationSettings, linearised, restored, sentence
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from tests.parsing.corpus import parse_tree
 from tests.parsing.test_parser import BEAM, random_model
 
 TREES = [

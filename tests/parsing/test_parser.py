@@ -29,13 +29,12 @@ from heed.parsing.trees import (
     Tree,
     depth,
     linearised,
-    parse_tree,
     read_trees,
     restored,
 )
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
-from tests.parsing.corpus import RECIPE, write_treebank
+from tests.parsing.corpus import RECIPE, parse_tree, write_treebank
 
 SYMBOLS = ["(NP", ")NP", "(S", ")S", "(VP", ")VP", "DT", "NN", "VB", "."]
 WORDS = ["the", "dog", "runs", ".", "(", "a/b", "-LRB-", "no\u00a0break", "Zürich", "…"]
@@ -116,6 +115,8 @@ def test_words_and_tags_that_do_not_fit_are_refused(tokenizer):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
     with pytest.raises(HeedError, match="sentence 2: 2 words, but 1 tags"):
         parser.parse([["a"], ["a", "b"]], tags=[["NN"], ["NN"]])
+    with pytest.raises(HeedError, match="sentence 1: -NONE- is the tag of a trace"):
+        parser.parse([["a"]], tags=[["-NONE-"]])
     for word in ("New York", ""):
         with pytest.raises(HeedError, match="sentence 1: the word '.*' is empty or has spaces within"):
             parser.parse([[word, "b"]])
@@ -368,7 +369,7 @@ def test_sections_are_split_as_the_recipe_says(parser_run):
         files_of(folder, ["24-25"])
     with pytest.raises(HeedError, match=r"no file \*.ptb"):
         files_of(folder, ["*.ptb"])
-    for entry in ("21-02", "**x", ""):
+    for entry in ("21-02", "**x", "", ".", "./", "/", "/.", "/./", "x" * 5000):
         with pytest.raises(HeedError):
             files_of(folder, [entry])
     with pytest.raises(HeedError, match="two digits: 02-21"):
@@ -384,6 +385,11 @@ def test_a_section_is_found_in_capitals_and_through_links_and_must_be_one(tmp_pa
     (tmp_path / "bank").mkdir()
     (tmp_path / "bank" / "wsj").symlink_to(tmp_path / "elsewhere" / "WSJ")
     (tmp_path / "bank" / "circle").symlink_to(tmp_path / "bank")
+    assert [path.name for path in files_of(tmp_path / "bank", ["02"])] == ["WSJ_0201.MRG"]
+    for name in ("aaa", "eval", "test", "zzz"):  # whichever of them is met first
+        (tmp_path / "elsewhere" / "WSJ" / name).symlink_to(trees)
+    for name in ("WSJ_0201.MRG.bak", "WSJ_0201.MRG.gz", "._WSJ_0201.MRG"):  # of these, a copy and two of other programs
+        (trees / name).write_bytes(b"")
     assert [path.name for path in files_of(tmp_path / "bank", ["02"])] == ["WSJ_0201.MRG"]
     shutil.copytree(trees, tmp_path / "bank" / "backup" / "02")
     with pytest.raises(HeedError, match=r"section 02 is in .* and in .*; name the folder"):
@@ -452,7 +458,7 @@ def test_parse_and_evalb_from_the_command_line(parser_run, heed):
     assert "(FW .)" in facts["tree"] and facts["words"] == ["the", "dog", "sleeps", "."]
     assert facts["log_prob"] < 0 < facts["confidence"] < 1
     free = heed("parse", model, "--unconstrained", stdin="the dog sleeps .\n", cwd=parser_run)
-    assert "of 1 outputs are no tree over their words" in free.stderr
+    assert "of 1 outputs are not trees over their words" in free.stderr
     none = heed("parse", model, "--min-confidence", "1", stdin=sentences, cwd=parser_run)
     assert none.stdout == "" and "0 of 21 trees" in none.stderr  # the blank line is none
 

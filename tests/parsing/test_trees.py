@@ -16,12 +16,12 @@ from heed.parsing.trees import (
     cleaned,
     depth,
     linearised,
-    parse_tree,
     plain,
     read_trees,
     restored,
     sentence,
 )
+from tests.parsing.corpus import parse_tree
 
 DOG = "(TOP (S (NP (DT The) (NN dog)) (VP (VBD ran)) (. .)))"
 # What a label or a word can hold: anything that neither ends a token nor is a bracket.
@@ -133,12 +133,12 @@ def test_trees_over_many_lines_and_a_line_each_zipped_or_not(tmp_path):
     ("text", "line", "column", "part"),
     [
         ("(TOP (NN a))\n(TOP (S (NN b))", 2, 1, "never closed"),
-        ("( (S (NN a))\n( (S (NN b)))", 2, 1, "begins in line 1, column 1"),
+        ("( (S (NN a))\n( (S (NN b)))", 2, 1, "begins at line 1, column 1; perhaps that was never closed"),
         ("(TOP (NN a)))", 1, 13, "not opened"),
         ("(TOP\n (S ))", 2, 2, "S is empty"),
         ("(TOP (NN a b))", 1, 12, "'b' beside"),
         ("(TOP ((NN a)))", 1, 6, "without a label"),
-        ("(TOP (NN a (X b)))", 1, 12, "behind the word"),
+        ("(TOP (NN a (X b)))", 1, 12, "after the word"),
         ("word", 1, 1, "outside of brackets"),
         ("()", 1, 1, "empty bracket"),
         ("(TOP " + "(S " * 300, 1, 5 + 3 * 199 + 1, "deeper than 200"),

@@ -87,7 +87,7 @@ def parse(
             print_text(str(parsed.tree or ""))
         sys.stdout.flush()
     if unconstrained or n_broken:
-        say(f"{n_broken:,} of {n_sentences:,} outputs are no tree over their words.")
+        say(f"{n_broken:,} of {n_sentences:,} outputs are not trees over their words.")
     if min_confidence:
         say(f"{n_sentences - n_left_out:,} of {n_sentences:,} trees have a confidence of {min_confidence:g} or more.")
     sentences.raise_error()

@@ -54,7 +54,9 @@ class ParserCard(LinearisationSettings):
 
 @dataclass(frozen=True)
 class Parse:
-    """A sentence's tree, or None where an unconstrained search wrote none; score and natural log_prob of its symbols.
+    """A sentence's tree; score and natural log_prob of its symbols.
+
+    tree: None for a blank sentence, and where an unconstrained search wrote no tree over the words.
 
     confidence: the geometric mean of the symbols' probabilities; 0 of a blank or far too long sentence, which was not
     parsed.
@@ -299,6 +301,8 @@ def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> Non
         check_unicode(tag)
         if [tag] != split_words(tag) or not set(tag).isdisjoint("()"):
             raise HeedError(f"sentence {number + 1}: the tag {shown(tag)} is empty or has spaces or brackets within.")
+        if tag == EMPTY:
+            raise HeedError(f"sentence {number + 1}: {EMPTY} is the tag of a trace, which is no word; leave it out.")
 
 
 class TreeConstraint:

@@ -20,6 +20,7 @@ from heed.runtime.files import remove_unfinished, whole_file
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
 LEXICON = "lexicon.json"
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
+TREES = re.compile(r"([^.].*\.mrg)(\.gz)?", re.IGNORECASE)  # a section's files; hidden ones are not
 
 
 class ParsingSettings(LinearisationSettings):
@@ -30,7 +31,7 @@ class ParsingSettings(LinearisationSettings):
     dev: list[str] = Field(min_length=1, description="trees to validate by")
     tests: Tests = Field(default_factory=dict, description="name = trees to score")
     fragments: int = Field(
-        default=0, ge=0, le=10_000, description="also learn from constituents of up to this many words, as sentences"
+        default=0, ge=0, le=10_000, description="also learn from constituents of 2 to this many words, as sentences"
     )
     substituted: int = Field(
         default=0,
@@ -93,9 +94,11 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
             continue
         anchor = Path(entry).anchor  # of an absolute name
         pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
+        if not Path(pattern).parts:
+            raise HeedError(f"{entry!r} names no files: it is a folder or empty.")
         try:
             files = sorted(path for path in base.glob(pattern) if path.is_file())
-        except ValueError as error:  # not a valid pattern
+        except (ValueError, OSError) as error:  # not a valid pattern, or too long a name
             raise HeedError(f"{entry!r} names no files: {error}.") from None
         if not files:
             hint = " Sections have two digits: 02-21." if entry[:1].isdecimal() else ""
@@ -107,16 +110,18 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
 def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
     """The sections' files of trees; the LDC also ships raw text, tags and other trees under the same numbers."""
     by_section: dict[str, dict[Path, list[Path]]] = defaultdict(dict)
-    seen: set[Path] = set()
+    seen: set[tuple[str, Path]] = set()  # a link may give a section's folder another name
     for place, inner, names in os.walk(folder, followlinks=True):
         here = Path(place)
-        if (real := here.resolve()) in seen:  # circular links, or two links to one place
+        known = (here.name, here.resolve())
+        if known in seen:  # circular links, or two links to one place
             inner.clear()
             continue
-        seen.add(real)
-        trees = sorted(here / name for name in names if ".mrg" in map(str.lower, Path(name).suffixes))
+        seen.add(known)
+        found = sorted(match.groups() for name in names if (match := TREES.fullmatch(name)))
+        trees = {name: here / f"{name}{suffix or ''}" for name, suffix in reversed(found)}  # the plain one of both
         if trees:
-            by_section[here.name][here] = trees
+            by_section[here.name][here] = sorted(trees.values())
     for section in sections:
         match list(by_section[section]):
             case []:

@@ -36,7 +36,7 @@ class LinearisationSettings(Settings):
     )
     order: Order = Field(
         default="top-down",
-        description="where a constituent's label is written. top-down: before its first child; in-order: behind it "
+        description="where a constituent's label is written. top-down: before its first child; in-order: after it "
         "(Liu and Zhang 2017)",
     )
     functions: bool = Field(default=False, description="keep function tags and indices: NP-SBJ-1, not NP")
@@ -44,14 +44,14 @@ class LinearisationSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A constituent with its children, or a leaf: a part of speech (its label) and its word."""
+    """A constituent with its children, or a leaf: a part of speech (its label) and its word. str() gives brackets."""
 
     label: str
     children: tuple["Tree", ...] = ()
     word: str | None = None
 
     def leaves(self) -> Iterator["Tree"]:
-        """Left to right."""
+        """The parts of speech with their words, left to right."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -60,6 +60,7 @@ class Tree:
             waiting.extend(reversed(node.children))
 
     def words(self) -> list[str]:
+        """As the treebank spells them."""
         return [leaf.word for leaf in self.leaves() if leaf.word is not None]
 
     @staticmethod
@@ -125,14 +126,6 @@ def read_trees(path: Path, *, functions: bool = True) -> Iterator[Tree]:
         raise HeedError(f"{path}, line {error.line}, column {error.column}: {error}.") from None
 
 
-def parse_tree(text: str) -> Tree | None:
-    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
-    found = list(parsed_with_lines([text]))
-    if len(found) > 1:
-        raise BadTree("more than one tree in a line", 1, 1)
-    return cleaned(found[0][0]) if found else None
-
-
 def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
     """(tree, line where it begins) as written: traces and all. BadTree at the first fault."""
     # One open bracket: [label or None, children, word or None, line, column]
@@ -143,13 +136,13 @@ def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
             token, column = match[0], match.start() + 1
             if token == "(":
                 if stack and stack[-1][2] is not None:
-                    raise BadTree(f"a bracket behind the word {shown(stack[-1][2])}; expected )", number, column)
+                    raise BadTree(f"a bracket after the word {shown(stack[-1][2])}; expected )", number, column)
                 if len(stack) == MAX_DEPTH:
                     raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", number, column)
                 if stack and stack[-1][0] is None:
                     if len(stack) > 1:
-                        began = f"line {stack[0][3]}, column {stack[0][4]}"
-                        said = f"a bracket without a label in the tree that begins in {began}, which may not be closed"
+                        began = f"line {stack[0][3]}, column {stack[0][4]}; perhaps that was never closed"
+                        said = f"a bracket without a label in the tree that begins at {began}"
                         raise BadTree(said, stack[-1][3], stack[-1][4])
                     stack[-1][0] = ""
                 stack.append([None, [], None, number, column])
