@@ -143,6 +143,9 @@ def test_a_run_keeps_what_scores_best_on_dev_and_tells_all_scores(tmp_path):
     (kept,) = (entry for entry in entries if entry["kept"] == "yes")
     assert kept == max(entries, key=lambda entry: (entry["bleu"], -entry["perplexity"]))
     assert run.evaluations[0].numbers().items() <= (kept | {"name": "dev (average)"}).items()
+    (newest,) = (entry for entry in entries if entry["name"] == "last checkpoint")
+    assert run.evaluations[1].numbers().items() <= (newest | {"name": "dev (last checkpoint)"}).items()
+    assert len([line for line in said if line.startswith("Translating dev with")]) == len(entries)  # each one once
     for n, name in ((1, "last checkpoint"), (2, "average of the last 2"), (5, "average of the last 5")):
         average_run(tmp_path / "run", last=n, out=tmp_path / "other", report=str)
         task = task_of(read_recipe(recipe))
@@ -189,7 +192,7 @@ def test_the_best_is_told_by_its_score_its_perplexity_its_size(run, tmp_path, sc
     folder, _ = run
     outs = [average_run(folder, last=n, report=str, out=tmp_path / f"of{n}") for n in (1, 2, 3)]
     task = Told({weights_in(out): told for out, told in zip(outs, scores, strict=True)})
-    out = average_best(folder, task, (folder, folder), report=str, out=tmp_path / "best")
+    out, _ = average_best(folder, task, (folder, folder), report=str, out=tmp_path / "best")
     assert weights_in(out) == weights_in(outs[expected - 1])
     assert read_config(out).card.trained_on["steps"] == 20  # which the choice has cost
 
@@ -201,7 +204,7 @@ def test_the_checkpoint_of_the_lowest_loss_may_be_older_than_those_that_are_kept
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
     said: list[str] = []
     task = Told({weights_in(best): (30.0, 2.0)})
-    out = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
+    out, _ = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
     assert weights_in(out) == weights_in(best)
     assert said[-1] == f"Took the checkpoint at step 5 for {out}."
     assert read_config(out).card.trained_on["average of steps"] == "5"
@@ -220,7 +223,8 @@ def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_pat
     task = task_of(read_recipe(parser_run / "small.toml"))
     files = task.text_files(run, directory=parser_run, mirror=None, report=pytest.fail)
     said: list[str] = []
-    out = average_best(run, task, files.dev, report=said.append, out=tmp_path / "best")
+    out, known = average_best(run, task, files.dev, report=said.append, out=tmp_path / "best")
     assert weights_in(out) == weights_in(run / "checkpoints" / "300")
     assert "The best is the checkpoint of lowest dev loss." in said
+    assert list(known) == [out, worse] and known[out].scores["f1"].value > known[worse].scores["f1"].value
     assert [line.split()[-2:] for line in said if line.endswith("all gold")] == [["all", "gold"]]

@@ -161,7 +161,8 @@ def average(
             return
         corpora = directory or Path("corpora")
         files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
-        show(average_best(run, task, files.dev, out=out, report=say))
+        folder, _ = average_best(run, task, files.dev, out=out, report=say)
+        show(folder)
 
 
 def _real(path: Path) -> Path:

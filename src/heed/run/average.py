@@ -63,13 +63,13 @@ def average_best(
     out: Path | None = None,
     card: ModelCard | None = None,
     logbook: Logbook | None = None,
-) -> Path:
+) -> tuple[Path, dict[Path, Evaluation]]:
     """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
 
     The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
     checkpoint with the lowest dev loss in metrics.jsonl, among those or kept besides. A tie goes to the lower
     perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on
-    the card.
+    the card. Returns the model folder, and the scores of it and of the last checkpoint.
     """
     out = out or run / "model"
     check_output_folder(out, run)
@@ -82,7 +82,7 @@ def average_best(
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
         for candidate, evaluation in zip(candidates, evaluations, strict=True)
     ]
-    best = candidates[ranks.index(max(ranks))]
+    best = candidates[chosen := ranks.index(max(ranks))]
     report("Scores on dev of the averages to choose from:")
     for line in score_table(evaluations):
         report(line)
@@ -95,7 +95,7 @@ def average_best(
     _save_average(best.folders, out, card)
     report(f"The best is the {best.title}.")
     _report_average(best.folders, out, report)
-    return out
+    return out, {out: evaluations[chosen], folders[-1]: evaluations[0]}
 
 
 def _candidates(run: Path, folders: Sequence[Path], report: Report) -> list[_Candidate]:

@@ -1,7 +1,9 @@
 """Scores of a trained run: its averaged model next to its last checkpoint."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from heed.data.sources import Report
@@ -13,10 +15,13 @@ from heed.training.checkpoint import checkpoint_steps
 from heed.training.logbook import Logbook
 
 
-def evaluate_run(task: Task, files: TextFiles, run: Path, *, report: Report) -> list[Evaluation]:
+def evaluate_run(
+    task: Task, files: TextFiles, run: Path, *, known: Mapping[Path, Evaluation], report: Report
+) -> list[Evaluation]:
     """Scores of RUN/model and of the last checkpoint on dev and every test set, in this order.
 
-    They are logged in metrics.jsonl, those of RUN/model on its card as well.
+    They are logged in metrics.jsonl, those of RUN/model on its card as well. known: scores on dev that need not be
+    computed again, by the model's folder.
     """
     model_folder = run / "model"
     card = read_config(model_folder).card
@@ -25,7 +30,9 @@ def evaluate_run(task: Task, files: TextFiles, run: Path, *, report: Report) -> 
     results = []
     with closing(Logbook(run, resumed_step=last_step, repeated="test", report=report)) as logbook:
         for title, folder in (("average", model_folder), ("last checkpoint", checkpoint)):
-            for evaluation in task.evaluate(folder, files.evaluation_sets, title=title, report=report):
+            on_dev = [replace(known[folder], name="dev")] if folder in known else []
+            sets = files.tests if on_dev else files.evaluation_sets
+            for evaluation in chain(on_dev, task.evaluate(folder, sets, title=title, report=report) if sets else ()):
                 if folder == model_folder:
                     card.scores[evaluation.name] = str(evaluation)
                 result = replace(evaluation, name=f"{evaluation.name} ({title})")
