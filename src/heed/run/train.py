@@ -168,14 +168,14 @@ def train_files(
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
-    known: Mapping[Path, Evaluation] = {}
+    on_dev: Mapping[Path, Evaluation] = {}
     with workers.all_threads():
         if settings.average_last == "best":
             with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
-                _, known = average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
+                _, on_dev = average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
         else:
             average_run(run, last=settings.average_last, report=report, card=card)
-        return evaluate_run(task, files, run, known=known, report=report)
+        return evaluate_run(task, files, run, known=on_dev, report=report)
 
 
 def _computing_on(machine: Machine, workers: Workers) -> str:
