@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from heed.config import shown
 from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
@@ -20,7 +21,7 @@ from heed.runtime.files import remove_unfinished, whole_file
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
 LEXICON = "lexicon.json"
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
-TREES = re.compile(r"([^.].*\.mrg)(\.gz)?", re.IGNORECASE)  # a section's files; hidden ones are not
+TREES = re.compile(r"([^.].*\.mrg)(\.gz|)", re.IGNORECASE)  # a section's files; hidden ones are not
 
 
 class ParsingSettings(LinearisationSettings):
@@ -95,11 +96,13 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
         anchor = Path(entry).anchor  # of an absolute name
         pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
         if not Path(pattern).parts:
-            raise HeedError(f"{entry!r} names no files: it is a folder or empty.")
+            raise HeedError(f"{shown(entry)} names no files: it is a folder or empty.")
         try:
             files = sorted(path for path in base.glob(pattern) if path.is_file())
-        except (ValueError, OSError) as error:  # not a valid pattern, or too long a name
-            raise HeedError(f"{entry!r} names no files: {error}.") from None
+        except ValueError as error:  # not a valid pattern
+            raise HeedError(f"{shown(entry)} names no files: {error}.") from None
+        except OSError as error:  # too long a name
+            raise HeedError(f"{shown(entry)} names no files: {error.strerror}.") from None
         if not files:
             hint = " Sections have two digits: 02-21." if entry[:1].isdecimal() else ""
             raise HeedError(f"no file {entry}.{hint}" if anchor else f"{folder}: no file {entry}.{hint}")
@@ -119,7 +122,7 @@ def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
             continue
         seen.add(known)
         found = sorted(match.groups() for name in names if (match := TREES.fullmatch(name)))
-        trees = {name: here / f"{name}{suffix or ''}" for name, suffix in reversed(found)}  # the plain one of both
+        trees = {name: here / f"{name}{suffix}" for name, suffix in reversed(found)}  # the plain one of both
         if trees:
             by_section[here.name][here] = sorted(trees.values())
     for section in sections:
