@@ -273,9 +273,9 @@ def _class_parts(name: str, value: type, node: ast.ClassDef) -> Iterator[str]:
 
 
 def _fields(value: type, node: ast.ClassDef) -> list[str]:
-    """The fields of a dataclass as its source has them, comments included."""
+    """The fields of a dataclass as its source has them, comments included, types' names without quotes."""
     lines = _source(value.__module__).splitlines()
-    return [lines[child.lineno - 1] for child in node.body if isinstance(child, ast.AnnAssign)]
+    return [_unquoted(lines[child.lineno - 1]) for child in node.body if isinstance(child, ast.AnnAssign)]
 
 
 def _signature(name: str, node: Function, module: str) -> str:
@@ -307,11 +307,12 @@ def _parameters_of(arguments: ast.arguments, module: str) -> Iterator[str]:
 
 
 def _written(node: ast.expr, module: str) -> str:
-    """An expression as its source has it; a type's name in quotes without them."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-        segment = ast.get_source_segment(_source(module), node)
-        return node.value if node.value[0].isupper() else str(segment)
-    return " ".join(str(ast.get_source_segment(_source(module), node)).split())
+    """An expression as its source has it, types' names without quotes."""
+    return _unquoted(" ".join(str(ast.get_source_segment(_source(module), node)).split()))
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r'"([A-Z]\w*)"', r"\1", text)
 
 
 def _prose(value: Any, node: Function) -> str:
