@@ -204,7 +204,7 @@ class Translator(PickledByValue):
                 yield self._joined_by_utility(text, ranked)
 
     def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
-        """(expected utility, hypothesis) of each different text, best first; equal ones as they come."""
+        """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""
         weights: dict[str, float] = {}
         first: list[Hypothesis] = []
         most = max(hypothesis.log_prob for hypothesis in hypotheses)

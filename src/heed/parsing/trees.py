@@ -44,7 +44,10 @@ class LinearisationSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A constituent with its children, or a leaf: a part of speech (its label) and its word. str() gives brackets."""
+    """A constituent with its children, or a leaf: a part of speech (its label) and its word.
+
+    str(tree) writes it in brackets.
+    """
 
     label: str
     children: tuple["Tree", ...] = ()
@@ -65,7 +68,7 @@ class Tree:
 
     @staticmethod
     def flat(words: Sequence[str], tags: Sequence[str] | None = None) -> "Tree":
-        """The words below the root, with nothing said of them; without tags they have XX."""
+        """A tree without structure: all words directly below the root, tagged XX unless tags are given."""
         return Tree(ROOT, tuple(map(Tree, tags or [SINGLE] * len(words), [()] * len(words), words)))
 
     def __str__(self) -> str:
