@@ -388,11 +388,8 @@ def test_a_section_is_found_in_capitals_and_through_links_and_must_be_one(tmp_pa
     assert [path.name for path in files_of(tmp_path / "bank", ["02"])] == ["WSJ_0201.MRG"]
     for name in ("aaa", "eval", "test", "zzz"):  # whichever of them is met first
         (tmp_path / "elsewhere" / "WSJ" / name).symlink_to(trees)
-    for name in (
-        "WSJ_0201.MRG.bak",
-        "WSJ_0201.MRG.gz",
-        "._WSJ_0201.MRG",
-    ):  # an editor's copy, a packed one, a hidden one
+    # An editor's copy, a packed one, and what macOS leaves beside it.
+    for name in ("WSJ_0201.MRG.bak", "WSJ_0201.MRG.gz", "._WSJ_0201.MRG"):
         (trees / name).write_bytes(b"")
     assert [path.name for path in files_of(tmp_path / "bank", ["02"])] == ["WSJ_0201.MRG"]
     shutil.copytree(trees, tmp_path / "bank" / "backup" / "02")
