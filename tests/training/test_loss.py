@@ -1,5 +1,7 @@
 """The loss against torch's, and worked out by hand."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -90,6 +92,18 @@ def test_two_equal_passes_have_the_loss_and_the_gradient_of_one():
     two = consistent_loss(ReferenceBackend(), features.repeat(2, 1), weight, targets, **options)
     torch.testing.assert_close(two, one)
     torch.testing.assert_close(*(torch.autograd.grad(of[0], weight)[0] for of in (two, one)))
+
+
+def test_gradients_in_bf16_are_rounded_once():
+    torch.manual_seed(2)
+    targets, in_bf16 = torch.randint(50, (40,)), (8 * torch.randn(80, 50)).bfloat16()
+    two_passes = partial(ReferenceBackend().consistent_loss_, label_smoothing=0.1, consistency=5.0)
+    one_pass = partial(ReferenceBackend().smoothed_loss_, label_smoothing=0.1)
+    for loss_of, logits in ((two_passes, in_bf16), (one_pass, in_bf16[:40])):
+        ours, exact = logits.clone(), logits.float()
+        loss_of(ours, targets)
+        loss_of(exact, targets)
+        torch.testing.assert_close(ours.float(), exact, rtol=2**-8, atol=1e-7)  # half a unit of 8 bits
 
 
 def test_divergence_worked_out_by_hand():

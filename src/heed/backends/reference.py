@@ -36,9 +36,10 @@ class ReferenceBackend:
         log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         nll = -log_prob.gather(1, targets[:, None])[:, 0]
         loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
-        grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
-        grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
-        logits.copy_(grad)
+        # On a GPU every sweep over the logits costs time, so the last one also rounds.
+        at_target = torch.full_like(targets[:, None], label_smoothing - 1, dtype=log_prob.dtype)
+        probs = log_prob.exp_().scatter_add_(1, targets[:, None], at_target)
+        torch.sub(probs, label_smoothing / logits.shape[1], out=logits)
         return loss, nll
 
     def consistent_loss_(
@@ -55,13 +56,13 @@ class ReferenceBackend:
         forward, backward = (p * ratio).sum(dim=-1, keepdim=True), -(q * ratio).sum(dim=-1, keepdim=True)  # KL
         weight = consistency / 4
         loss = (losses[:n] + losses[n:]) / 2 + weight * (forward + backward)[:, 0]
-        # By the first logits: of KL(p || q) p (ratio - KL), of KL(q || p) p - q; by the second the same, exchanged.
-        difference = p - q
-        by_first = (ratio - forward).mul_(p).add_(difference).mul_(weight).add_(p, alpha=0.5)
-        by_second = (-ratio - backward).mul_(q).sub_(difference).mul_(weight).add_(q, alpha=0.5)
-        for rows, grad in ((logits[:n], by_first), (logits[n:], by_second)):
-            at_target = torch.full_like(targets[:, None], (label_smoothing - 1) / 2, dtype=grad.dtype)
-            rows.copy_(grad.sub_(label_smoothing / (2 * vocab_size)).scatter_add_(1, targets[:, None], at_target))
+        # The gradient by the first logits: of KL(p || q) it is p (ratio - KL), of KL(q || p) p - q, of half the first
+        # pass's loss p / 2 less half the target distribution. By the second logits it is the same, exchanged.
+        at_target = torch.full_like(targets[:, None], (label_smoothing - 1) / 2, dtype=p.dtype)
+        for rows, probs, others, kl, sign in ((logits[:n], p, q, forward, 1), (logits[n:], q, p, backward, -1)):
+            factor = torch.add(0.5 + weight * (1 - kl), ratio, alpha=sign * weight)
+            rest = torch.rsub(others, -label_smoothing / (2 * vocab_size), alpha=weight)
+            torch.addcmul(rest.scatter_add_(1, targets[:, None], at_target), factor, probs, out=rows)
         return loss, (nlls[:n] + nlls[n:]) / 2
 
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
