@@ -36,10 +36,9 @@ class ReferenceBackend:
         log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         nll = -log_prob.gather(1, targets[:, None])[:, 0]
         loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
-        # On a GPU every sweep over the logits costs time, so the last one also rounds.
-        at_target = torch.full_like(targets[:, None], label_smoothing - 1, dtype=log_prob.dtype)
-        probs = log_prob.exp_().scatter_add_(1, targets[:, None], at_target)
-        torch.sub(probs, label_smoothing / logits.shape[1], out=logits)
+        grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
+        grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
+        logits.copy_(grad)
         return loss, nll
 
     def consistent_loss_(
@@ -62,7 +61,7 @@ class ReferenceBackend:
         for rows, probs, others, kl, sign in ((logits[:n], p, q, forward, 1), (logits[n:], q, p, backward, -1)):
             factor = torch.add(0.5 + weight * (1 - kl), ratio, alpha=sign * weight)
             rest = torch.rsub(others, -label_smoothing / (2 * vocab_size), alpha=weight)
-            torch.addcmul(rest.scatter_add_(1, targets[:, None], at_target), factor, probs, out=rows)
+            rows.copy_(rest.addcmul_(factor, probs).scatter_add_(1, targets[:, None], at_target))
         return loss, (nlls[:n] + nlls[n:]) / 2
 
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
