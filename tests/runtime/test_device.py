@@ -10,6 +10,7 @@ from heed.errors import HeedError
 from heed.runtime.device import (
     cache_folder,
     choose_machine,
+    kernel_flags,
     matrix_product_rate,
     micro_batch_tokens,
     n_threads,
@@ -62,12 +63,20 @@ def test_torchruns_workers_take_a_gpu_each(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "kernels"), [(None, "fast"), ("1", "fast"), ("0", "none"), ("sanitize", "sanitized")]
+    ("value", "kernels", "flags"),
+    [
+        (None, "fast", []),
+        ("-march=haswell -g", "fast", ["-march=haswell", "-g"]),
+        ("1", "forced", []),
+        ("1 -march=haswell", "forced", ["-march=haswell"]),
+        ("0", "none", []),
+        ("sanitize", "sanitized", []),
+    ],
 )
-def test_the_environment_chooses_the_kernels(monkeypatch, value, kernels):
+def test_the_environment_chooses_the_kernels(monkeypatch, value, kernels, flags):
     if value is not None:
         monkeypatch.setenv("HEED_KERNELS", value)
-    assert native_kernels() == kernels
+    assert (native_kernels(), kernel_flags()) == (kernels, flags)
 
 
 def test_a_wish_for_kernels_that_do_not_exist_is_refused(monkeypatch):

@@ -188,7 +188,10 @@ class NotFiniteError(HeedError):
 def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
     """The fastest backend for this model on its device, or on another one."""
     from heed.backends.cpu import CpuBackend, supports
+    from heed.backends.cpu.build import state
     from heed.backends.reference import ReferenceBackend
 
     weight = model.src_embedding.weight
-    return CpuBackend() if supports(device or weight.device, weight.dtype) else ReferenceBackend()
+    if supports(device or weight.device, weight.dtype):
+        return CpuBackend()
+    return ReferenceBackend() if (device or weight.device).type != "cpu" else ReferenceBackend(state())

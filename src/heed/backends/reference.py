@@ -18,9 +18,15 @@ from heed.runtime.device import DecodingPrecision, choose_machine
 
 
 class ReferenceBackend:
-    """Runs the model's own `forward`, padding included."""
+    """Runs the model's own `forward`, padding included.
+
+    without_kernels: on a CPU, why, for the user to read.
+    """
 
     computes_padding = True
+
+    def __init__(self, without_kernels: str = "without Heed's kernels"):
+        self._without_kernels = without_kernels
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
         state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
@@ -84,7 +90,7 @@ class ReferenceBackend:
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if device.type == "cpu":
-            return "fp32", "without Heed's kernels"
+            return "fp32", self._without_kernels
         machine = choose_machine("auto", device=str(device))
         return machine.precision, machine.why
 

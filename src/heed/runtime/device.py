@@ -98,27 +98,32 @@ def cache_folder() -> Path:
     raise OSError("; ".join(refused))
 
 
-def native_kernels() -> Literal["fast", "sanitized", "none"]:
-    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, sanitize for ones that check memory.
+def native_kernels() -> Literal["fast", "forced", "sanitized", "none"]:
+    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, 1 for the kernels also where they are
+    slower, sanitize for ones that check memory.
 
     HeedError if it asks for something else.
     """
-    match os.environ.get("HEED_KERNELS", ""):
-        case "" | "1":
+    first, *_ = *_words("HEED_KERNELS"), ""
+    match first:
+        case "":
             return "fast"
+        case "1":
+            return "forced"
         case "0":
             return "none"
         case "sanitize":
             return "sanitized"
-        case flags if flags.startswith("-"):
+        case flag if flag.startswith("-"):
             return "fast"
-        case other:
-            raise HeedError(f"HEED_KERNELS={other}: expected 0, 1, sanitize, or flags that begin with a dash.")
+    raise HeedError(
+        f"HEED_KERNELS={os.environ['HEED_KERNELS']}: expected 0, 1, sanitize, or flags that begin with a dash."
+    )
 
 
 def kernel_flags() -> list[str]:
-    """More flags for the kernels' compiler: those that HEED_KERNELS names if it begins with a dash."""
-    return _words("HEED_KERNELS") if os.environ.get("HEED_KERNELS", "").startswith("-") else []
+    """More flags for the kernels' compiler: those in HEED_KERNELS."""
+    return [word for word in _words("HEED_KERNELS") if word.startswith("-")]
 
 
 def cpp_compiler() -> list[str]:

@@ -178,6 +178,8 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
         return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
     try:
+        if native_kernels() == "fast" and not _has_avx512(compiler):
+            return None, f"{without}, which are faster than Heed's kernels where AVX-512 is missing"
         found = _compiled_or_kept(compiler)
         _use_one_thread_in_forks(found)
         return found, "Heed's kernels"
@@ -198,13 +200,31 @@ def _use_one_thread_in_forks(kernels: ctypes.CDLL) -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _compiled_or_kept(compiler: Sequence[str]) -> ctypes.CDLL:
-    """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
+def _has_avx512(compiler: Sequence[str]) -> bool:
+    """Whether the kernels would be compiled to the instructions that they are written for.
+
+    Elsewhere no register holds vectors of 64 bytes, so they lie in memory: with AVX2 a search of base is 20 times
+    slower than by PyTorch's operations, a training of Multi30k's recipe 1.6 times (docs/results.md).
+    """
+    _, compiling, _ = _version_and_flags(compiler)
+    command = [*compiler, *compiling, "-dM", "-E", "-x", "c++", os.devnull]
+    macros = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    return all(f"__AVX512{part}__ ".encode() in macros for part in ("F", "BW", "VL", "DQ"))  # as vector.h asks
+
+
+def _version_and_flags(compiler: Sequence[str]) -> tuple[bytes, list[str], list[str]]:
+    """What the compiler prints as its version; the flags for compiling and for linking, HEED_KERNELS' among them."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     compiling, linking = flags(version)
     for extra in (SANITIZE if native_kernels() == "sanitized" else [], kernel_flags()):
         compiling, linking = [*compiling, *extra], [*linking, *extra]
+    return version, compiling, linking
+
+
+def _compiled_or_kept(compiler: Sequence[str]) -> ctypes.CDLL:
+    """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
+    version, compiling, linking = _version_and_flags(compiler)
+    sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     key = hashlib.sha256(
         b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, _processor()])
     )
