@@ -4,7 +4,10 @@ A run writes config.toml first: it tells the folder of a run that was interrupte
 """
 
 import os
+import platform
 import re
+import secrets
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +20,8 @@ from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.recipe import Recipe, anchored
-from heed.runtime.files import check_replaceable, locked, read_json, sha256_of, whole_file
+from heed.runtime.files import UNFINISHED, check_replaceable, locked, read_json, sha256_of, whole_file
+from heed.training.distributed import ANOTHER_ENDED, OtherWorkerEnded, Workers
 
 # What a run writes next to config.toml.
 RUN_NAMES = ("corpus", "teachers", "lines", "data", "checkpoints", "metrics.jsonl", "tensorboard", "model")
@@ -31,7 +35,7 @@ MADE_OF_TEXT = (
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
 FREE_SETTINGS = (("parsing", "treebank"), ("data", "tests"))  # of these tables
 TEXTS = (("data", "train"), ("data", "dev"), ("data", "added"))  # which may have moved
-FIXED_SETTINGS = (("training", "start_from"), ("training", "teachers"))  # of other tables
+FIXED_SETTINGS = (("training", "start_from"), ("training", "n_teachers"))  # of other tables
 
 
 @contextmanager
@@ -53,6 +57,35 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[No
         _write_config(recipe, run, report)
         check_replaceable(run / "model", MODEL_FOLDER_NAMES)
         yield
+
+
+def check_all_see(run: Path, workers: Workers) -> None:
+    """HeedError on a machine that does not see what the first worker writes to the run folder, and on all others."""
+    name = workers.broadcast(f".shared.{secrets.token_hex(4)}{UNFINISHED}")
+    if workers.first:
+        (run / name).touch()
+    workers.broadcast(None)
+    seen = _appears(run / name)
+    all_see = not workers.any(not seen)
+    if workers.first:
+        (run / name).unlink()
+    if not seen:
+        raise HeedError(
+            f"{run.absolute()}: on this machine ({platform.node()}) the run folder is not the one that the first "
+            "worker writes to; put it where all machines see it, and name it by the same path."
+        )
+    if not all_see:
+        raise OtherWorkerEnded(f"{ANOTHER_ENDED}: it does not see the run folder; its own message says why.")
+
+
+def _appears(path: Path) -> bool:
+    """Whether a file is there, or comes within some seconds: a network's file system may list an older state."""
+    for _ in range(50):
+        with suppress(OSError):
+            if path.name in os.listdir(path.parent):
+                return True
+        time.sleep(0.2)
+    return False
 
 
 def check_output_folder(out: Path, run: Path) -> None:

@@ -25,7 +25,7 @@ from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.recipe import Recipe, anchored
 from heed.run.average import SUSTAINED, average_best, average_run
 from heed.run.evaluate import evaluate_run
-from heed.run.folder import open_run_folder
+from heed.run.folder import check_all_see, open_run_folder
 from heed.run.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
@@ -54,7 +54,7 @@ def train_recipe(
 ) -> list[Evaluation]:
     """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
 
-    Its teachers (`training.teachers`) come first. Called again, it resumes; after the end, it averages and evaluates
+    Its teachers (`training.n_teachers`) come first. Called again, it resumes; after the end, it averages and evaluates
     again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
@@ -72,7 +72,9 @@ def train_recipe(
         files: TextFiles | None = None
         if workers.first:
             stack.enter_context(open_run_folder(recipe, run, report=report))
-        if recipe.training.teachers and not is_spawned():
+        if workers.n > 1 and not is_spawned():  # they may be on several machines
+            check_all_see(run, workers)
+        if recipe.training.n_teachers and not is_spawned():
             teach(
                 *(recipe, run, train_recipe, workers),
                 directory=directory,

@@ -1,15 +1,16 @@
 """The processes that train one model together: those that torchrun starts, and those that Heed starts on a CPU.
 
 Nothing that one worker sends another is ever unpickled. Workers that Heed starts communicate over inherited socket
-pairs and anonymous memory, which have no name or port by which another user could reach them. Those of torchrun use
-torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
+pairs and anonymous memory, which have no name or port by which another user could reach them. Those of torchrun
+(process_group.py) use torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
 """
 
-import atexit
 import ctypes
+import functools
 import json
 import mmap
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -18,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import IO, Any, Protocol, TypeVar
 
@@ -30,13 +30,11 @@ from torch import Tensor, distributed
 from heed.config import shown
 from heed.errors import HeedError, Stopped
 from heed.runtime.signals import overdue_signal
+from heed.training.process_group import ProcessGroup, join_process_group
 
 # Environment variable of a spawned worker: rank, number of workers, threads, descriptors of its socket and the memory.
 SPAWNED = "HEED_SPAWNED_WORKER"
 ANOTHER_ENDED = "another worker has ended"
-# How long a worker waits for the others under torchrun: the first one may prepare data for hours, and when one fails
-# torchrun ends all.
-PROCESS_GROUP_TIMEOUT = timedelta(days=1)
 MAX_MESSAGE_BYTES = 2**24
 POLL_SECONDS = 0.5  # between two checks for signals while a worker waits
 GRACE_SECONDS = 8.0  # that a worker waits, once asked to stop, for another to finish its step
@@ -140,32 +138,9 @@ def _broken_connection_is_an_ended_worker() -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise OtherWorkerEnded(f"{ANOTHER_ENDED}; its own message says why ({first_line}).") from None
-
-
-class ProcessGroup:
-    """Collectives of torch.distributed: gloo on CPUs, NCCL on GPUs. Only of tensors: those of objects unpickle."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-
-    def all_reduce_(self, x: Tensor) -> None:
-        distributed.all_reduce(x)
-
-    def broadcast_(self, x: Tensor) -> None:
-        distributed.broadcast(x, src=0)
-
-    def broadcast_bytes(self, message: bytes) -> bytes:
-        size = torch.tensor([len(message)], device=self.device)
-        distributed.broadcast(size, src=0)
-        if int(size) > MAX_MESSAGE_BYTES:
-            raise RuntimeError(f"a message of {int(size):,} bytes")
-        content = torch.zeros(int(size), dtype=torch.uint8)
-        if message:
-            content.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
-        content = content.to(self.device)
-        distributed.broadcast(content, src=0)
-        return content.cpu().numpy().tobytes()
+        # gloo's begins with a place in its source and ends with advice to its own developers.
+        fault = re.sub(r"^\[[^]]*\] ", "", first_line).partition(". ")[0].removesuffix(".")
+        raise OtherWorkerEnded(f"{ANOTHER_ENDED}; its own message says why ({fault}).") from None
 
 
 class SharedMemory:
@@ -264,13 +239,15 @@ def join_workers(device: torch.device) -> Workers:
     n, rank = _place_by_torchrun()
     if n == 1:
         return Workers()
-    if not distributed.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
-        if device.type == "cpu":
-            atexit.register(_leave_process_group)
-    return Workers(rank, n, communicator=ProcessGroup(device))
+    if not distributed.is_initialized():  # not yet, or a user's script has left it
+        _process_group.cache_clear()
+    with _broken_connection_is_an_ended_worker():
+        return Workers(rank, n, communicator=_process_group(device, rank, n))
+
+
+@functools.cache  # a run's teachers are trained by the same processes as the run itself
+def _process_group(device: torch.device, rank: int, n: int) -> ProcessGroup:
+    return join_process_group(device, rank=rank, n=n)
 
 
 def _place_by_torchrun() -> tuple[int, int]:
@@ -287,12 +264,6 @@ def _place_by_torchrun() -> tuple[int, int]:
             "MASTER_PORT are not as torchrun sets them: start with torchrun, or unset WORLD_SIZE."
         ) from None
     return n, rank
-
-
-def _leave_process_group() -> None:
-    """Ends gloo's threads: a process that ends while they run may abort (std::terminate)."""
-    if distributed.is_initialized():  # a user's script may have left it already
-        distributed.destroy_process_group()
 
 
 def is_spawned() -> bool:
