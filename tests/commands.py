@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -31,27 +32,53 @@ OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
 READ_LATE = ("HEED_", "XDG_CACHE_HOME", "PATH", "CXX", "PYTEST_CURRENT_TEST")
 
 
+class Commands:
+    """Runs `python -m heed` in forks, by a server for each environment in which the libraries load in their own way."""
+
+    def __init__(self) -> None:
+        self._servers: dict[frozenset[tuple[str, str]], CommandServer] = {}
+
+    def server(self, environment: Mapping[str, str]) -> "CommandServer":
+        """The server whose forks are as new processes in this environment."""
+        read_early = frozenset((name, value) for name, value in environment.items() if not name.startswith(READ_LATE))
+        if read_early not in self._servers:
+            self._servers[read_early] = CommandServer(environment)
+        return self._servers[read_early]
+
+    def close(self) -> None:
+        """Ends all servers and what hangs."""
+        for server in self._servers.values():
+            server.close()
+
+
 class CommandServer:
     """Runs `python -m heed` in forks of a process that has loaded the libraries."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno())]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], start_new_session=True, env=os.environ, **pipes
+                command, pass_fds=[theirs.fileno()], start_new_session=True, env=environment, **pipes
             )
-        self._environment = _read_early(os.environ)
-
-    def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether a new process would load the same libraries in the same way."""
-        return _read_early(environment) == self._environment
 
     def run(
         self, arguments: Sequence[str], data: bytes, *, cwd: Path | None, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[bytes]:
         """Runs a command to its end."""
+        running = self.start(arguments, data, cwd=cwd, environment=environment)
+        try:
+            stdout, stderr = running.communicate(TIMEOUT_SECONDS)
+        except EOFError:
+            self._process.kill()
+            raise RuntimeError(self._process.communicate()[1].decode()) from None
+        return subprocess.CompletedProcess(list(arguments), running.returncode, stdout, stderr)
+
+    def start(
+        self, arguments: Sequence[str], data: bytes = b"", *, cwd: Path | None, environment: Mapping[str, str]
+    ) -> "RunningCommand":
+        """Starts a command."""
         request = {"arguments": arguments, "cwd": str(cwd or os.getcwd()), "environment": dict(environment)}
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (status, to_status) = (
             os.pipe() for _ in range(4)
@@ -60,29 +87,7 @@ class CommandServer:
         socket.send_fds(self._requests, [json.dumps(request).encode()], given)
         for descriptor in given:
             os.close(descriptor)
-        outputs = [b"", b"", b""]  # the last: the exit status
-
-        def read(place: int, descriptor: int) -> None:
-            with os.fdopen(descriptor, "rb") as stream:
-                outputs[place] = stream.read()
-
-        def write() -> None:
-            with suppress(BrokenPipeError), os.fdopen(to_stdin, "wb") as stream:
-                stream.write(data)
-
-        threads = [threading.Thread(target=write, daemon=True)]
-        for place, descriptor in enumerate((from_stdout, from_stderr, status)):
-            threads.append(threading.Thread(target=read, args=(place, descriptor), daemon=True))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_SECONDS)
-            if thread.is_alive():
-                raise subprocess.TimeoutExpired(list(arguments), TIMEOUT_SECONDS)
-        if not outputs[2]:
-            self._process.kill()
-            raise RuntimeError(self._process.communicate()[1].decode())
-        return subprocess.CompletedProcess(list(arguments), int(outputs[2]), outputs[0], outputs[1])
+        return RunningCommand(list(arguments), data, to_stdin, from_stdout, from_stderr, status)
 
     def close(self) -> None:
         """Ends the server and what hangs."""
@@ -92,8 +97,60 @@ class CommandServer:
         self._process.communicate()
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+class RunningCommand:
+    """A fork that runs a command, with what the tests use of a subprocess.Popen; its outputs are bytes."""
+
+    returncode: int | None = None
+
+    def __init__(self, arguments: list[str], data: bytes, to_stdin: int, stdout: int, stderr: int, status: int):
+        self.args, self._data, self._outputs = arguments, data, [b"", b""]
+        self._status = os.fdopen(status, "r", encoding="ascii")
+        first_line = self._status.readline()
+        self.pid = int(first_line) if first_line else 0  # 0: the server has failed
+        works = [(self._write, (to_stdin,)), (self._read, (0, stdout)), (self._read, (1, stderr))]
+        self._threads = [threading.Thread(target=work, args=given, daemon=True) for work, given in works]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, descriptor: int) -> None:
+        with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
+            stream.write(self._data)
+
+    def _read(self, place: int, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as stream:
+            self._outputs[place] = stream.read()
+
+    def poll(self) -> int | None:
+        """The exit status, as subprocess has it; None while the command runs."""
+        return self._wait(0)
+
+    def _wait(self, seconds: float) -> int | None:
+        if self.returncode is None and not self._status.closed and select.select([self._status], [], [], seconds)[0]:
+            with self._status:
+                line = self._status.readline()
+            if not line:
+                raise EOFError("the server has ended")
+            self.returncode = int(line)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """To the command alone. Nothing happens if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = TIMEOUT_SECONDS) -> tuple[bytes, bytes]:
+        """Waits for the end; returns standard output and standard error."""
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        for thread in self._threads:
+            thread.join(timeout)
+            if thread.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        return self._outputs[0], self._outputs[1]
 
 
 def _serve(requests: socket.socket) -> list[str] | None:
@@ -125,8 +182,9 @@ def _serve(requests: socket.socket) -> list[str] | None:
     if child := os.fork():
         for descriptor in (0, 1, 2, *streams):
             os.close(descriptor)
+        os.write(status, f"{child}\n".encode())
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.write(status, str(ended).encode())
+        os.write(status, f"{ended}\n".encode())
         os._exit(0)
     os.close(status)
     for number, descriptor in enumerate(streams):

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,11 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
-from tests.commands import TIMEOUT_SECONDS, CommandServer
+from tests.commands import Commands
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("heed", deadline=None)  # a busy machine is no failure
+hypothesis.settings.register_profile("few", deadline=None, max_examples=20)  # make check
 hypothesis.settings.load_profile("heed")
 SPECIAL = SpecialIds()
 # Settings that the networks of other toolkits have and the paper's does not, all at once.
@@ -79,14 +79,16 @@ def data_folder() -> Path:
     return folder
 
 
-# What uses them runs whole commands or trains: `make check` leaves such tests to `make test`.
+# What uses them runs whole commands or trains: `make check` leaves such tests to `make test`, as it does those of other
+# programs' formats, and whatever takes a second.
 SLOW_FIXTURES = {"heed", "parser_run"}
+SLOW_FOLDERS = {"end_to_end", "exchange"}
 LONG_FOLDERS = ("end_to_end", "cpu", "paper", "exchange", "serving", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "end_to_end" in item.path.parts or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if SLOW_FOLDERS & set(item.path.parts) or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     # Files that take minutes come first, so that no worker is left alone with one at the end.
     items.sort(key=lambda item: LONG_FOLDERS.index(next((f for f in LONG_FOLDERS if f in item.path.parts), "")))
@@ -96,27 +98,28 @@ Heed = Callable[..., subprocess.CompletedProcess]
 
 
 @pytest.fixture(scope="session")
-def heed() -> Iterator[Heed]:
+def commands() -> Iterator[Commands]:
+    """Starts commands in forks of processes that have loaded the libraries."""
+    servers = Commands()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="session")
+def heed(commands: Commands) -> Heed:
     """Runs the real command line in a process of its own; input and output are bytes or text."""
-    server = CommandServer()
 
     def run(
         *args: object, stdin: str | bytes = b"", cwd: Path | None = None, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        words, environment = list(map(str, args)), os.environ | (env or {})
-        if server.serves(environment):
-            done = server.run(words, data, cwd=cwd, environment=environment)
-        else:
-            command = [sys.executable, "-m", "heed", *words]
-            options = {"cwd": cwd, "env": environment, "timeout": TIMEOUT_SECONDS}
-            done = subprocess.run(command, input=data, capture_output=True, **options)
+        environment = os.environ | (env or {})
+        done = commands.server(environment).run(list(map(str, args)), data, cwd=cwd, environment=environment)
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         )
 
-    yield run
-    server.close()
+    return run
 
 
 def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tgt_mask: torch.Tensor) -> Batch:

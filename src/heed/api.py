@@ -36,7 +36,7 @@ def train(
     on_step: called every `training.report_every` steps, by the first of several workers.
     on_validation: called at every checkpoint. An exception from either callback ends the run, which the next call
         resumes from the last checkpoint; steps after that are taken, and reported, again. Neither is called while
-        teachers train (`training.teachers`).
+        teachers train (`training.n_teachers`).
     corpora: folder of downloaded corpora.
     mirror: a folder or URL to take corpora from, instead of where they were published.
     report: called with lines for people to read.

@@ -1,17 +1,20 @@
 """Settings ↔ TOML, with errors that say where and what to do. Knows no field of any setting."""
 
 import difflib
+import functools
+import logging
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded
 
+log = logging.getLogger(__name__)
 MAX_TOML_BYTES = 2**18
 MAX_DEPTH = 16  # of nested tables and lists; no setting lies deeper than 3
 MAX_DOTS = 256  # in one line of TOML: the parser's memory grows with the square of a dotted key's parts
@@ -22,9 +25,45 @@ class Settings(BaseModel):
     """Base of all settings: frozen, keyword-only, no unknown names, no silent conversion of types, no NaN or ∞."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
+    # Names that settings had in the minor version before, which files and commands may still use: former → current.
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_former_names(cls, values: Any) -> Any:
+        return current_names(cls, values)
 
 
 S = TypeVar("S", bound=Settings)
+
+
+def current_names(kind: type[BaseModel], values: Any) -> Any:
+    """`values` of a table, and of those in it, under the settings' current names; each former one is reported once.
+
+    ValueError if a setting stands under both names. What is no table is left to validation.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    renamed = dict(values)
+    for former, current in getattr(kind, "FORMER_NAMES", {}).items():
+        if former in renamed:
+            if current in renamed:
+                raise ValueError(f"{former} is the former name of {current}; leave it out")
+            renamed[current] = renamed.pop(former)
+            _report_former_name(former, current)
+    for name, field in kind.model_fields.items():
+        for inner in get_args(field.annotation) or (field.annotation,):
+            if name in renamed and isinstance(inner, type) and issubclass(inner, BaseModel):
+                renamed[name] = current_names(inner, renamed[name])
+    return renamed
+
+
+@functools.cache
+def _report_former_name(former: str, current: str) -> None:
+    # Without a handler of the program's own, logging writes it to standard error.
+    log.warning(
+        "The setting %s is called %s now; its former name is read until the next minor version.", former, current
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:

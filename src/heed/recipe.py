@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import Settings, merged, parse_override, read_toml, shown, validated
+from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
@@ -55,9 +55,9 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _teachers_translate(self) -> Self:
-        if self.parsing and self.training.teachers:
+        if self.parsing and self.training.n_teachers:
             raise ValueError(
-                "training.teachers is for translation: leave it out; a parser can learn from trees that another one "
+                "training.n_teachers is for translation: leave it out; a parser can learn from trees that another one "
                 "wrote (parsing.parsed)"
             )
         return self
@@ -121,10 +121,10 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
-    values = read_toml(path)
+    values = _current_names(read_toml(path), where=str(path))
     _anchor_files(values, path.parent)
     for text in overrides:
-        changes = parse_override(text)
+        changes = _current_names(parse_override(text), where=f"--set {cut(text)}")
         _anchor_files(changes, Path.cwd())
         values = merged(values, changes)
     try:
@@ -148,6 +148,15 @@ def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) 
         if not to_blame:
             raise
         raise HeedError(f"{error} (--set {shown(to_blame[-1])})") from None
+
+
+def _current_names(values: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """A recipe's tables under the settings' current names, so that what one file or option says replaces another's."""
+    try:
+        renamed: dict[str, Any] = current_names(Recipe, values)
+    except ValueError as error:
+        raise HeedError(f"{where}: {error}.") from None
+    return renamed
 
 
 def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:

@@ -322,7 +322,14 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
 
 TAUGHT = (
     *TWO,
-    *("--set", "training.teachers=2", "--set", "training.keep_checkpoints=20", "--set", "decoding.max_extra_tokens=5"),
+    *(
+        "--set",
+        "training.n_teachers=2",
+        "--set",
+        "training.keep_checkpoints=20",
+        "--set",
+        "decoding.max_extra_tokens=5",
+    ),
 )
 
 

@@ -22,6 +22,7 @@ TAUGHT = RECIPE.replace(
 SHAPE = "[tokenizer]\nvocab_size = 600\n[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\nn_heads = 2\n"
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_its_teachers_translations_as_well(tmp_path):
     run = tmp_path / "run"
     said: list[str] = []
@@ -31,7 +32,7 @@ def test_a_run_learns_from_its_teachers_translations_as_well(tmp_path):
     assert steps == list(range(1, 21))  # not the teachers'
     teachers = [run / "teachers" / name for name in ("1", "2")]
     settings = [tomllib.loads((teacher / "config.toml").read_text())["training"] for teacher in teachers]
-    assert [(one["seed"], one["teachers"]) for one in settings] == [(1003, 0), (2003, 0)]
+    assert [(one["seed"], one["n_teachers"]) for one in settings] == [(1003, 0), (2003, 0)]
     sources = (tmp_path / "train.en").read_text().splitlines()
     translations = (run / "teachers" / "translations-1").read_text().splitlines()
     ensemble = Translator.load(*(teacher / "model" for teacher in teachers))
@@ -55,13 +56,13 @@ def test_a_run_learns_from_its_teachers_translations_as_well(tmp_path):
     assert (trained.model / "model.safetensors").read_bytes() == weights
     assert not any("eacher" in line for line in said)
     with pytest.raises(HeedError, match=r"training\.teachers was 2, is 0; choose another --run"):
-        heed.train(read_recipe(recipe, ["training.teachers=0"]), run)
+        heed.train(read_recipe(recipe, ["training.n_teachers=0"]), run)
 
 
 def test_a_parser_has_no_teachers():
     parsing = ['parsing.treebank="bank"', 'parsing.train=["02-21"]', 'parsing.dev=["22"]']
-    with pytest.raises(HeedError, match="training.teachers is for translation: leave it out"):
-        read_recipe("parsing-gum", [*parsing, "training.teachers=1"])
+    with pytest.raises(HeedError, match="training.n_teachers is for translation: leave it out"):
+        read_recipe("parsing-gum", [*parsing, "training.n_teachers=1"])
 
 
 def test_added_sources_are_translated_as_well_and_each_file_once(tmp_path):

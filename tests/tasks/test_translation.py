@@ -68,7 +68,7 @@ def test_added_pairs_are_learned_from_besides(tmp_path):
     assert task.card(files).trained_on == {"corpus": "own files and added pairs"}
     named = {"src": "en", "tgt": "de", "corpus": "multi30k"}
     again = {"added": [str(tmp_path / "train.en"), str(tmp_path / "train.de.gz")]}
-    taught = task_of(recipe_of(recipe.data.model_dump() | again, training={"teachers": 2}))
+    taught = task_of(recipe_of(recipe.data.model_dump() | again, training={"n_teachers": 2}))
     reports: list[str] = []
     assert taught.count_pairs(directory=tmp_path, mirror=None, report=reports.append) == 30 + 30 + 30
     assert reports[-1] == "30 translations by the teachers will be added."

@@ -97,7 +97,7 @@ def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: boo
     from heed.runtime.device import choose_machine
     from heed.tasks.task import task_of
 
-    n_teachers = recipe.training.teachers
+    n_teachers = recipe.training.n_teachers
     n_pairs = task_of(recipe).count_pairs(directory=directory, mirror=mirror, report=say)
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")

@@ -210,8 +210,8 @@ def run_rows(
     """
     if recipe.parsing is not None:
         raise HeedError("--recipe: Table 3 is about translation, but this recipe trains a parser; take another.")
-    if recipe.training.teachers:
-        raise HeedError("--recipe: Table 3's models have no teachers; set training.teachers to 0.")
+    if recipe.training.n_teachers:
+        raise HeedError("--recipe: Table 3's models have no teachers; set training.n_teachers to 0.")
     rows = list(rows)
     _write_recipe(recipe, rows, folder)
     with locked(folder / "data", wait=True):  # prepared once for all runs: no row changes data or tokenizer

@@ -56,7 +56,7 @@ def teach(
         missing = [pair for pair in task.taught_pairs(files, run) if not pair[1].exists()]
     if not workers.broadcast(bool(missing)):
         return
-    n_teachers = recipe.training.teachers
+    n_teachers = recipe.training.n_teachers
     folders = [place / str(number) for number in range(1, n_teachers + 1)]
     for number, folder in enumerate(folders, start=1):
         if not workers.broadcast(_is_complete(folder)):
@@ -92,7 +92,7 @@ def _teacher(recipe: Recipe, number: int) -> Recipe:
     """The recipe of teacher `number`, counted from 1: the run's own with another seed."""
     settings = recipe.training
     seed = (settings.seed + SEEDS_APART * number) % (MAX_SEED + 1)
-    return recipe.model_copy(update={"training": settings.model_copy(update={"seed": seed, "teachers": 0})})
+    return recipe.model_copy(update={"training": settings.model_copy(update={"seed": seed, "n_teachers": 0})})
 
 
 def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:

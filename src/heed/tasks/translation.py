@@ -55,7 +55,7 @@ class TranslationTask:
 
     def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
         """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
-        if not self.recipe.training.teachers:
+        if not self.recipe.training.n_teachers:
             return []
         sources = dict.fromkeys(src for src, _ in files.train)
         return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
@@ -76,7 +76,7 @@ class TranslationTask:
             return None
         counts = [count_pairs(pair) for pair in files.train]
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
-        n_translations = sum(n_sources.values()) if self.recipe.training.teachers else 0
+        n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
         for pair in files.evaluation_sets.values():
             count_pairs(pair)
         report(f"{sum(counts):,} training pairs; both sides of every file have as many lines.")
@@ -111,7 +111,7 @@ class TranslationTask:
 
     def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus."""
-        data, n_teachers = self.recipe.data, self.recipe.training.teachers
+        data, n_teachers = self.recipe.data, self.recipe.training.n_teachers
         return ModelCard(
             data.src,
             data.tgt,

@@ -1,6 +1,7 @@
 """How to train: the settings of a recipe's table `training`."""
 
-from typing import Any, Literal, Self, cast, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,12 +17,14 @@ AverageLast = int | Literal["best"]
 class TrainingSettings(Settings):
     """How to train; the defaults are those of the paper's base model, with the batches of its eight GPUs together."""
 
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"teachers": "n_teachers"}
+
     seed: int = Field(default=1, ge=0, le=MAX_SEED, description="of weights, batches and dropout")
     start_from: str | None = Field(
         default=None,
         description="model folder whose weights, shape and vocabulary the run starts from; if not set: random weights",
     )
-    teachers: int = Field(
+    n_teachers: int = Field(
         default=0,
         ge=0,
         le=100,
