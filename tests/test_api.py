@@ -46,6 +46,7 @@ def recipe(tmp_path) -> Path:
     return tmp_path / "numbers.toml"
 
 
+@pytest.mark.slow
 def test_train_calls_back_with_what_it_logs_and_returns_what_it_made(recipe, tmp_path):
     steps: list[heed.StepRecord] = []
     validations: list[heed.ValidationRecord] = []

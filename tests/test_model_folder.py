@@ -142,6 +142,7 @@ def test_a_format_of_the_future_is_refused_whatever_else_it_holds(folder):
         load_model(folder)
 
 
+@pytest.mark.slow
 def test_many_tiny_layers_are_refused_before_one_is_made(folder):
     """20,000 layers of width 2 in the weights' file, as many as fit into 1,000 in config.json."""
     change_config(folder, "architecture", value=Architecture(n_layers=1000, d_model=2, d_ff=1, n_heads=1).model_dump())
@@ -316,6 +317,7 @@ def write_header(path, header: bytes, data: bytes, *, length: int | None = None)
 NAME = "encoder.0.feed_forward.inner.bias"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [

@@ -438,7 +438,10 @@ def plain_search(case: Case) -> list[list[Hypothesis]]:
         return found_by(model_of(case), case)
 
 
-@pytest.fixture(params=CASES, ids=str)
+WIDE = 64  # d_model above which make check leaves a case to make test
+
+
+@pytest.fixture(params=[pytest.param(c, marks=pytest.mark.slow if c.d_model > WIDE else ()) for c in CASES], ids=str)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Each case, on as many threads as it says."""
     before = torch.get_num_threads()

@@ -39,6 +39,7 @@ def test_a_truncated_store_is_refused(tmp_path):
         ParallelCorpus(tmp_path / "c", vocab_size=100)
 
 
+@pytest.mark.slow
 def test_long_lines_are_encoded_a_few_at_a_time(tmp_path, number_tokenizer):
     long, short = "one " * 50_000, "one"  # characters: 200,000 a line
     src = write(tmp_path / "src", [long] * 13 + [short])

@@ -45,6 +45,7 @@ def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size)
             assert hypothesis.score == pytest.approx(expected / length_penalty(n_ids, 0.6), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
     for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, beam_size=1), strict=True):
         src, mask = padded_sources([source], SPECIAL)
@@ -61,6 +62,7 @@ def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
 SPECIALS = {SPECIAL: [3, 4, 5], SpecialIds(0, 0, 0, unk=1): [2, 3, 4, 5], SpecialIds(5, 5, 0, unk=1): [2, 3, 4]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", SPECIALS)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha, special):
@@ -83,6 +85,7 @@ def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha, special)
         assert found.score == pytest.approx(best_score, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_one_sentence_alone_is_translated_as_among_sixty_four(small_model):
     generator = torch.Generator().manual_seed(1)
     sources = [

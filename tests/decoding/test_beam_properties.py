@@ -103,6 +103,7 @@ def test_searches_at_the_same_time_each_by_several_threads_do_not_disturb_each_o
         assert list(pool.map(found, [2, 3, 2])) == [alone] * 3
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_search_heeds_numbers_of_threads_that_differ_by_level():
     program = """
@@ -155,6 +156,7 @@ def test_more_than_one_number_of_waiting_sources_is_refused():
         )
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("width", ["narrow", "many words"])
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -261,6 +263,7 @@ def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_t
     assert [h.ids for h in found] == [ids for ids, _ in expected]
 
 
+@pytest.mark.slow
 @needs_kernels
 @given(
     sources=st.lists(SHORT, min_size=1, max_size=6),

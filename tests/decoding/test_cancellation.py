@@ -45,6 +45,7 @@ def results_with_cancellations(model, sources, options, when, *, sampling=None, 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", MODELS)
 @settings(max_examples=25)
 @given(

@@ -19,6 +19,7 @@ SOURCE_IDS = [5, 9, 11]
 ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)
 
 
+@pytest.mark.slow
 @given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
 @settings(max_examples=40)
 def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
@@ -32,6 +33,7 @@ def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, pr
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -57,6 +57,7 @@ def test_blank_lines_stay_empty(translator):
     assert translations[0].score == 0.0
 
 
+@pytest.mark.slow
 def test_what_is_drawn_for_a_line_depends_on_its_number_alone(number_tokenizer):
     drawer = Translator(random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(max_extra_tokens=5))
     lines = [drawer.translate([first, "seven"], sampling=SamplingSettings())[1] for first in ("one", "", "two " * 600)]
@@ -300,6 +301,7 @@ def test_weights_of_another_kind_than_the_rest_of_the_model_are_refused(number_t
         translator.translate(["one"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork") or library() is None, reason="no fork, or no kernels")
 def test_a_forked_process_translates(number_tokenizer, tmp_path):
     save_model(tmp_path / "model", random_model(len(number_tokenizer)), number_tokenizer, ModelCard("en", "de"))

@@ -99,6 +99,7 @@ def test_scores_are_those_of_comet_itself(heed, tmp_path):
     assert f"model:{model}" in facts["signatures"]["COMET"]
 
 
+@pytest.mark.slow
 def test_comet_is_tested_for_significance_as_the_other_metrics_are(program):
     program(SCORES_LENGTHS)
     generator = Random(1)

@@ -89,6 +89,7 @@ def test_scores_and_p_values_are_those_of_sacrebleus_paired_test(monkeypatch):
             assert sentence.reference == references[place]
 
 
+@pytest.mark.slow
 def test_a_difference_that_only_one_test_finds_significant_is_called_so():
     """The bootstrap's p is one-sided, so that a small gain passes it alone."""
     references = corpus(60)

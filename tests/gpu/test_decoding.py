@@ -82,6 +82,7 @@ def texts_and_scores(translations: list[Translation]) -> tuple[list[list[str]], 
     return [[x.text for x in some] for some in alternatives], [x.log_prob for some in alternatives for x in some]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "n_models", "options"), SEARCHES.values(), ids=SEARCHES)
 def test_every_search_finds_what_the_cpu_finds(gpu, folders, settings, n_models, options):
     chosen = [folders["base"], folders["second"]][:n_models]

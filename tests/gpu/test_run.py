@@ -103,6 +103,7 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
     return {name: value for name, value in found.items() if name in LOGGED}
 
 
+@pytest.mark.slow
 def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, run, texts, monkeypatch):
     """From the corpus to the average's scores, all in fp32. Without dropout, whose random numbers would be others."""
     options = {"precision": "fp32", "model": {"dropout": 0.0}}
@@ -126,6 +127,7 @@ def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, r
     assert scores == pytest.approx(found.logged("test")[-1], rel=1e-6)  # of the last checkpoint, on the test set
 
 
+@pytest.mark.slow
 def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_nothing_else(gpu, run):
     options = {"model": {"dropout": 0.1}, "report_every": 100, "checkpoint_every": "100 steps", "average_last": 1}
     waits = []
@@ -158,6 +160,7 @@ def test_a_step_that_is_not_finite_is_left_out_of_a_run(gpu, run):
         run("faulty", learning_rate_factor=1e30, warmup_steps=1, max_steps=20, checkpoint_every="20 steps")
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_after_the_probe_is_one_clear_line_and_loses_no_step(run):
     """Another program may take the memory, or fragments may fill it."""
 

@@ -17,6 +17,7 @@ def test_a_position_is_turned_into_another_by_one_matrix():
     assert torch.allclose(turn @ turn, offset_matrix(6, 8), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_variance_is_d_k_and_division_keeps_the_gradient():
     rows = {row["d_k"]: row for row in dot_products((1, 64, 1024))}
     for width, row in rows.items():

@@ -85,6 +85,7 @@ def test_an_exponent_is_that_of_a_power():
     assert exponent([2, 4, 8], [3 * x**1.5 for x in (2, 4, 8)]) == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_layer():
     results = measured((8, 16, 32, 64), (4, 8, 16, 32), budget=0)
     threads = torch.get_num_threads()

@@ -57,6 +57,7 @@ def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
     return model
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.lists(st.sampled_from(WORDS), max_size=8), min_size=1, max_size=5),
@@ -178,6 +179,7 @@ def test_fragments_are_the_short_constituents_each_once():
     assert list(constituents(tree, 0)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 def test_a_parse_does_not_depend_on_what_is_parsed_beside_it(tokenizer, positions):
     # Learned positions have no kernels: the search then looks at every row, not at those only that can still win.

@@ -123,6 +123,7 @@ def weights_in(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_scores_best_on_dev_and_tells_all_scores(tmp_path):
     # Steps that are far too large: the first checkpoint has the lowest dev loss, the last ones are the worst.
     text = RECIPE.replace('start_from = "given"\n', "").replace("max_steps = 2", "max_steps = 6")

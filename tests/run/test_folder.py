@@ -89,6 +89,7 @@ def test_settings_that_an_older_heed_did_not_write_have_their_defaults(tmp_path)
     assert opened(run) == []
 
 
+@pytest.mark.slow
 def test_two_processes_never_share_a_run(tmp_path):
     code = (
         "import sys; from heed.run.folder import open_run_folder; from heed.recipe import Recipe; from pathlib import "

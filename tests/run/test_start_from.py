@@ -56,6 +56,7 @@ def write_model(
     return model
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_given_weights_and_vocabulary(tmp_path, number_tokenizer):
     given = write_model(tmp_path / "given", number_tokenizer)
     recipe = write_recipe(tmp_path)
@@ -78,6 +79,7 @@ def test_a_run_starts_from_the_given_weights_and_vocabulary(tmp_path, number_tok
     assert (read.d_model, read.n_layers, read.dropout, read.attention_dropout) == (16, 1, 0.3, 0.2)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_without_the_model_that_it_started_from(tmp_path, number_tokenizer):
     write_model(tmp_path / "given", number_tokenizer)
     recipe = write_recipe(tmp_path)
@@ -91,6 +93,7 @@ def test_a_run_resumes_without_the_model_that_it_started_from(tmp_path, number_t
         heed.train(read_recipe(tmp_path / "run", ["training.start_from=other"]), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_vocabulary_when_its_data_and_the_given_model_are_gone(tmp_path, number_tokenizer):
     """Its text alone would give another. It was stopped before its first checkpoint."""
     write_model(tmp_path / "given", number_tokenizer)
@@ -112,6 +115,7 @@ def test_a_recipe_may_have_the_name_of_a_runs_own(tmp_path, number_tokenizer):
     assert read_recipe(write_recipe(tmp_path).rename(tmp_path / "config.toml")).model.d_model == 16
 
 
+@pytest.mark.slow
 def test_a_model_of_another_program_is_trained_on(tmp_path):
     """With every option of other Transformers, and words as its pieces: a vocabulary a side."""
     numbers = number_splits(n_train=60, n_dev=1, n_test=1).train
@@ -154,6 +158,7 @@ def test_a_recipe_that_asks_for_another_model_is_refused(tmp_path, number_tokeni
         read_recipe(write_recipe(tmp_path, RECIPE + change))
 
 
+@pytest.mark.slow
 def test_what_is_no_model_or_another_one_than_before_is_refused(tmp_path, number_tokenizer):
     recipe = write_recipe(tmp_path)
     with pytest.raises(HeedError, match=r"given: no such folder; expected a model folder"):

@@ -87,6 +87,7 @@ def test_learned_positions_that_do_not_suffice_show_before_training(tmp_path, op
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_the_machine_on_the_card_is_the_one_that_trained(tmp_path):
     recipe = read_recipe(write_recipe(tmp_path, SCRATCH))
     heed.train(recipe, tmp_path / "run")
@@ -99,6 +100,7 @@ def test_the_machine_on_the_card_is_the_one_that_trained(tmp_path):
     assert read_config(tmp_path / "run" / "model").card.trained_on["machine"] == "another"
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_is_scored_by_the_search_of_now(tmp_path):
     recipe = write_recipe(tmp_path, SCRATCH)
     before = heed.train(read_recipe(recipe), tmp_path / "run").evaluations

@@ -85,6 +85,7 @@ def model_folder(tmp_path_factory, number_tokenizer) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_importing_heed_and_loading_a_model_leave_the_process_as_it_was(model_folder):
     code = STATE + (
         "before = state()\nimport heed\n[getattr(heed, name) for name in heed.__all__]\nimported = state()\n"
@@ -95,6 +96,7 @@ def test_importing_heed_and_loading_a_model_leave_the_process_as_it_was(model_fo
     assert loaded == before
 
 
+@pytest.mark.slow
 @glibc
 def test_loading_a_model_leaves_the_allocator_as_it_was_and_tune_process_does_not(model_folder):
     code = "import os, sys\n" + KEPT + "import heed\nheed.load(sys.argv[1]).translate(['two'])\nprint(kept_bytes())"
@@ -125,6 +127,7 @@ def test_the_command_tunes_its_process_before_torch_is_loaded(command):
     assert output_of(code).endswith("1000")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise on mapped code is Linux's")
 def test_released_library_pages_leave_memory_and_come_back_when_they_run():
     code = (
@@ -136,6 +139,7 @@ def test_released_library_pages_leave_memory_and_come_back_when_they_run():
     assert int(output_of(code)) > 20 * 2**20
 
 
+@pytest.mark.slow
 def test_torch_that_is_imported_quickly_computes_and_has_what_was_postponed():
     code = (
         "from heed.runtime.process import import_torch\nimport_torch()\nimport gc, sys, torch\n"
@@ -147,6 +151,7 @@ def test_torch_that_is_imported_quickly_computes_and_has_what_was_postponed():
     assert output_of(code) == "torch.Size([2, 4])"
 
 
+@pytest.mark.slow
 def test_an_optimizer_loads_no_compiler_and_keeps_what_its_methods_do():
     """Training takes the same steps, is saved and read, and the compiler can still be had."""
     code = (
@@ -167,6 +172,7 @@ def test_an_optimizer_loads_no_compiler_and_keeps_what_its_methods_do():
     assert fast == slow.replace("None True", "None False")
 
 
+@pytest.mark.slow
 def test_the_command_that_trains_never_loads_the_compiler(tmp_path):
     write_corpus(tmp_path)
     code = (

@@ -23,6 +23,7 @@ def expected(server, translator) -> str:
     return f"{first} {second}\n\n  {third}"
 
 
+@pytest.mark.slow
 def test_libretranslatepy(server, expected):
     client = LibreTranslateAPI(server.url)
     assert client.translate(TEXT, "en", "de") == expected

@@ -59,6 +59,7 @@ def client(server):
         yield found
 
 
+@pytest.mark.slow
 def test_pages_keep_their_tags_as_the_command_keeps_them(client, translator):
     expected = translate_text(PAGE, translator.translate_aligned, format="html", language="en")
     fields = {"source": "en", "target": "de", "format": "html"}

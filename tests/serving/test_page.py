@@ -389,6 +389,7 @@ def wait_until(condition) -> None:
     raise AssertionError("it never came")
 
 
+@pytest.mark.slow
 def test_what_the_page_asks_for(model_folder, monkeypatch):
     """The page is there unless it is not wanted, under a policy of its own; its requests say what it needs to know."""
     translator = Translator.load(model_folder, precision="fp32")

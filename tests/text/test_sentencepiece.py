@@ -85,6 +85,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @given(texts=st.lists(TEXTS, max_size=4))
 @example(texts=["", " ", "▁", "a\0b", "\0"])
 @settings(max_examples=300)
@@ -139,6 +140,7 @@ def test_spans_stand_in_order_whatever_is_normalised(pair, text):
     assert [begin for begin, _ in spans] == sorted(begin for begin, _ in spans)
 
 
+@pytest.mark.slow
 def test_spans_of_a_long_line(pair):
     line = "zwei hundért " * 50_000
     (spans,) = pair[0].src_spans([line])
@@ -162,6 +164,7 @@ def test_heeds_own_tokenizers_still_load(tmp_path):
     assert load_tokenizer(tmp_path / "tokenizer.json") == tokenizer
 
 
+@pytest.mark.slow
 def test_long_lines_are_segmented_whole(pair):
     tokenizer, library = pair
     line = "two hundred " * 90_000

@@ -162,6 +162,7 @@ def mutated(random: random.Random) -> bytes:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 def test_a_mutated_model_is_refused_or_segments_soundly(tmp_path):
     """In a child, since a fault of the library would be a signal."""

@@ -75,6 +75,7 @@ def test_each_test_set_has_curves_of_its_own(tmp_path):
     assert sorted(curves) == ["test/dev (average)/bleu", "test/test (average)/bleu", "validation/loss"]
 
 
+@pytest.mark.slow
 def test_a_long_line_takes_no_memory(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with path.open("wb") as file:
@@ -135,6 +136,7 @@ def test_a_tensorboard_folder_on_another_disk_is_used_and_a_file_is_one_line(tmp
         Logbook(run, resumed_step=0, report=silent)
 
 
+@pytest.mark.slow
 def test_a_tensorboard_that_cannot_be_imported_is_said_and_done_without(tmp_path):
     broken = tmp_path / "tensorboard"
     broken.mkdir()

@@ -16,6 +16,7 @@ from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_tokenizer):
     real, said = memory.micro_batch_loss, []
 

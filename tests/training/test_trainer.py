@@ -56,6 +56,7 @@ def assert_same_run(folder, other):
 TWO_PASSES = {"consistency": 5.0, "cutoff": 0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "training"),
     [({}, {}), (OTHERS | {"word_dropout": 0.1}, {}), ({"word_dropout": 0.1}, TWO_PASSES)],
@@ -79,6 +80,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
 def test_with_several_threads_a_resumed_run_has_the_same_bits_too(tmp_path, number_tokenizer, machine):
     arch = Architecture(n_layers=2, d_model=128, d_ff=256, n_heads=2)  # heads of 64, as in the paper
@@ -93,6 +95,7 @@ def test_with_several_threads_a_resumed_run_has_the_same_bits_too(tmp_path, numb
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_two_passes_count_twice_in_the_cost_and_once_in_the_losses(tmp_path, number_tokenizer):
     states = [run_training(tmp_path, number_tokenizer, str(len(x)), **x)[1] for x in ({}, TWO_PASSES)]
     assert states[1].work == states[0].work.times(2)
@@ -101,6 +104,7 @@ def test_two_passes_count_twice_in_the_cost_and_once_in_the_losses(tmp_path, num
     assert losses[1][-1] < losses[1][0] / 2
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_calls_rollbacks_detours_resumes_to_the_same_bits(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "straight")
     with pytest.raises(KeyboardInterrupt):
@@ -198,6 +202,7 @@ def test_a_run_ends_at_each_limit(tmp_path, number_tokenizer, monkeypatch, limit
     assert run_training(tmp_path, number_tokenizer, "limited", **options)[1].step == state.step
 
 
+@pytest.mark.slow
 def test_checkpoints_every_so_many_minutes_of_training_whether_or_not_it_was_stopped(
     tmp_path, number_tokenizer, monkeypatch
 ):
@@ -318,6 +323,7 @@ def test_patience_ends_training_and_the_reason_is_kept(tmp_path, number_tokenize
     assert (state.step, state.finished) == (30, "no lower dev loss in 2 validations")
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path, number_tokenizer):
     by_epoch = {"checkpoint_every": "2 epochs"}
     run_training(tmp_path, number_tokenizer, "straight", **by_epoch)
@@ -331,6 +337,7 @@ def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path,
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"), [("0.1 minutes", "10 steps"), ("10 steps", "3 epochs"), ("1 epochs", "10 steps")]
 )
@@ -361,6 +368,7 @@ def signal_at(step: int, said: list[str]) -> Callable[[str], None]:
     return report
 
 
+@pytest.mark.slow
 def test_a_signal_saves_the_state_between_two_checkpoints(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "straight")
     said: list[str] = []
@@ -427,6 +435,7 @@ def test_the_checkpoint_of_the_lowest_loss_is_kept_if_asked_for(tmp_path, number
     assert (state.best_step, read_train_state(checkpoints / "best").step) == (5, 5)
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_are_not_saved_when_a_signal_comes(tmp_path, number_tokenizer):
     real, calls, said = trainer.train_step, 0, []
 
@@ -558,6 +567,7 @@ def test_memory_that_really_runs_out_leaves_a_state_to_resume_from(tmp_path, num
     assert said[0].startswith("Resumed from step 2 ") and said[-1] == "Training ended at step 4: max_steps=4."
 
 
+@pytest.mark.slow
 def test_an_error_between_two_checkpoints_saves_the_state(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "straight")
     log, aside = tmp_path / "full" / "metrics.jsonl", tmp_path / "aside"
@@ -615,6 +625,7 @@ def test_a_worker_that_ends_during_the_validation_costs_no_steps(tmp_path, numbe
     assert said[0].startswith("Resumed from step 10 ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
 def test_out_of_memory_in_one_of_two_workers_saves_the_state_and_ends_both(tmp_path, number_tokenizer, failing):
     """The workers are threads, joined by real sockets and memory; the end of a thread closes its sockets."""

@@ -146,6 +146,7 @@ def test_words_begin_where_a_reader_sees_them():
         assert len(str(caught.value)) < 200
 
 
+@pytest.mark.slow
 def test_pictures_are_written_the_same_each_time(translator, tmp_path):
     attention = trace(translator, SENTENCE).encoder
     for name in ("a.svg", "b.svg", "a.png"):
