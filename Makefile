@@ -1,10 +1,11 @@
 # make demo: set up, train on self-made number words, translate.
 # make check: lint, types, imports, fast tests; in a minute or so. make test: all tests, and a wheel installed elsewhere.
+# make soak: hours of tests in parts, such as PARTS="fuzz load"; adds to docs/lab/soak.md.
 # make docs: the pages and the picture that come from the code.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint check test docs clean
+.PHONY: demo lint check test soak docs clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -20,10 +21,13 @@ lint: .venv/ready-dev
 
 # Tests run side by side, each on one thread.
 check: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --hypothesis-profile=few
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not soak" --hypothesis-profile=few
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
+
+soak: .venv/ready-dev
+	$(BIN)/python -m tests.soak $(PARTS)
 
 docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py

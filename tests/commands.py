@@ -65,7 +65,7 @@ class CommandServer:
 
     def run(
         self, arguments: Sequence[str], data: bytes, *, cwd: Path | None, environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[bytes]:
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""
         running = self.start(arguments, data, cwd=cwd, environment=environment)
         try:
@@ -98,7 +98,7 @@ class CommandServer:
 
 
 class RunningCommand:
-    """A fork that runs a command, with what the tests use of a subprocess.Popen; its outputs are bytes."""
+    """A fork that runs a command, with what the tests use of a subprocess.Popen."""
 
     returncode: int | None = None
 
@@ -142,15 +142,15 @@ class RunningCommand:
         """Ends it by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float = TIMEOUT_SECONDS) -> tuple[bytes, bytes]:
-        """Waits for the end; returns standard output and standard error."""
+    def communicate(self, timeout: float = TIMEOUT_SECONDS) -> tuple[str, str]:
+        """Waits for the end; returns standard output and standard error, as UTF-8."""
         if self._wait(timeout) is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         for thread in self._threads:
             thread.join(timeout)
             if thread.is_alive():
                 raise subprocess.TimeoutExpired(self.args, timeout)
-        return self._outputs[0], self._outputs[1]
+        return self._outputs[0].decode("utf-8"), self._outputs[1].decode("utf-8")
 
 
 def _serve(requests: socket.socket) -> list[str] | None:

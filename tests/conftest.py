@@ -114,10 +114,7 @@ def heed(commands: Commands) -> Heed:
     ) -> subprocess.CompletedProcess:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         environment = os.environ | (env or {})
-        done = commands.server(environment).run(list(map(str, args)), data, cwd=cwd, environment=environment)
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
-        )
+        return commands.server(environment).run(list(map(str, args)), data, cwd=cwd, environment=environment)
 
     return run
 

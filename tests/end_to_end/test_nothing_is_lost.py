@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.commands import RunningCommand
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
 LONGER = RECIPE.replace("max_steps = 24", "max_steps = 200").replace('"8 steps"', '"5 steps"')
@@ -38,12 +39,25 @@ def begun(straight, tmp_path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *command: object) -> subprocess.Popen:
-    words = [sys.executable, "-m", *map(str, command or ("heed", "train", "small.toml"))]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+Process = subprocess.Popen | RunningCommand
+Start = Callable[..., Process]
 
 
-def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
+@pytest.fixture
+def start(commands) -> Start:
+    """Starts a training in a folder, by default of its recipe, or another module's command, such as torchrun's."""
+
+    def started(folder: Path, *command: object) -> Process:
+        module, *words = map(str, command or ("heed", "train", "small.toml"))
+        if module == "heed":
+            return commands.server(os.environ).start(words, cwd=folder, environment=os.environ)
+        words = [sys.executable, "-m", module, *words]
+        return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return started
+
+
+def wait_for_step(process: Process, folder: Path, step: int) -> None:
     """Until a checkpoint of this step or a later one is there."""
     checkpoints = folder / "runs" / "small" / "checkpoints"
 
@@ -53,7 +67,7 @@ def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
     wait_until(process, is_there)
 
 
-def wait_until(process: subprocess.Popen, condition: Callable[[], object]) -> None:
+def wait_until(process: Process, condition: Callable[[], object]) -> None:
     """Until it holds, or the process ends."""
     for _ in range(12_000):
         if process.poll() is not None or condition():
@@ -75,12 +89,15 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] in ("train", "validation")]
 
 
-def test_a_run_that_is_killed_five_times_ends_with_the_same_bytes(straight, begun, heed):
+def test_a_run_that_is_killed_five_times_ends_with_the_same_bytes(straight, begun, heed, start):
     draw = random.Random(1)
     for i in range(5):  # the first falls into the preparation, the others anywhere between two checkpoints
         process = start(begun)
-        wait_for_step(process, begun, 35 * i)
-        time.sleep(draw.uniform(2, 3) if i == 0 else draw.uniform(0, 0.2))
+        if i == 0:
+            wait_until(process, (begun / "runs" / "small" / "data").exists)
+        else:
+            wait_for_step(process, begun, 35 * i)
+            time.sleep(draw.uniform(0, 0.2))
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -92,7 +109,7 @@ def test_a_run_that_is_killed_five_times_ends_with_the_same_bytes(straight, begu
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, heed, number, status):
+def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, heed, number, status, start):
     process = start(begun)
     wait_for_step(process, begun, 10)
     time.sleep(0.1)
@@ -106,7 +123,7 @@ def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, 
     assert losses(begun) == losses(straight)
 
 
-def test_a_second_process_on_the_same_run_is_refused(begun, heed):
+def test_a_second_process_on_the_same_run_is_refused(begun, heed, start):
     process = start(begun)
     wait_for_step(process, begun, 5)
     process.send_signal(signal.SIGSTOP)  # it holds the lock for as long as needed
@@ -199,47 +216,10 @@ def test_another_unit_of_checkpoints_is_counted_from_where_the_run_stands(begun,
     assert {36, 38, 40} <= set(steps)  # an epoch has two steps
 
 
-def torchrun(n: int) -> list[object]:
-    return [
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        n,
-        "-m",
-        "heed",
-        "train",
-        "small.toml",
-        "--run-folder",
-        "runs/small",
-    ]
-
-
-def test_two_workers_train_as_one_and_a_killed_one_ends_both(straight, begun, heed):
-    # Two micro-batches a step, half of each of which makes one for each worker.
-    exact = ["model.dropout=0.0", "training.precision=fp32", "training.micro_batch_tokens=500"]
-    exact = [word for change in exact for word in ("--set", change)]
-    alone = begun / "alone"
-    shutil.copytree(begun, alone, ignore=shutil.ignore_patterns("alone"))
-    assert heed("train", "small.toml", *exact, *until(240), cwd=alone).returncode == 0
-    process = start(begun, *torchrun(2), *exact, *until(240))
-    wait_for_step(process, begun, 10)
-    os.kill(children_of(process)[-1], signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    again = start(begun, *torchrun(2), *exact, *until(200))
-    _, told = again.communicate(timeout=300)
-    assert again.returncode == 0, told
-    assert "Resumed from step" in told and "2 workers" in told
-    done = heed("train", "small.toml", *exact, *until(240), cwd=begun)  # and one goes on where two have ended
-    assert done.returncode == 0 and "Resumed from step 200" in done.stderr, done.stderr
-    for (step, one), (same_step, two) in zip(losses(alone), losses(begun), strict=True):
-        assert step == same_step and two == pytest.approx(one, rel=1e-3)
-
-
 TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
 
 
-def children_of(process: subprocess.Popen) -> list[int]:
+def children_of(process: Process) -> list[int]:
     def parent(pid: int) -> int:
         with contextlib.suppress(OSError):  # it has ended
             return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
@@ -263,19 +243,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_cpu_of_two_threads_trains_by_two_workers_as_under_torchrun(begun, heed, two_threads, monkeypatch):
-    done = heed(*TWO[1:], *until(60), cwd=begun)
-    assert done.returncode == 0 and "by 2 workers with 1 thread(s)" in done.stderr, done.stderr
-    expected = model_bytes(begun), losses(begun)
-    shutil.rmtree(begun / "runs")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    process = start(begun, *torchrun(2), *TWO[3:], *until(60))
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 0, told
-    assert (model_bytes(begun), losses(begun)) == expected
-
-
-def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads):
+def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start):
     command = [*TWO, *until(100)]
     assert heed(*command[1:], cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
@@ -307,7 +275,7 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
     assert (model_bytes(begun), losses(begun)) == expected
 
 
-def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads):
+def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads, start):
     process = start(begun, *TWO)
     wait_for_step(process, begun, 10)
     (other,) = children_of(process)
@@ -333,7 +301,7 @@ TAUGHT = (
 )
 
 
-def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads):
+def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads, start):
     command = [*TAUGHT, *until(30)]
     done = heed(*command[1:], cwd=begun)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -359,7 +327,7 @@ def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_byt
     assert not [path for path in run.rglob("*") if path.name.endswith(".part")]
 
 
-def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed):
+def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed, start):
     text = (begun / "train.en").read_text()
     wrong = ["--set", 'data.train=["trian.en", "train.de"]']
     assert_one_clear_line(
@@ -373,18 +341,6 @@ def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed):
     (begun / "train.en").write_text(text.replace("one", "won", 1))
     done = heed(*TAUGHT[1:], *until(30), cwd=begun)
     assert_one_clear_line(done, "train.en: changed since this run prepared it")
-
-
-def test_teachers_under_torchrun_are_those_of_a_cpus_workers(begun, heed, two_threads, monkeypatch):
-    assert heed(*TAUGHT[1:], *until(10), cwd=begun).returncode == 0
-    run = begun / "runs" / "small"
-    expected = model_bytes(begun), (run / "teachers" / "translations-1").read_bytes()
-    shutil.rmtree(run)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    process = start(begun, *torchrun(2), *TAUGHT[3:], *until(10))
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 0, told
-    assert (model_bytes(begun), (run / "teachers" / "translations-1").read_bytes()) == expected
 
 
 def sockets_of(pid: int) -> set[str]:
@@ -412,7 +368,7 @@ def seen_by_another_user(pids: list[int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_no_other_user_reaches_the_workers(begun, two_threads):
+def test_no_other_user_reaches_the_workers(begun, two_threads, start):
     """They have no port, no named socket and no file; what they share only their own user can open."""
     process = start(begun, *TWO)
     wait_for_step(process, begun, 10)
@@ -462,7 +418,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(straight, begun, heed, small_disk):
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(straight, begun, heed, small_disk, start):
     process = start(begun, "heed", "train", "small.toml", "--run", small_disk / "run")
     _, told = process.communicate(timeout=120)
     assert process.returncode == 1 and "Traceback" not in told, told
@@ -479,7 +435,7 @@ def test_a_read_only_run_folder_is_said(begun, heed, small_disk):
     assert_one_clear_line(done, str(small_disk / "run"), "Read-only file system")
 
 
-def test_ids_that_change_under_a_running_training_stop_it(begun):
+def test_ids_that_change_under_a_running_training_stop_it(begun, start):
     process = start(begun)
     wait_for_step(process, begun, 5)
     path = begun / "runs" / "small" / "data" / "train" / "src.bin"

@@ -14,7 +14,7 @@ from heed.config import validated
 from heed.decoding.beam import search
 from heed.decoding.loading import chosen_precision, no_report, prepacked
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import MAX_LIVE_TOKENS, SearchMemory, Source
+from heed.decoding.stream import SearchMemory, Source, max_live_tokens
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.recipe import read_preset
@@ -60,15 +60,15 @@ def decoding_speed(
 
     HeedError if the batch is more than a search holds at a time.
     """
-    if batch * tgt_length > MAX_LIVE_TOKENS:
-        raise HeedError(
-            f"--batch {batch}, --tgt-len {tgt_length}: a search holds {MAX_LIVE_TOKENS:,} tokens of outputs at a time; "
-            "lower one of them."
-        )
     lengths = dict.fromkeys(("max_extra_tokens", "max_tokens", "min_tokens"), tgt_length)
     settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)
     machine = choose_machine("fp32", device=device)
+    if batch * tgt_length > (most := max_live_tokens(machine.device)):
+        raise HeedError(
+            f"--batch {batch}, --tgt-len {tgt_length}: a search holds {most:,} tokens of outputs at a time; lower one "
+            "of them."
+        )
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)
     computed = chosen_precision(model, precision, report=no_report)

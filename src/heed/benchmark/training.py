@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from heed.backends.base import backend_for
 from heed.backends.cpu.training_ops import product
@@ -139,6 +140,20 @@ def join_training_speed(
         loop.follow()
 
 
+def training_profile(
+    arch: Architecture, settings: TrainingSettings, *, vocab_size: int, n_steps: int, device: str | None = None
+) -> profile:
+    """What torch.profiler records of whole steps on random sentences, after some that are not recorded."""
+    machine = choose_machine(settings.precision, device=device)
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (machine.device.type == "cuda")
+    with _training_loop(arch, settings, vocab_size, machine, ALONE) as loop:
+        loop.run(min(n_steps, loop.n_batches))
+        record = profile(activities=activities)
+        with record:
+            loop.run(n_steps)
+    return record
+
+
 @contextmanager
 def _training_loop(
     arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, workers: Workers
@@ -185,11 +200,16 @@ class _TrainingLoop:
         self._batches = probe.largest_fitting(batches)
         self._plans = itertools.chain.from_iterable(self._batches.plan(epoch) for epoch in itertools.count())
 
+    @property
+    def n_batches(self) -> int:
+        """Steps of an epoch."""
+        return len(self._batches.plan(0))
+
     def warm_up(self) -> int:
         """Runs some steps and returns how many fill a window of WINDOW_SECONDS."""
         if self._machine.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._machine.device)
-            self.run(len(self._batches.plan(0)))  # every shape once: each allocates memory and chooses kernels
+            self.run(self.n_batches)  # every shape once: each allocates memory and chooses kernels
         if self.run(1).seconds >= WINDOW_SECONDS:
             return 1
         n_steps = max(1, round(WINDOW_SECONDS / self.run(2).seconds * 2))

@@ -15,9 +15,11 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
 
-# Limits on what is searched at a time: sentences; tokens of all targets; bytes. Base reaches the last two first with
-# beams above 21. A single sentence may exceed them if that much memory is free.
+# Limits on what is searched at a time: sentences, unless the caller asks for more; on a CPU, tokens of all targets and
+# bytes. Base reaches the last two first with beams above 21. A GPU has its memory for itself, and only many sentences
+# occupy it. A single sentence may exceed all of them if that much memory is free.
 MAX_SENTENCES, MAX_LIVE_TOKENS, MAX_BYTES = 64, 8192, 5 * 2**30
+GPU_LIVE_TOKENS = 2**17
 # That a row's step takes at most for each id of the vocabulary, without the kernels: its logits and what is computed
 # from them in fp32 and fp64, of which sampling holds more at a time.
 SEARCH_BYTES, SAMPLING_BYTES = 24, 80
@@ -80,6 +82,11 @@ def _guaranteed_length(source: Source) -> int:
     return max(len(source.prefix) + 1, source.min_limit)
 
 
+def max_live_tokens(device: torch.device) -> int:
+    """The most tokens that the targets of a search may have together."""
+    return MAX_LIVE_TOKENS if device.type == "cpu" else GPU_LIVE_TOKENS
+
+
 class SearchMemory:
     """The memory that a search may take, and what sentences and tokens need of it, in bytes."""
 
@@ -95,8 +102,10 @@ class SearchMemory:
         self._beam_size = settings.beam_size
         self._per_position = sum(map(bytes_per_position, models))  # of a row
         self._per_step = models[0].vocab_size * (SAMPLING_BYTES if sampling else SEARCH_BYTES)
-        self._free = _free_bytes(models[0].src_embedding.weight.device) / n_searches
-        self._budget = min(MAX_BYTES / n_searches, self._free / 2)
+        device = models[0].src_embedding.weight.device
+        self._free = _free_bytes(device) / n_searches
+        self._live_tokens = max_live_tokens(device)
+        self._budget = min(MAX_BYTES / n_searches, self._free / 2) if device.type == "cpu" else self._free / 2
 
     def max_sentences(self, wanted: int) -> int:
         """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""
@@ -105,7 +114,7 @@ class SearchMemory:
 
     def max_tokens(self) -> int:
         """How many tokens the targets that are searched at a time may have together."""
-        return min(MAX_LIVE_TOKENS, int(self._budget / (self._beam_size * self._per_position)))
+        return min(self._live_tokens, int(self._budget / (self._beam_size * self._per_position)))
 
     def check(self, limit: int, *, required: int) -> None:
         """HeedError if memory may not hold a sentence whose target has up to `limit` tokens.

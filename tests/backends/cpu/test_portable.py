@@ -23,6 +23,7 @@ COMPILERS = ("g++", "clang++")
 X86 = platform.machine() == "x86_64"
 EMULATE = "-DHEED_EMULATE"  # every kernel, in plain C++
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+FEWEST = ("g++", "sapphirerapids")  # of the compilers and processors those that make test takes, with all instructions
 
 pytestmark = pytest.mark.skipif(not build.FOLDER.is_dir(), reason="the kernels' sources are not at hand")
 
@@ -40,8 +41,13 @@ def flags_of(compiler: str, *more: str, machine: str | None = None) -> tuple[lis
 @pytest.mark.parametrize(
     ("compiler", "processor"),
     [
-        *itertools.product(COMPILERS, ["x86-64-v3", "x86-64-v4", "sapphirerapids"] if X86 else ["native"]),
-        ("clang++", "emulated"),  # with g++ in the next test, which runs it too
+        *(
+            pytest.param(*both, marks=() if both == FEWEST else pytest.mark.soak)
+            for both in itertools.product(
+                COMPILERS, ["x86-64-v3", "x86-64-v4", "sapphirerapids"] if X86 else ["native"]
+            )
+        ),
+        pytest.param("clang++", "emulated", marks=pytest.mark.soak),  # with g++ in the next test, which runs it too
     ],
 )
 def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
@@ -57,7 +63,11 @@ def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiler", "more"),
-    [("clang++", ""), ("g++", "-march=x86-64-v3"), ("g++", " ".join([EMULATE, *WARNINGS]))],
+    [
+        pytest.param("clang++", "", marks=pytest.mark.soak),
+        pytest.param("g++", "-march=x86-64-v3", marks=pytest.mark.soak),
+        ("g++", " ".join([EMULATE, *WARNINGS])),
+    ],
     ids=["clang++", "AVX2", "emulated"],
 )
 def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(compiler, more):

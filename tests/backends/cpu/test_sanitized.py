@@ -10,7 +10,7 @@ import pytest
 
 from heed.backends.cpu.build import library
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 HERE = Path(__file__).parent
 

@@ -1,11 +1,11 @@
 """Kills a training run again and again, at random moments, and compares what it ends with to a run that was left alone.
 
-    python benchmarks/soak.py --kills 50                      # SIGKILL
-    python benchmarks/soak.py --kills 20 --signal TERM
-    python benchmarks/soak.py --kills 10 --workers 2          # heed train starts the second; one of both is killed
-    python benchmarks/soak.py --kills 10 --workers 2 --torchrun
+    python benchmarks/kill_series.py --kills 50                      # SIGKILL
+    python benchmarks/kill_series.py --kills 20 --signal TERM
+    python benchmarks/kill_series.py --kills 10 --workers 2          # one of both, which heed train starts
 
-The corpus is Heed's own number words. Ends with exit status 1 if the final models differ.
+Workers that torchrun starts are killed in tests/end_to_end/test_torchrun.py. The corpus is Heed's own number words.
+Ends with exit status 1 if the final models differ.
 """
 
 import argparse
@@ -49,32 +49,22 @@ def write_corpus(folder: Path, steps: int) -> None:
     for name, numbers in (("train", splits.train), ("dev", splits.dev)):
         for language, words in (("en", english), ("de", german)):
             (folder / f"{name}.{language}").write_text("".join(f"{words(n)}\n" for n in numbers), encoding="utf-8")
-    (folder / "soak.toml").write_text(RECIPE.format(steps=steps), encoding="utf-8")
+    (folder / "numbers.toml").write_text(RECIPE.format(steps=steps), encoding="utf-8")
 
 
-def started(folder: Path, run: str, n_workers: int, torchrun: bool) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m"]
-    if torchrun:
-        command += ["torch.distributed.run", "--nproc-per-node", str(n_workers), "-m"]
+def started(folder: Path, run: str, n_workers: int) -> subprocess.Popen[bytes]:
     # heed train starts a worker a micro-batch, if there are as many threads.
     micro_tokens = 2000 // n_workers
-    command += [
-        "heed",
-        "train",
-        "soak.toml",
-        "--run-folder",
-        run,
-        "--set",
-        f"training.micro_batch_tokens={micro_tokens}",
-    ]
-    env = os.environ if torchrun else os.environ | {"OMP_NUM_THREADS": str(n_workers)}
+    settings = ["--set", f"training.micro_batch_tokens={micro_tokens}"]
+    command = [sys.executable, "-m", "heed", "train", "numbers.toml", "--run", run, *settings]
+    env = os.environ | {"OMP_NUM_THREADS": str(n_workers)}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def victim(process: subprocess.Popen[bytes], torchrun: bool) -> int:
-    """A random one of the workers: those that torchrun started, or the process itself and those that it started."""
+def victim(process: subprocess.Popen[bytes]) -> int:
+    """The process, or one of the workers that it started."""
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    return int(random.choice(found)) if found and (torchrun or random.random() < 0.5) else process.pid
+    return int(random.choice(found)) if found and random.random() < 0.5 else process.pid
 
 
 def main() -> None:
@@ -82,7 +72,6 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--torchrun", action="store_true", help="let torchrun start the workers")
     parser.add_argument("--longest", type=float, default=7.0, help="seconds that a run is left alone at most")
     parser.add_argument("--steps", type=int, help="of training in all; enough for all kills. Default: 80 a kill")
     arguments = parser.parse_args()
@@ -90,18 +79,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpus(folder, arguments.steps or 80 * arguments.kills)
-        straight = started(folder, "straight", arguments.workers, arguments.torchrun)
+        straight = started(folder, "straight", arguments.workers)
         _, told = straight.communicate()
         if straight.returncode:
             raise SystemExit(told.decode())
         n_killed, n_runs = 0, 0
         while True:
-            process = started(folder, "killed", arguments.workers, arguments.torchrun)
+            process = started(folder, "killed", arguments.workers)
             n_runs += 1
             if n_killed < arguments.kills:
                 time.sleep(random.uniform(2.0, arguments.longest))
                 if process.poll() is None:
-                    subprocess.run(["kill", f"-{arguments.signal}", str(victim(process, arguments.torchrun))])
+                    subprocess.run(["kill", f"-{arguments.signal}", str(victim(process))])
                     n_killed += 1
             _, told = process.communicate()
             if process.returncode == 0:
