@@ -56,7 +56,7 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
-    "documentation": [tests("-m", "soak", "tests/end_to_end/test_documentation.py")],
+    "documentation": [tests("-m", "soak", "tests/end_to_end")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split()])],
 }
 

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -160,21 +158,17 @@ def test_a_log_that_is_a_link_stops_the_run_and_the_target_stays(work, heed):
     assert heed("train", RUN, "--set", "training.max_steps=48", cwd=work).returncode == 0
 
 
-def kill_when(there: Path, *command: object) -> None:
-    """Starts a command and kills it as soon as a file is there."""
-    with subprocess.Popen([sys.executable, "-m", "heed", *map(str, command)], stderr=subprocess.PIPE) as process:
+def test_a_demo_that_is_killed_at_its_start_goes_on(tmp_path, commands):
+    run = tmp_path / "run"
+    for there in (".lock", "corpus/train.en", "metrics.jsonl"):
+        process = commands.server(os.environ).start(["demo", "--run", str(run)], cwd=tmp_path, environment=os.environ)
         for _ in range(6000):
-            if there.exists() or process.poll() is not None:
+            if (run / there).exists() or process.poll() is not None:
                 break
             time.sleep(0.01)
         process.kill()
-        assert there.exists(), process.stderr.read() if process.stderr else ""
-
-
-def test_a_demo_that_is_killed_at_its_start_goes_on(tmp_path):
-    run = tmp_path / "run"
-    for there in (".lock", "corpus/train.en", "metrics.jsonl"):
-        kill_when(run / there, "demo", "--run", run)
+        _, told = process.communicate()
+        assert (run / there).exists(), told
 
 
 def test_a_folder_of_others_is_no_folder_of_table_3(trained, tmp_path, heed):

@@ -110,6 +110,7 @@ def test_contestants_of_the_decoding_race_report_the_same_number_of_tokens(decod
     assert [row["target_tokens"] for row in json.loads(done.stdout).values()] == [3 * 6] * 3
 
 
+@pytest.mark.soak
 def test_same_results_tells_what_a_changed_tree_changes(tmp_path):
     """With dropout in the demo's preset training differs; the translations of one model do not."""
     project = FOLDER.parent

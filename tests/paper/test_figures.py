@@ -142,15 +142,21 @@ def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenize
     plots = [name for page in pages for name in re.findall(r"\((\S+\.svg)\)", (out / page).read_text())]
     assert len(pages) == 9 == len(said) - 1 and said[0] == "measuring" and len(plots) > 15
     assert all((out / name).is_file() for name in (*pages, *plots))
+
+    def no_layers() -> Page:
+        return Page("table1", "text\n", "heed paper all")
+
     assert (
         "Heads with a recognisable function: `heed paper all"
-        in write_all(out, layers=layers, model=None, src=None, **options).read_text()
+        in write_all(tmp_path / "no model", layers=no_layers, model=None, src=None, **options).read_text()
     )
     (tmp_path / "long.en").write_text("forty-two\n" + "one " * 2000 + "\n")
-    index = write_all(tmp_path / "long", layers=layers, model=folder, src=tmp_path / "long.en", **options).read_text()
+    index = write_all(
+        tmp_path / "long", layers=no_layers, model=folder, src=tmp_path / "long.en", **options
+    ).read_text()
     assert re.search(r"- Heads with a recognisable function: the sentence .one one .* tokens; 1,000 can be", index)
     one = random_model(tmp_path, number_tokenizer, n_heads=1)
-    index = write_all(tmp_path / "one", layers=layers, model=one, src=None, **options).read_text()
+    index = write_all(tmp_path / "one", layers=no_layers, model=one, src=None, **options).read_text()
     assert "- figure5: Figure 5 shows two heads of a layer" in index and "[figure3](figure3.md)" in index
     said.clear()
     (folder / "model.safetensors").write_bytes(b"")

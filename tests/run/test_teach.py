@@ -55,7 +55,7 @@ def test_a_run_learns_from_its_teachers_translations_as_well(tmp_path):
     heed.train(recipe, run, report=said.append)
     assert (trained.model / "model.safetensors").read_bytes() == weights
     assert not any("eacher" in line for line in said)
-    with pytest.raises(HeedError, match=r"training\.teachers was 2, is 0; choose another --run"):
+    with pytest.raises(HeedError, match=r"training\.n_teachers was 2, is 0; choose another --run"):
         heed.train(read_recipe(recipe, ["training.n_teachers=0"]), run)
 
 
