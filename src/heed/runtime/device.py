@@ -1,6 +1,7 @@
 """What the machine decides: device, precision, threads.
 
-Only this file, process.py and training/distributed.py read environment variables that say how Heed computes.
+Only this file, process.py, training/distributed.py and training/process_group.py read environment variables that say
+how Heed computes.
 """
 
 import logging

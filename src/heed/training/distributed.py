@@ -30,7 +30,7 @@ from torch import Tensor, distributed
 from heed.config import shown
 from heed.errors import HeedError, Stopped
 from heed.runtime.signals import overdue_signal
-from heed.training.process_group import ProcessGroup, join_process_group
+from heed.training.process_group import ProcessGroup, end_with_torchrun, join_process_group
 
 # Environment variable of a spawned worker: rank, number of workers, threads, descriptors of its socket and the memory.
 SPAWNED = "HEED_SPAWNED_WORKER"
@@ -236,6 +236,7 @@ def join_workers(device: torch.device) -> Workers:
         for inherited in (channel, memory):
             os.set_inheritable(inherited, False)
         return Workers(rank, n, communicator=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
+    end_with_torchrun()
     n, rank = _place_by_torchrun()
     if n == 1:
         return Workers()

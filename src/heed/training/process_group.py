@@ -69,8 +69,6 @@ def join_process_group(device: torch.device, *, rank: int, n: int) -> ProcessGro
     """Meets the other workers at the address in torchrun's environment variables."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        _end_after(os.getppid())
     store, _, _ = next(iter(rendezvous("env://", timeout=JOIN_TIMEOUT)))
     while isinstance(store, PrefixStore):  # by the number of restarts, which need not be the same on all machines
         store = store.underlying_store
@@ -152,11 +150,14 @@ def _send_heartbeats(store: Store) -> None:
 
 
 @functools.cache  # one thread is enough
-def _end_after(parent: int) -> None:
-    """Ends this process, with its state saved if that is possible, once torchrun's process has ended.
+def end_with_torchrun() -> None:
+    """Ends this process, with its state saved if that is possible, once the torchrun that started it has ended.
 
     If that was killed, nothing else ends its workers; they would keep the run folder locked for those that come next.
     """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
