@@ -76,7 +76,7 @@ class TwoMachines:
         self.agents = [self.agent(0), self.agent(1)]
 
     def agent(self, number: int) -> subprocess.Popen:
-        rendezvous = f"is_host={int(number == 0)},keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
+        rendezvous = f"is_host={int(number == 0)},keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=1"
         words = [
             "--nnodes",
             2,
@@ -100,10 +100,13 @@ class TwoMachines:
         """The exit status of each."""
         try:
             return [agent.wait(timeout=180) for agent in self.agents]
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.told()) from None
         finally:
             for agent in self.agents:
                 if agent.poll() is None:
                     os.killpg(agent.pid, signal.SIGKILL)
+                    agent.wait()
 
     def told(self) -> str:
         """What all have said."""

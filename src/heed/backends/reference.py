@@ -175,10 +175,12 @@ class ReferenceSearchState:
     def n_free(self) -> int:
         return self._n_sentences if self._state is None else 0
 
+    @torch.no_grad()
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
         src, src_mask = src.to(self._device), src_mask.to(self._device)
         self._state = self._model.start(self._model.encode(src, src_mask), src_mask)
 
+    @torch.no_grad()
     def logits(self, tokens: Int[Tensor, " row"], active: Tensor | None = None) -> Float[Tensor, "row vocab"]:
         assert self._state is not None
         return self._model.decode(tokens.to(self._device)[:, None], self._state)[:, 0]

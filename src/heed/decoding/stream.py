@@ -84,7 +84,7 @@ def _guaranteed_length(source: Source) -> int:
 
 def max_live_tokens(device: torch.device) -> int:
     """The most tokens that the targets of a search may have together."""
-    return MAX_LIVE_TOKENS if device.type == "cpu" else GPU_LIVE_TOKENS
+    return GPU_LIVE_TOKENS if device.type == "cuda" else MAX_LIVE_TOKENS
 
 
 class SearchMemory:
@@ -105,7 +105,7 @@ class SearchMemory:
         device = models[0].src_embedding.weight.device
         self._free = _free_bytes(device) / n_searches
         self._live_tokens = max_live_tokens(device)
-        self._budget = min(MAX_BYTES / n_searches, self._free / 2) if device.type == "cpu" else self._free / 2
+        self._budget = self._free / 2 if device.type == "cuda" else min(MAX_BYTES / n_searches, self._free / 2)
 
     def max_sentences(self, wanted: int) -> int:
         """How many sentences may be searched at a time: `wanted`, or as many as the memory holds; at least 1."""
