@@ -36,7 +36,7 @@ class Command:
 
 
 def tests(*words: str, **environment: str) -> Command:
-    return Command(["-m", "pytest", "-q", *words], {"OMP_NUM_THREADS": "1"} | environment)
+    return Command(["-m", "pytest", *words], {"OMP_NUM_THREADS": "1"} | environment)
 
 
 def kills(*words: str) -> Command:
