@@ -3,7 +3,6 @@
 import difflib
 import gzip
 import hashlib
-import html
 import http.client
 import lzma
 import re
@@ -24,6 +23,7 @@ from heed.data.lines import FilePair, decoded_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import locked, remove_unfinished, whole_file
+from heed.text.character_references import resolved
 
 Report = Callable[[str], None]
 DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
@@ -498,6 +498,6 @@ def _copy_text(stream: IO[bytes], name: str, out: IO[bytes]) -> None:
 def sgm_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """The texts of a WMT test set's `<seg>` elements, a line each. HeedError names the line that is not UTF-8."""
     for line in decoded_lines(lines, name=name):
-        match = re.search(r"<seg[^>]*>(.*)</seg>", line, flags=re.IGNORECASE)
-        if match:
-            yield html.unescape(match[1]).strip()
+        begin, end = re.search("<seg[^<>]*>", line, re.IGNORECASE), line.lower().rfind("</seg>")
+        if begin and begin.end() <= end:
+            yield resolved(line[begin.end() : end]).strip()

@@ -3,11 +3,11 @@
 Heed's own reader, in time proportional to the page: a parser that repairs a page would write another one.
 """
 
-import html
 import re
 from bisect import bisect_left
 
 from heed.documents.items import Item, Tag
+from heed.text.character_references import resolved
 
 # Elements within a sentence; every other tag ends it.
 INLINE = frozenset(
@@ -43,7 +43,7 @@ _VALUE = re.compile(r"=\s*([\"']?)")
 _XML = re.compile(r"[\ufeff\s]*(?:<\?xml\b|(?:<!DOCTYPE[^>]*>\s*)?<html\s[^>]*\bxmlns=)", re.IGNORECASE)
 _AS_BLOCK = re.compile(r"""\sdisplay\s*=\s*["']?block\b""", re.IGNORECASE)
 _CHARSET = re.compile(
-    r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE
+    r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*+=\s*+["']?\s*+([\w-]+)""", re.IGNORECASE
 )
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
 
@@ -58,7 +58,7 @@ def read_html(page: str) -> list[Item]:
     while place < len(tokens):
         text, name, is_end = tokens[place]
         if not name:
-            items.append(_resolved(text))
+            items.append(resolved(text))
             place += 1
             continue
         stop = place + 1
@@ -67,7 +67,7 @@ def read_html(page: str) -> list[Item]:
         if stop > place + 1:
             whole = "".join(token[0] for token in tokens[place:stop])
             has_words = name in CODE or name in INLINE
-            words = "".join(_resolved(token[0]) for token in tokens[place:stop] if not token[1]) if has_words else ""
+            words = "".join(resolved(token[0]) for token in tokens[place:stop] if not token[1]) if has_words else ""
             within = has_words or (name in DRAWN and not _AS_BLOCK.search(text))
             items.append(Tag("atom" if within else "cut", whole, name, words))
         elif name in INLINE and not (is_xml and text.endswith("/>")):
@@ -185,11 +185,6 @@ def _end_of_tag(page: str, place: int) -> int:
             place = page.find(value[1], place) + 1
             if place == 0:
                 return -1
-
-
-def _resolved(text: str) -> str:
-    """The text with its character references resolved; those of signs that would change the markup too."""
-    return html.unescape(text) if "&" in text else text
 
 
 def _escaped(text: str, in_ascii: bool) -> str:

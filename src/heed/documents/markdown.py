@@ -5,29 +5,29 @@ The signs of a link that goes over a line end are read as words, but for its add
 goes over more than one.
 """
 
-import html
 import re
 from collections.abc import Collection
 from typing import NamedTuple
 
 from heed.documents.html import CODE, INLINE
 from heed.documents.items import Item, Tag
+from heed.text.character_references import resolved
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # quotation and indentation
+_PREFIX = re.compile(r"[ \t]*+(?:>[ \t]?)*+[ \t]*+")  # quotation and indentation
 _LIST_MARKERS = re.compile(r"(?:(?:[-+*]|\d{1,9}[.)])[ \t]+)*")
 # Quotations, list items (with a task's box) and footnotes, which may begin within one another.
 _BLOCK = r"(?:>[ \t]*|(?:[-+*]|\d{1,9}[.)]|\[\^[^\]]{1,99}\]:)(?:[ \t]+(?:\[[ xX]\][ \t]+)?|$))"
 _HEADING = r"#{1,6}(?:[ \t]+|$)"
 _MARKER = re.compile(f"{_BLOCK}|{_HEADING}")
-_MARKERS = re.compile(f"{_BLOCK}*(?:{_HEADING})?")
+_MARKERS = re.compile(f"{_BLOCK}*+(?:{_HEADING})?")
 _START = "^"  # names the tags directly behind which a marker would begin a block
 _FENCE = re.compile(r"(`{3,}(?!`)(?!.*`)|~{3,})")
 _RULE = re.compile(r"(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|=+[ \t]*|-+[ \t]*")
 _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*){0,499}(?:\|[ \t]*)?")
 _DEFINITION = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*\S.*")
 _DEFINED_BELOW = re.compile(r"\[((?!\^)[^\]]{1,500})\]:[ \t]*")  # its address is the next line
-_LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t>]*")  # in a code span
+_LINE_END = re.compile(r"(?<![ \t])[ \t]*[\r\n]+[ \t>]*")  # in a code span
 _TAG = r"</?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s(?:[^<>\"']++|\"[^\"]*\"|'[^']*')*+)?/?>"
 _BLOCK_ELEMENTS = "|".join(
     "address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt "
@@ -290,7 +290,7 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
         elif kind == "escape":
             items.append(Tag("atom", text, text=text[1:]))
         elif kind == "reference":
-            items.append(Tag("atom", text, text=html.unescape(text).strip()))
+            items.append(Tag("atom", text, text=resolved(text).strip()))
         elif kind == "autolink":
             items.append(Tag("atom", text, text=text[1:-1]))
         elif kind in ("image", "footnote"):
@@ -303,7 +303,7 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
             end = line.find(f"</{name}>", place, place + MAX_CODE) if is_code else -1
             if end >= 0:
                 place = end + len(f"</{name}>")
-                items.append(Tag("atom", line[match.start() : place], text=html.unescape(line[match.end() : end])))
+                items.append(Tag("atom", line[match.start() : place], text=resolved(line[match.end() : end])))
                 continue
             inline = "close" if text.startswith("</") else "open"
             other = "cut" if name in ("br", "hr") else "atom"
