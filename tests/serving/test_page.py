@@ -400,7 +400,7 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
         engine.start()
         service = Service({("en", "de"): engine})
         app, bare = (
-            httpx.AsyncClient(transport=httpx.ASGITransport(make_app(shown, print)), base_url="http://test")
+            httpx.AsyncClient(transport=httpx.ASGITransport(make_app(shown, print)), base_url="http://localhost")
             for shown in (service, Service({("en", "de"): engine}, show_page=False))
         )
         assert (await bare.get("/")).status_code == 404

@@ -43,6 +43,18 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="An origin whose pages may use this server, or * for any; repeatable."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name, besides localhost, under which clients may address this server; repeatable."
+        ),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded headers count; repeatable."
+        ),
+    ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the page at /.")] = False,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
 ) -> None:
@@ -55,6 +67,7 @@ def serve(
     forget_shapes()
     import_torch()
     from heed.decoding.translator import Translator
+    from heed.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
     from heed.serving.engine import Engine, EngineMetrics
     from heed.serving.server import address_of, bind, run
     from heed.serving.service import ApiKeys, Limits, Service
@@ -68,7 +81,11 @@ def serve(
         timeout_seconds=timeout,
     )
     origins = frozenset(map(_checked_origin, cors or []))
+    names = frozenset(map(host_name, allow_host or []))
+    proxies = (*LOOPBACK, *map(network, trusted_proxy or []))
     listener = bind(host, port)  # before models are loaded, which takes seconds
+    is_private = is_loopback(listener.getsockname()[0])
+    doors = Doors(names if is_private or names else None, origins, proxies)
     share_freed_memory()
     metrics = EngineMetrics()
     engines = {}
@@ -76,12 +93,12 @@ def serve(
         translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
         _check_translates(translator, folder)
         engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
-    service = Service(
-        engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, origins=origins
-    )
-    names = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
+    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, doors=doors)
+    pairs = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
+    if doors.hosts is None:
+        say("Requests are answered whatever their Host header names; --allow-host NAME restricts it.")
     listener.listen()
-    say(f"Serving {names} at {address_of(listener)}.")
+    say(f"Serving {pairs} at {address_of(listener)}.")
     run(service, listener, say)
 
 

@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.runtime.memory import give_back_freed_memory
 from heed.serving import deepl, libretranslate, page, specification, streaming
+from heed.serving.faults import Fault
 from heed.serving.files import FileStore
-from heed.serving.requests import Fault, as_fault, error_response
+from heed.serving.requests import as_fault, error_response, header_key
 from heed.serving.service import Service
 from heed.serving.specification import TEXT, described, record
 
@@ -106,7 +107,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, log: Callable[[str], None], *, paths: set[str]):
         self._app, self._service, self._log, self._paths = app, service, log, paths
-        self._uploads = _Room(UPLOADS_AT_ONCE * service.limits.max_file_bytes)
+        # Clients that have not shown a key in the head of a request have a room of their own.
+        n_bytes = service.limits.max_file_bytes
+        self._uploads, self._strangers_uploads = _Room(UPLOADS_AT_ONCE * n_bytes), _Room(UPLOADS_AT_ONCE * n_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,8 +122,12 @@ class Guard:
         cors = self._cors_headers(headers)
         answer = _Answer(send, cors)
         fault: Exception | None = None
-        upload = _Upload(self._uploads) if path == libretranslate.UPLOAD_PATH else None
+        upload: _Upload | None = None
         try:
+            self._service.doors.check(scope)
+            is_known = self._has_key(headers)
+            if path == libretranslate.UPLOAD_PATH:
+                upload = _Upload(self._uploads if is_known else self._strangers_uploads)
             if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)
                 return
@@ -149,10 +156,20 @@ class Guard:
 
     def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
         """What allows a page of another origin to read the answer, if this origin was given with --cors."""
-        origin, allowed = headers.get(b"origin", b""), self._service.origins
-        if not origin or not ("*" in allowed or origin.decode("latin-1").lower() in allowed):
+        origin = headers.get(b"origin", b"")
+        if not origin or not self._service.doors.allows(origin.decode("latin-1")):
             return []
         return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+
+    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the head of the request holds a key, if the server has any. Fault, before its body is read, for a
+        wrong one."""
+        keys, given = self._service.keys, header_key(headers.get(b"authorization", b"").decode("latin-1"))
+        if keys is None:
+            return True
+        if given and not keys.holds(given):
+            raise Fault(403, "Invalid API key", {"connection": "close"})
+        return bool(given)
 
     async def _body(self, receive: Receive, upload: "_Upload | None") -> bytes | None:
         """The request's body, or None if the client has left. Fault if it is too large or too slow."""

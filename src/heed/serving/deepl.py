@@ -9,8 +9,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from heed.serving.documents import detect_html, translate_html
+from heed.serving.faults import Fault
 from heed.serving.languages import language_name
-from heed.serving.requests import Fault, check_key, check_pair, check_size, parameters, text_field, texts_field
+from heed.serving.requests import check_key, check_pair, check_size, parameters, text_field, texts_field
 from heed.serving.service import Service
 from heed.serving.specification import (
     COUNT,

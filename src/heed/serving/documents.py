@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from heed.documents.formats import Format, translating_document, translating_text
 from heed.documents.translation import Asking, Sentence
-from heed.serving.requests import Fault, check_pair
+from heed.serving.faults import Fault
+from heed.serving.requests import check_pair
 from heed.serving.service import Service
 from heed.text.alignment import Link, Translated
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import quote
 
-from heed.serving.requests import Fault
+from heed.serving.faults import Fault
 
 MAX_FILES = 1_000  # that wait to be fetched
 MAX_BYTES = 2**28  # of them together
@@ -93,7 +93,7 @@ class FileStore:
 def translated_name(name: str, language: str) -> str:
     """What a translation of a file is called: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
-    return f"{path.stem}_{language}{path.suffix}"
+    return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"
 
 
 def disposition(name: str) -> str:

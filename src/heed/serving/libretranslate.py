@@ -12,11 +12,10 @@ from starlette.routing import Route
 
 from heed.documents.formats import SUFFIXES
 from heed.serving.documents import detect_html, translate_file, translate_html
+from heed.serving.faults import Fault
 from heed.serving.files import FileStore, disposition, translated_name
 from heed.serving.languages import language_name
 from heed.serving.requests import (
-    Fault,
-    base_url,
     check_key,
     check_languages,
     check_pair,
@@ -167,7 +166,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         if kind is None:
             raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
         check_languages(service, source, target)
-        address = base_url(request)
+        address = "://".join(service.doors.reached_at(request.scope))
         translated = await translate_file(service, content, kind, source, target)
         key = await files.add(translated, translated_name(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})

@@ -1,7 +1,6 @@
 """What a request says, whichever way it says it, and what is wrong with it."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,23 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from heed.errors import HeedError
 from heed.serving.engine import QueueFull, Rejected, SearchFailed
+from heed.serving.faults import Fault
 from heed.serving.service import Service
 
 MAX_FIELDS = 1000
 DEEPL_PATHS = ("/v2/", "/v3/")
 
-_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-
-
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
-
-
-class Fault(Exception):
-    """What is wrong with a request: an HTTP status and one line."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers or {})
 
 
 def as_fault(error: Exception) -> Fault:
@@ -111,15 +100,6 @@ def _texts_of(form: FormData) -> dict[str, Any]:
     return _repeated([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
 
 
-def base_url(request: Request) -> str:
-    """The address that the client reached the server at, be it through a proxy. Fault for a Host that is none."""
-    host = request.headers.get("host") or ":".join(map(str, request.scope["server"]))
-    if not _HOST.fullmatch(host):
-        raise Fault(400, "Invalid request: the Host header names no host")
-    secure = request.headers.get("x-forwarded-proto", request.scope["scheme"]).lower() == "https"
-    return f"{'https' if secure else 'http'}://{host}"
-
-
 def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -193,10 +173,16 @@ def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> 
     """Fault if the server has keys and the request has none of them."""
     if service.keys is None:
         return
-    kind, _, key = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() not in ("bearer", "deepl-auth-key"):
+    key: Any = header_key(request.headers.get("authorization", ""))
+    if key is None:
         key = next((fields[name] for name in ("api_key", "apiKey", "auth_key") if fields.get(name)), "")
     if not key and not request.scope["path"].startswith(DEEPL_PATHS):
         raise Fault(400, "Please contact the server operator to get an API key")
     if not isinstance(key, str) or not service.keys.holds(key.strip()):
         raise Fault(403, "Invalid API key")
+
+
+def header_key(authorization: str) -> str | None:
+    """The key in a request's header Authorization; None if it holds none of ours."""
+    kind, _, key = authorization.partition(" ")
+    return key.strip() if kind.lower() in ("bearer", "deepl-auth-key") else None

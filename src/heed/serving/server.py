@@ -18,7 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heed.errors import HeedError
 from heed.serving.app import make_app
-from heed.serving.requests import Fault, error_response
+from heed.serving.faults import Fault
+from heed.serving.requests import error_response
 from heed.serving.service import Service
 
 MAX_CONNECTIONS = 1024  # if all of more are in use, the newest are refused with 503

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
+from heed.serving.doors import Doors
 from heed.serving.engine import Engine, EngineMetrics, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Counter, Histogram, exposition
@@ -60,6 +61,10 @@ class Limits:
         return self.max_file_text + MAX_PICTURE_BYTES
 
 
+# Of an empty key and of a line end alone, as commands write it that were given no key.
+OF_NO_KEY = [hashlib.sha256(key).hexdigest() for key in (b"", b"\n", b"\r\n", b" ")]
+
+
 class ApiKeys:
     """The keys that clients must have: only their digests are known."""
 
@@ -82,15 +87,20 @@ class ApiKeys:
                 raise HeedError(
                     f"{path}, line {number}: not the SHA-256 of a key; make one with: printf %s KEY | sha256sum"
                 )
+            if digest.lower() in OF_NO_KEY:
+                raise HeedError(
+                    f"{path}, line {number}: the SHA-256 of an empty key, with which everybody would be let in; make "
+                    "one with: printf %s KEY | sha256sum"
+                )
             digests += [digest] if digest else []
         if not digests:
             raise HeedError(f"{path}: holds no key; leave --api-keys out to serve everybody.")
         return cls(digests)
 
     def holds(self, key: str) -> bool:
-        """Whether this is one of the keys; takes as long for every key."""
+        """Whether this is one of the keys, which an empty one never is; takes as long for every key."""
         digest = hashlib.sha256(key.encode("utf-8", errors="surrogatepass")).hexdigest()
-        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+        return bool(key) and sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
 
 
 class AttentionThread:
@@ -145,7 +155,7 @@ class Service:
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     show_metrics: bool = True
     show_page: bool = True
-    origins: frozenset[str] = frozenset()  # of the pages that may read its answers; "*" is any
+    doors: Doors = field(default_factory=Doors)
     ready: bool = False
     n_characters: int = 0  # translated since the start
 

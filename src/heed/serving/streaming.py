@@ -11,9 +11,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from heed.decoding.translator import Translator
+from heed.serving.faults import Fault
 from heed.serving.libretranslate import KEY, check_format
 from heed.serving.requests import (
-    Fault,
     as_fault,
     check_key,
     check_pair,

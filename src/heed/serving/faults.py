@@ -1,0 +1,11 @@
+"""What is wrong with a request."""
+
+from collections.abc import Mapping
+
+
+class Fault(Exception):
+    """What is wrong with a request: an HTTP status and one line."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers or {})
