@@ -51,6 +51,7 @@ PARTS = {
     ],
     "torchrun": [tests("tests/end_to_end/test_torchrun.py", HEED_KILLS="5")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
+    "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/documents/test_linear.py")],
     "instructions": [
         tests("-m", "soak", "tests/backends"),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),

@@ -451,3 +451,16 @@ def test_a_model_folder_loads_as_it_was_saved_and_names_what_is_wrong(tmp_path, 
             load_model(folder)
     with pytest.raises(HeedError, match="no such folder"):
         load_model(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("language", ["de\r\nX-Header: 1", "de\x00", "d\u2028e", "x" * 65])
+def test_a_language_that_is_no_code_is_refused(tmp_path, number_tokenizer, language):
+    """A server would write it into a header."""
+    model = Transformer(Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2), len(number_tokenizer))
+    save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", language))
+    with pytest.raises(HeedError, match=r"setting card\.tgt: .* is not the code of a language") as error:
+        load_model(tmp_path / "model")
+    assert "\n" not in str(error.value)
+    for code in ("de", "zh-Hans", "pt_BR", "français", ""):
+        save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", code))
+        assert load_model(tmp_path / "model").card.tgt == code

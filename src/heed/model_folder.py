@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from heed.config import Settings, cut, validated
+from heed.config import Settings, cut, shown, validated
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
@@ -57,6 +57,7 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
+MAX_LANGUAGE = 64  # characters of a language's code
 IMPORTED_FROM = "imported from"  # what a card's trained_on says of a model of another program
 UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names of languages
 
@@ -88,6 +89,14 @@ class _Card(Settings):
     trained_on: dict[str, _Fact | list[_Fact]] = Field(default={})
     scores: dict[str, str] = Field(default={})
     parsing: dict[str, Any] = Field(default={})
+
+    @field_validator("src", "tgt")
+    @classmethod
+    def _is_a_code(cls, language: str) -> str:
+        # It becomes part of names of files, addresses and headers.
+        if not language.isprintable() or len(language) > MAX_LANGUAGE:
+            raise ValueError(f"{shown(language)} is not the code of a language, such as en or zh-Hans")
+        return language
 
     @model_validator(mode="after")
     def _can_be_written(self) -> Self:

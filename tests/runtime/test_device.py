@@ -107,6 +107,19 @@ def test_a_cache_that_others_can_write_is_passed_over_and_reported(monkeypatch, 
         cache_folder()
 
 
+def test_a_cache_that_is_a_link_is_not_followed(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    for folder in ("temporary", "public"):
+        (tmp_path / folder).mkdir(mode=0o755)
+    for link in (tmp_path / "heed", tmp_path / "temporary" / f"heed-{os.geteuid()}"):
+        link.symlink_to(tmp_path / "public")
+    with pytest.raises(OSError, match="is a symbolic link; .*is a symbolic link"):
+        cache_folder()
+    assert stat.S_IMODE((tmp_path / "public").stat().st_mode) == 0o755
+    assert f"{tmp_path / 'heed'} is a symbolic link, so it is not used." in caplog.text
+
+
 def test_a_cpu_is_described_and_measured():
     machine = choose_machine("fp32", device="cpu")
     assert processor() and n_threads() == torch.get_num_threads()

@@ -44,14 +44,22 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
+def _code(language: str) -> str:
+    """As a model folder's card can hold it."""
+    if not language.isprintable() or not 0 < len(language) <= 64:
+        raise ValueError(f"{shown(language)} is not the code of a language, such as en or zh-Hans")
+    return language
+
+
+Language = Annotated[str, AfterValidator(_code)]
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
 class DataSettings(Settings):
     """What to train on: a named corpus, or your own text files."""
 
-    src: str = Field(min_length=1, description="source language, as in file names: en")
-    tgt: str = Field(min_length=1, description="target language: de")
+    src: Language = Field(description="source language, as in file names: en")
+    tgt: Language = Field(description="target language: de")
     corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
     variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
     train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shlex
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -87,14 +88,17 @@ def cache_folder() -> Path:
     for folder in (*(place / "heed" for place in places), Path(tempfile.gettempdir(), f"heed-{os.geteuid()}")):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            state = folder.stat()
+            state = folder.lstat()
         except OSError as error:
             refused.append(f"{folder}: {error.strerror}")
             continue
-        if state.st_uid == os.geteuid() and not state.st_mode & 0o022:
+        if stat.S_ISLNK(state.st_mode):  # which another user may have made, to a folder of ours that others are to read
+            refused.append(f"{folder} is a symbolic link")
+        elif state.st_uid == os.geteuid() and not state.st_mode & 0o022:
             folder.chmod(0o700)
             return folder
-        refused.append(f"{folder} belongs to another user or can be written by one")
+        else:
+            refused.append(f"{folder} belongs to another user or can be written by one")
         log.warning("%s, so it is not used.", refused[-1])
     raise OSError("; ".join(refused))
 
