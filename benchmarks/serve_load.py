@@ -132,8 +132,9 @@ async def exchange(
 ) -> tuple[int, bytes]:
     """One request over an open connection: POST of JSON, or GET. The status and the body."""
     body = b"" if fields is None else json.dumps(fields).encode()
-    head = f"{'GET' if fields is None else 'POST'} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    writer.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+    head = f"{'GET' if fields is None else 'POST'} {path} HTTP/1.1\r\n"
+    head += f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
     answer = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(answer.split(b" ", 2)[1])
     if found := re.search(rb"content-length: (\d+)", answer):

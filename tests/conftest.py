@@ -83,7 +83,7 @@ def data_folder() -> Path:
 # programs' formats, and whatever takes a second.
 SLOW_FIXTURES = {"heed", "parser_run"}
 SLOW_FOLDERS = {"end_to_end", "exchange"}
-LONG_FOLDERS = ("end_to_end", "cpu", "paper", "exchange", "serving", "")
+LONG_FOLDERS = ("end_to_end", "cpu", "backends", "training", "paper", "exchange", "serving", "decoding", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -50,6 +50,7 @@ PARTS = {
         kills("--kills", "6", "--longest", "8", "--workers", "2", "--steps", "1000"),
     ],
     "torchrun": [tests("tests/end_to_end/test_torchrun.py", HEED_KILLS="5")],
+    "lost": [tests("tests/end_to_end/test_nothing_is_lost.py")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/documents/test_linear.py")],
     "instructions": [
@@ -57,7 +58,8 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
-    "documentation": [tests("-m", "soak", "tests/end_to_end")],
+    "documentation": [tests("-m", "soak", "tests/end_to_end/test_documentation.py")],
+    "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split()])],
 }
 

@@ -94,7 +94,8 @@ class _Card(Settings):
     @classmethod
     def _is_a_code(cls, language: str) -> str:
         # It becomes part of names of files, addresses and headers.
-        if not language.isprintable() or len(language) > MAX_LANGUAGE:
+        text = language.encode(errors="ignore").decode()  # half a surrogate pair is named below, in any field
+        if not text.isprintable() or len(text) > MAX_LANGUAGE:
             raise ValueError(f"{shown(language)} is not the code of a language, such as en or zh-Hans")
         return language
 

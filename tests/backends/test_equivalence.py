@@ -438,10 +438,12 @@ def plain_search(case: Case) -> list[list[Hypothesis]]:
         return found_by(model_of(case), case)
 
 
-WIDE = 64  # d_model above which make check leaves a case to make test
+def weight(case: Case) -> pytest.MarkDecorator | tuple[()]:
+    """The wider a network, the longer its tests take."""
+    return pytest.mark.soak if case.d_model > 128 else pytest.mark.slow if case.d_model > 64 else ()
 
 
-@pytest.fixture(params=[pytest.param(c, marks=pytest.mark.slow if c.d_model > WIDE else ()) for c in CASES], ids=str)
+@pytest.fixture(params=[pytest.param(case, marks=weight(case)) for case in CASES], ids=str)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Each case, on as many threads as it says."""
     before = torch.get_num_threads()

@@ -67,7 +67,9 @@ def hostile_model(tmp_path_factory, number_tokenizer):
     folder = tmp_path_factory.mktemp("hostile") / "model"
     model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), len(number_tokenizer))
     facts = {"corpus": HOSTILE[:-1], "a|b\x1b": "[x](javascript:alert)|<script>\nheed: forged"}
-    card = ModelCard("e\x1bn", "d\nheed: forged", trained_on=facts, scores={"\u202e": "1|2"}, decoding={})
+    card = ModelCard(
+        "en", "de", trained_on=facts | {"by": "e\x1bn\nheed: forged"}, scores={"\u202e": "1|2"}, decoding={}
+    )
     save_model(folder, model, number_tokenizer, card)
     return folder
 

@@ -14,6 +14,7 @@ from heed.backends.cpu.build import has_int8
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.soak
 def test_a_contestant_trains_a_batch_of_the_race(data_folder, tmp_path):
     command = [sys.executable, FOLDER / "train_peers.py", "--mirror", data_folder, "--work", tmp_path]
     command += ["--windows", "1", "--n-batches", "1", "--threads", "2", "--only", "heed-bf16", "heed-bf16-workers"]

@@ -243,17 +243,21 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start):
+HITS = (
+    (10, "the other", signal.SIGKILL, 1),
+    (30, "the first", signal.SIGKILL, -signal.SIGKILL),
+    (50, "the first", signal.SIGTERM, 143),
+    (70, "both", signal.SIGINT, 130),  # as from a terminal
+)
+
+
+@pytest.mark.parametrize("hits", [HITS[:2], pytest.param(HITS, marks=pytest.mark.soak)], ids=len)
+def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start, hits):
     command = [*TWO, *until(100)]
     assert heed(*command[1:], cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
-    for step, hit, number, status in (
-        (10, "the other", signal.SIGKILL, 1),
-        (30, "the first", signal.SIGKILL, -signal.SIGKILL),
-        (50, "the first", signal.SIGTERM, 143),
-        (70, "both", signal.SIGINT, 130),  # as from a terminal
-    ):
+    for step, hit, number, status in hits:
         process = start(begun, *command)
         wait_for_step(process, begun, step)
         (other,) = children_of(process)
@@ -301,7 +305,15 @@ TAUGHT = (
 )
 
 
-def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_bytes(begun, heed, two_threads, start):
+STAGES = ("teachers/1/checkpoints/10", "teachers/2/checkpoints/10", "teachers/2/model", "teachers/translations-1.begun")
+
+
+@pytest.mark.parametrize(
+    "stages", [STAGES[-1:], pytest.param((*STAGES, "checkpoints/10"), marks=pytest.mark.soak)], ids=len
+)
+def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
+    begun, heed, two_threads, start, stages
+):
     command = [*TAUGHT, *until(30)]
     done = heed(*command[1:], cwd=begun)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -309,20 +321,15 @@ def test_a_run_with_teachers_that_is_killed_at_each_stage_ends_with_the_same_byt
     translations = run / "teachers" / "translations-1"
     expected = model_bytes(begun), losses(begun), translations.read_bytes()
     shutil.rmtree(run)
-    stages = [
-        "teachers/1/checkpoints/10",
-        "teachers/2/checkpoints/10",
-        "teachers/2/model",
-        "teachers/translations-1.begun",
-    ]
-    for stage in [*stages, "checkpoints/10"]:
+    for stage in stages:
         process = start(begun, *command)
         wait_until(process, partial(lambda name: list(run.glob(name)), stage))
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     done = heed(*command[1:], cwd=begun)
-    assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert ("Resumed from step" in done.stderr) == ("checkpoints/10" in stages)
     assert (model_bytes(begun), losses(begun), translations.read_bytes()) == expected
     assert not [path for path in run.rglob("*") if path.name.endswith(".part")]
 

@@ -152,6 +152,7 @@ def test_a_killed_worker_is_resumed_from_at_the_first_restart(work, undisturbed,
     assert_undisturbed(work, undisturbed, (work / "log").read_text())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("repetition", range(N_KILLS))
 def test_on_two_machines_a_killed_worker_is_resumed_from_at_the_first_restart(work, undisturbed, repetition):
     machines = TwoMachines(work)
@@ -195,6 +196,7 @@ def test_a_machine_that_does_not_see_the_run_folder_is_refused(work, tmp_path_fa
     assert not list((work / "runs" / "small").glob("*.part"))
 
 
+@pytest.mark.soak
 def test_teachers_are_those_of_heeds_own_workers(work, heed):
     few = [*TAUGHT[1:], *until(10)]
     assert heed(*few, cwd=work, env={"OMP_NUM_THREADS": "2"}).returncode == 0

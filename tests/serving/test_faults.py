@@ -171,7 +171,7 @@ def raw(server, content: bytes) -> bytes:
     "content",
     [
         b"GARBAGE\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\0\0\r\n\r\n",
     ],
 )

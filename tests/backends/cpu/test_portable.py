@@ -66,7 +66,7 @@ def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
     [
         pytest.param("clang++", "", marks=pytest.mark.soak),
         pytest.param("g++", "-march=x86-64-v3", marks=pytest.mark.soak),
-        ("g++", " ".join([EMULATE, *WARNINGS])),
+        pytest.param("g++", " ".join([EMULATE, *WARNINGS]), marks=pytest.mark.soak),
     ],
     ids=["clang++", "AVX2", "emulated"],
 )
