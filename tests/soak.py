@@ -7,6 +7,7 @@ Each part adds a row to docs/lab/soak.md. Ends with exit status 1 if one has fai
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -73,7 +74,10 @@ def run(part: str) -> bool:
         print(f"{given} {' '.join(words)}".strip(), flush=True)
         environment = os.environ | command.environment
         done = subprocess.run(words, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
-        lines = done.stdout.strip().splitlines() or ["nothing said"]
+        try:
+            lines = [json.dumps(json.loads(done.stdout))]
+        except ValueError:
+            lines = done.stdout.strip().splitlines() or ["nothing said"]
         print("\n".join(lines[-30:]), flush=True)
         passed &= done.returncode == 0
         results.append(
