@@ -89,7 +89,8 @@ def test_a_translation_goes_on_behind_its_last_whole_line(tmp_path, number_token
             begun.write_text(before, encoding="utf-8")
         reports: list[str] = []
         _translate(translator, source, tmp_path / "translations-1", reports.append)
-        written = (tmp_path / "translations-1").read_text(encoding="utf-8").splitlines(keepends=True)
+        with open(tmp_path / "translations-1", encoding="utf-8", newline="\n") as file:
+            written = list(file)  # a translation by random weights may hold other line ends
         assert written == ["A\n", "B\n", "C\n", "D\n"][:n_kept] + expected[n_kept:] and not begun.exists()
         assert reports == ([f"{n_kept} lines were translated before."] if n_kept else [])
 
