@@ -14,16 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Annotated, Any, BinaryIO, NamedTuple, Self
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from heed.config import Settings, cut, shown, validated
+from heed.config import Settings, cut, validated
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
@@ -40,6 +40,7 @@ from heed.runtime.files import (
     write_json,
 )
 from heed.text.loading import AnyTokenizer, load_tokenizer
+from heed.text.printable import checked_language
 
 FORMAT = 1
 # Settings that Heed 0.1 does not have: config.json holds those that differ from their defaults, so that it can read all
@@ -57,7 +58,6 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
-MAX_LANGUAGE = 64  # characters of a language's code
 IMPORTED_FROM = "imported from"  # what a card's trained_on says of a model of another program
 UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names of languages
 
@@ -83,21 +83,12 @@ _Fact = str | int | float | bool | None
 class _Card(Settings):
     """What a ModelCard is made of, as config.json must hold it: flat, so that it is written about as long as read."""
 
-    src: str
-    tgt: str
+    src: Annotated[str, AfterValidator(checked_language)]
+    tgt: Annotated[str, AfterValidator(checked_language)]
     decoding: dict[str, _Fact] = Field(default={})
     trained_on: dict[str, _Fact | list[_Fact]] = Field(default={})
     scores: dict[str, str] = Field(default={})
     parsing: dict[str, Any] = Field(default={})
-
-    @field_validator("src", "tgt")
-    @classmethod
-    def _is_a_code(cls, language: str) -> str:
-        # It becomes part of names of files, addresses and headers.
-        text = language.encode(errors="ignore").decode()  # half a surrogate pair is named below, in any field
-        if not text.isprintable() or len(text) > MAX_LANGUAGE:
-            raise ValueError(f"{shown(language)} is not the code of a language, such as en or zh-Hans")
-        return language
 
     @model_validator(mode="after")
     def _can_be_written(self) -> Self:

@@ -5,7 +5,7 @@
 
 The folder's files stay as that commit wrote them: nothing is made again when Heed changes, but if a release changes
 results on purpose, which the changelog then says. A new kind of file gets a folder beside them, made by the commit that
-introduced it. The paths of texts in the run are of /tmp/heed-golden.
+introduced it. In the run, the folder of the texts is called /texts, wherever they lay.
 """
 
 import hashlib
@@ -177,6 +177,8 @@ def write_run(folder: Path) -> None:
     stopped = json.loads((run / "checkpoints" / "stopped" / "trainer.json").read_text())["step"]
     assert 12 < stopped < 18, stopped
     shutil.copytree(run, folder / "run", ignore=shutil.ignore_patterns("tensorboard", ".lock"))
+    for path in [*(folder / "run").rglob("config.toml"), *(folder / "run").rglob("sources.json")]:
+        path.write_text(path.read_text().replace(f"{HERE}/", "/texts/"))
 
 
 def finished(run: Path) -> dict[str, Any]:

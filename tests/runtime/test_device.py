@@ -69,6 +69,7 @@ def test_torchruns_workers_take_a_gpu_each(monkeypatch):
         ("-march=haswell -g", "fast", ["-march=haswell", "-g"]),
         ("1", "forced", []),
         ("1 -march=haswell", "forced", ["-march=haswell"]),
+        ("-I folder", "fast", ["-I", "folder"]),
         ("0", "none", []),
         ("sanitize", "sanitized", []),
     ],
@@ -80,9 +81,10 @@ def test_the_environment_chooses_the_kernels(monkeypatch, value, kernels, flags)
 
 
 def test_a_wish_for_kernels_that_do_not_exist_is_refused(monkeypatch):
-    monkeypatch.setenv("HEED_KERNELS", "false")
-    with pytest.raises(HeedError, match="HEED_KERNELS=false: expected 0, 1, sanitize"):
-        native_kernels()
+    for value in ("false", "1 more", "0 -g", "sanitize -g"):
+        monkeypatch.setenv("HEED_KERNELS", value)
+        with pytest.raises(HeedError, match=f"HEED_KERNELS={value}: expected 0, 1, sanitize"):
+            native_kernels()
 
 
 def test_the_cache_is_private_and_follows_the_environment(monkeypatch, tmp_path):

@@ -133,6 +133,7 @@ def test_strangers_uploads_leave_room_for_those_with_a_key(serve, model_folder, 
         return status(server, "POST", "/translate_file", UPLOAD, **MULTIPART, **headers)
 
     assert upload(authorization="Bearer sesame") == 200
+    assert status(server, "GET", "/metrics", authorization="Bearer another's") == 200  # which needs no key
     head = b"POST /translate_file HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=B\r\n"
     strangers = []
     for more in (b"", b"Authorization: Basic x\r\n", b"", b"", b""):

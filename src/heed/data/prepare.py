@@ -21,6 +21,7 @@ from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
 from heed.text.loading import AnyTokenizer, load_tokenizer
+from heed.text.printable import checked_language
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
@@ -44,14 +45,7 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
-def _code(language: str) -> str:
-    """As a model folder's card can hold it."""
-    if not language.isprintable() or not 0 < len(language) <= 64:
-        raise ValueError(f"{shown(language)} is not the code of a language, such as en or zh-Hans")
-    return language
-
-
-Language = Annotated[str, AfterValidator(_code)]
+Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 

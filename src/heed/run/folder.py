@@ -61,10 +61,10 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[No
 
 def check_all_see(run: Path, workers: Workers) -> None:
     """HeedError on a machine that does not see what the first worker writes to the run folder, and on all others."""
-    name = workers.broadcast(f".shared.{secrets.token_hex(4)}{UNFINISHED}")
+    name = f".shared.{secrets.token_hex(4)}{UNFINISHED}"
     if workers.first:
         (run / name).touch()
-    workers.broadcast(None)
+    name = workers.broadcast(name)
     seen = _appears(run / name)
     all_see = not workers.any(not seen)
     if workers.first:

@@ -109,26 +109,28 @@ def native_kernels() -> Literal["fast", "forced", "sanitized", "none"]:
 
     HeedError if it asks for something else.
     """
-    first, *_ = *_words("HEED_KERNELS"), ""
-    match first:
-        case "":
+    match _words("HEED_KERNELS"):
+        case []:
             return "fast"
-        case "1":
+        case ["1"]:
             return "forced"
-        case "0":
+        case ["0"]:
             return "none"
-        case "sanitize":
+        case ["sanitize"]:
             return "sanitized"
-        case flag if flag.startswith("-"):
+        case [flag, *_] if flag.startswith("-"):
             return "fast"
+        case ["1", flag, *_] if flag.startswith("-"):
+            return "forced"
     raise HeedError(
         f"HEED_KERNELS={os.environ['HEED_KERNELS']}: expected 0, 1, sanitize, or flags that begin with a dash."
     )
 
 
 def kernel_flags() -> list[str]:
-    """More flags for the kernels' compiler: those in HEED_KERNELS."""
-    return [word for word in _words("HEED_KERNELS") if word.startswith("-")]
+    """More flags for the kernels' compiler: those in HEED_KERNELS, alone or after a 1."""
+    words = _words("HEED_KERNELS")
+    return words if words[:1] and words[0].startswith("-") else words[1:]
 
 
 def cpp_compiler() -> list[str]:

@@ -125,7 +125,7 @@ class Guard:
         upload: _Upload | None = None
         try:
             self._service.doors.check(scope)
-            is_known = self._has_key(headers)
+            is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
             if path == libretranslate.UPLOAD_PATH:
                 upload = _Upload(self._uploads if is_known else self._strangers_uploads)
             if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
@@ -161,15 +161,15 @@ class Guard:
             return []
         return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether the head of the request holds a key, if the server has any. Fault, before its body is read, for a
-        wrong one."""
+    def _has_key(self, headers: dict[bytes, bytes], *, reads_body: bool) -> bool:
+        """Whether the head of the request holds a key, if the server has any. Fault for a wrong one before a body."""
         keys, given = self._service.keys, header_key(headers.get(b"authorization", b"").decode("latin-1"))
         if keys is None:
             return True
-        if given and not keys.holds(given):
+        is_key = bool(given) and keys.holds(given or "")
+        if given and reads_body and not is_key:
             raise Fault(403, "Invalid API key", {"connection": "close"})
-        return bool(given)
+        return is_key
 
     async def _body(self, receive: Receive, upload: "_Upload | None") -> bytes | None:
         """The request's body, or None if the client has left. Fault if it is too large or too slow."""

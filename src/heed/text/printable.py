@@ -3,6 +3,7 @@
 import unicodedata
 
 JOINERS = "\u200c\u200d"  # hidden, but parts of Persian, Hindi and other words
+MAX_LANGUAGE = 64  # characters of a language's code
 KEPT_IN_TEXT = JOINERS + "\t"  # a tab does no harm
 
 
@@ -20,3 +21,11 @@ def printable(text: str, *, kept: str = "") -> str:
 def is_hidden(character: str) -> bool:
     """Whether a terminal would obey this character, or show nothing, instead of showing it."""
     return unicodedata.category(character)[0] == "C" or character in "\u2028\u2029"
+
+
+def checked_language(code: str) -> str:
+    """The code of a language, which becomes part of names of files, addresses and headers. ValueError if it cannot."""
+    text = code.encode(errors="ignore").decode()  # half a surrogate pair is another's business
+    if not text.isprintable() or len(text) > MAX_LANGUAGE:
+        raise ValueError(f"{code[:MAX_LANGUAGE]!a} is not the code of a language, such as en or zh-Hans")
+    return code

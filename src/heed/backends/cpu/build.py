@@ -178,9 +178,10 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
         return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
     try:
-        if native_kernels() == "fast" and not _has_avx512(compiler):
+        version, compiling, linking = _version_and_flags(compiler)
+        if native_kernels() == "fast" and not _has_avx512(compiler, compiling):
             return None, f"{without}, which are faster than Heed's kernels where AVX-512 is missing"
-        found = _compiled_or_kept(compiler)
+        found = _compiled_or_kept(compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
         return found, "Heed's kernels"
     except subprocess.CalledProcessError as error:
@@ -200,13 +201,12 @@ def _use_one_thread_in_forks(kernels: ctypes.CDLL) -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _has_avx512(compiler: Sequence[str]) -> bool:
+def _has_avx512(compiler: Sequence[str], compiling: Sequence[str]) -> bool:
     """Whether the kernels would be compiled to the instructions that they are written for.
 
     Elsewhere no register holds vectors of 64 bytes, so they lie in memory: with AVX2 a search of base is 20 times
     slower than by PyTorch's operations, a training of Multi30k's recipe 1.6 times (docs/results.md).
     """
-    _, compiling, _ = _version_and_flags(compiler)
     command = [*compiler, *compiling, "-dM", "-E", "-x", "c++", os.devnull]
     macros = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     return all(f"__AVX512{part}__ ".encode() in macros for part in ("F", "BW", "VL", "DQ"))  # as vector.h asks
@@ -221,9 +221,10 @@ def _version_and_flags(compiler: Sequence[str]) -> tuple[bytes, list[str], list[
     return version, compiling, linking
 
 
-def _compiled_or_kept(compiler: Sequence[str]) -> ctypes.CDLL:
+def _compiled_or_kept(
+    compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
+) -> ctypes.CDLL:
     """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
-    version, compiling, linking = _version_and_flags(compiler)
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     key = hashlib.sha256(
         b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, _processor()])
