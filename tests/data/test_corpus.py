@@ -1,6 +1,7 @@
 """What lies in a corpus folder is checked before it is used, even where the manifest fits it."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -111,6 +112,17 @@ def test_a_vocabulary_that_has_shrunk_is_named(folder):
     assert len(ParallelCorpus(folder, vocab_size=VOCAB_SIZE)) == 4
     with pytest.raises(HeedError, match=r"src.bin has the id 59; the vocabulary has 59\.\) Delete it"):
         ParallelCorpus(folder, vocab_size=59)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 2, 60])
+def test_a_file_that_is_cut_short_while_it_is_open_is_an_error_and_no_signal(folder, n_bytes):
+    corpus, before = ParallelCorpus(folder, vocab_size=VOCAB_SIZE), (folder / "src.bin").stat()
+    os.truncate(folder / "src.bin", n_bytes)
+    with pytest.raises(HeedError, match="was changed while it was in use; delete it"):
+        corpus.end_to_end("src", np.array([3, 0]))
+    os.utime(folder / "src.bin", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(HeedError, match="was changed while it was in use"):
+        corpus.end_to_end("src", np.array([3, 0]))
 
 
 def test_a_corpus_of_no_pairs_and_one_of_blank_sides_can_be_read(tmp_path):

@@ -1,6 +1,12 @@
-"""A corpus of id pairs on disk, memory-mapped: memory does not grow with it."""
+"""A corpus of id pairs on disk: the ids are read from there as they are asked for.
+
+They are not memory-mapped: a process that touches a mapped page of a file that somebody has cut short is killed
+(SIGBUS), where a read can say what happened.
+"""
 
 import hashlib
+import os
+import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
@@ -25,6 +31,8 @@ ID_TYPES = ("uint16", "uint32")
 class ParallelCorpus:
     """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids.
 
+    In memory are 20 bytes a pair: where each sentence begins, and its line.
+
     All that reading relies on is checked first, every id among it: one beyond the vocabulary would have a kernel read
     and write beyond its tables.
     """
@@ -43,7 +51,7 @@ class ParallelCorpus:
             self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
             for side, size in zip(SIDES, (src_vocab_size or vocab_size, vocab_size), strict=True):
-                self._ids[side] = _ids(folder / f"{side}.bin", dtype, size)
+                self._ids[side] = _Ids(folder / f"{side}.bin", dtype, size)
                 self._offsets[side] = _offsets(folder / f"{side}.offsets.npy", len(self._ids[side]))
             if len(self._offsets["tgt"]) != len(self._offsets["src"]):
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
@@ -61,28 +69,29 @@ class ParallelCorpus:
         return len(self._offsets["src"]) - 1
 
     def __getitem__(self, row: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
-        src, tgt = (self._ids[s][self._offsets[s][row] : self._offsets[s][row + 1]] for s in SIDES)
+        src, tgt = (self.end_to_end(side, np.array([row]))[0] for side in SIDES)
         return src, tgt
 
     def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """The ids of these rows' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths."""
-        begin, end = (np.asarray(self._offsets[side][rows + more], dtype=np.int64) for more in (0, 1))
-        lengths = end - begin
-        first = np.cumsum(lengths) - lengths  # where each sentence begins in the result
-        return self._ids[side][np.repeat(begin - first, lengths) + np.arange(lengths.sum())], lengths
+        """The ids of these rows' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths.
+
+        HeedError if somebody has written to the files since they were opened.
+        """
+        begin, lengths = self._offsets[side][rows], self._offsets[side][rows + 1] - self._offsets[side][rows]
+        ids = self._ids[side].read(begin, lengths)
+        if self._changed() or len(ids) != lengths.sum():
+            raise HeedError(f"{self.folder}: was changed while it was in use; delete it to prepare it again.")
+        return ids, lengths
 
     def _stamped(self) -> list[tuple[int, int]]:
         states = [(self.folder / name).stat() for name in STORE_FILES]
         return [(state.st_size, state.st_mtime_ns) for state in states]
 
-    def check_unchanged(self) -> None:
-        """HeedError if somebody has written to the files since they were opened; takes microseconds."""
+    def _changed(self) -> bool:
         try:
-            changed = self._stamped() != self._stamps
+            return self._stamped() != self._stamps
         except OSError:
-            return  # the folder has gone, but what is mapped stays
-        if changed:
-            raise HeedError(f"{self.folder}: was changed while it was in use; delete it to prepare it again.")
+            return False  # the folder has gone, but open files stay
 
     @property
     def lines(self) -> NDArray[np.unsignedinteger]:
@@ -96,18 +105,30 @@ class ParallelCorpus:
         return src, tgt
 
 
-def _ids(path: Path, dtype: np.dtype, vocab_size: int) -> NDArray[np.unsignedinteger]:
-    """A file of ids, mapped. HeedError if one of them is not below `vocab_size`."""
-    n_bytes = path.stat().st_size
-    if n_bytes % dtype.itemsize:
-        raise HeedError(f"{path.name}: {n_bytes:,} bytes are no whole number of {dtype} ids.")
-    if not n_bytes:  # an empty file cannot be mapped
-        return np.zeros(0, dtype)
-    with path.open("rb") as file:  # read, not mapped: what is mapped would count as this process's memory
-        while len(ids := np.fromfile(file, dtype, CHUNK_NUMBERS)):
-            if (largest := int(ids.max())) >= vocab_size:
-                raise HeedError(f"{path.name} has the id {largest:,}; the vocabulary has {vocab_size:,}.")
-    return np.memmap(path, dtype=dtype, mode="r")
+class _Ids:
+    """A file of ids, open. HeedError if one of them is not below `vocab_size`."""
+
+    def __init__(self, path: Path, dtype: np.dtype, vocab_size: int):
+        n_bytes = path.stat().st_size
+        if n_bytes % dtype.itemsize:
+            raise HeedError(f"{path.name}: {n_bytes:,} bytes are no whole number of {dtype} ids.")
+        self._dtype, self._n = dtype, n_bytes // dtype.itemsize
+        with path.open("rb") as file:
+            while len(ids := np.fromfile(file, dtype, CHUNK_NUMBERS)):
+                if (largest := int(ids.max())) >= vocab_size:
+                    raise HeedError(f"{path.name} has the id {largest:,}; the vocabulary has {vocab_size:,}.")
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def read(self, begin: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
+        """The sentences that begin at these ids and have these lengths; fewer ids if the file was cut short."""
+        size = self._dtype.itemsize
+        places = zip((lengths * size).tolist(), (begin * size).tolist(), strict=True)
+        data = b"".join([os.pread(self._file, n_bytes, at) for n_bytes, at in places])
+        return np.frombuffer(data, self._dtype, len(data) // size)
 
 
 def _offsets(path: Path, n_ids: int) -> NDArray[np.int64]:
@@ -125,9 +146,10 @@ def _offsets(path: Path, n_ids: int) -> NDArray[np.int64]:
 
 
 def _array(path: Path) -> NDArray[Any]:
-    """An .npy file, mapped. Never unpickled."""
+    """The array of an .npy file. Never unpickled."""
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
     except Exception:  # its header is read by Python's parser, which raises whatever suits it
         raise HeedError(f"{path.name}: damaged.") from None
 

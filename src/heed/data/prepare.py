@@ -1,4 +1,4 @@
-"""Text files → a tokenizer and memory-mapped ids, with a report of what was left out and why."""
+"""Text files → a tokenizer and ids on disk, with a report of what was left out and why."""
 
 import os
 import re
