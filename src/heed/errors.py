@@ -25,3 +25,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
     )
+
+
+def place_of(error: BaseException) -> str:
+    """The file and line that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import threading
 import zipfile
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from heed.documents.formats import SUFFIXES, translate_document, translate_text
 from heed.serving.documents import translate_file
 from heed.serving.engine import Engine, TooLate
 from heed.serving.files import FileStore, disposition, translated_name
-from heed.serving.service import DOCUMENT_THREADS, Limits, Service
+from heed.serving.service import Limits, Service
 
 PAGE = """<!DOCTYPE html><html><head><title>Seven hundred</title><style>p { margin: 0 }</style></head><body>
 <h1>Forty-two &amp; three</h1><p class="a">One <b>hundred <i>twelve</i></b>. Two <a href="/x?a=1&amp;b=2">thousand</a>!
@@ -175,14 +174,10 @@ def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(t
         await translate_file(service, b"three", "text", "auto", "de")
         assert len(deadlines) > 4 and len(set(deadlines)) == 1
         service.limits = Limits(timeout_seconds=0.1)
-        go_on = threading.Event()
-        for _ in range(DOCUMENT_THREADS):
-            service.document_threads.submit(go_on.wait)
-        try:
-            with pytest.raises(TooLate):
-                await asyncio.wait_for(translate_file(service, b"three", "text", "auto", "de"), 20)
-        finally:
-            go_on.set()
+        for worker in service.document_workers._for_files:
+            await worker._turn.acquire()
+        with pytest.raises(TooLate):
+            await asyncio.wait_for(translate_file(service, b"three", "text", "auto", "de"), 20)
         await service.close()
 
     asyncio.run(main())

@@ -1,6 +1,5 @@
 """Memory of this process and of its device."""
 
-import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from heed.runtime.device import Machine
+from heed.runtime.process import give_back_freed_memory
 
 
 def memory_of(machine: Machine) -> int:
@@ -17,15 +17,6 @@ def memory_of(machine: Machine) -> int:
     if machine.device.type == "cuda":
         return int(torch.cuda.get_device_properties(machine.device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def give_back_freed_memory() -> None:
-    """Returns freed memory to the system, where the C library is glibc.
-
-    Blocks of many sizes leave gaps that few others fit into.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def reset_peak_memory() -> int:

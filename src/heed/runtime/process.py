@@ -54,6 +54,15 @@ def share_freed_memory() -> None:
     _mallopt(arena_max, 1)
 
 
+def give_back_freed_memory() -> None:
+    """Returns freed memory to the system, where the C library is glibc.
+
+    Blocks of many sizes leave gaps that few others fit into.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _mallopt(parameter: int, value: int) -> None:
     if sys.platform.startswith("linux"):
         with suppress(OSError, AttributeError):

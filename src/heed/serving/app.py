@@ -13,8 +13,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.runtime.memory import give_back_freed_memory
+from heed.errors import place_of
+from heed.runtime.process import give_back_freed_memory
 from heed.serving import deepl, libretranslate, page, specification, streaming
+from heed.serving.document_workers import DocumentBug
 from heed.serving.faults import Fault
 from heed.serving.files import FileStore
 from heed.serving.requests import as_fault, error_response, header_key
@@ -37,6 +39,7 @@ PREFLIGHT = {
 }
 DOWNLOAD_PATH = "/download_file/{name}"
 MAX_FORM_BYTES = 2**16  # of a form around a file
+PIECE_BYTES = 2**16  # of a body that is parsed: milliseconds, whatever stands in it
 UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
 HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
@@ -151,7 +154,8 @@ class Guard:
         record: dict[str, Any] = {"time": round(time.time(), 3), "endpoint": endpoint, "status": status}
         record["seconds"] = round(seconds, 4)
         if error is not None and as_fault(error).status == 500:
-            record["error"] = f"{type(error).__name__} at {_place(error)}"  # its message may hold text
+            bug = error.what if isinstance(error, DocumentBug) else f"{type(error).__name__} at {place_of(error)}"
+            record["error"] = bug  # without its message, which may hold text
         self._log(json.dumps(record))
 
     def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
@@ -246,12 +250,14 @@ class _Answer:
 
 
 def _replay(body: bytes) -> Receive:
-    """What gives the application the whole body, and then nothing."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    """What gives the application the body, and then nothing: in pieces, between which others have their turn."""
+    starts = iter(range(0, max(1, len(body)), PIECE_BYTES))
 
     async def receive() -> Message:
-        if messages:
-            return messages.pop()
+        await asyncio.sleep(0)
+        if (start := next(starts, None)) is not None:
+            end = start + PIECE_BYTES
+            return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -274,11 +280,3 @@ async def _until_client_leaves(work: Any, receive: Receive, answer: _Answer) -> 
         if not task.done():  # the server itself is cancelled
             task.cancel()
             await asyncio.wait({task})
-
-
-def _place(error: BaseException) -> str:
-    """The file and line that raised it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

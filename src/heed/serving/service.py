@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
+from heed.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.serving.doors import Doors
 from heed.serving.engine import Engine, EngineMetrics, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
@@ -22,8 +23,6 @@ from heed.serving.sentences import SplitText, split_text
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
-FILES_AT_ONCE = 2  # that are read and written, which takes as much
-DOCUMENT_THREADS = 4  # in which documents, and pages of HTML, are read and written
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 T = TypeVar("T")
@@ -162,7 +161,7 @@ class Service:
     def __post_init__(self) -> None:
         self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
-        self.document_threads = ThreadPoolExecutor(DOCUMENT_THREADS, "heed-documents")
+        self.document_workers = DocumentWorkers(self.limits.max_file_text)
         self.detector = LanguageDetector(src for src, _ in self.engines)
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
         self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
@@ -186,7 +185,7 @@ class Service:
             *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
         )
         self.attention.close()
-        self.document_threads.shutdown(wait=False, cancel_futures=True)
+        await self.document_workers.close()
 
     def metrics_page(self) -> str:
         """All metrics in Prometheus' text form."""

@@ -16,7 +16,7 @@ from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, kern
 from heed.errors import HeedError
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision
-from heed.runtime.memory import give_back_freed_memory
+from heed.runtime.process import give_back_freed_memory
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of search_tiles.h
 
