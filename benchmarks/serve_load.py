@@ -2,29 +2,41 @@
 
     python benchmarks/serve_load.py --model RUN/model --src test.en              # requests per second, latency
     python benchmarks/serve_load.py --model RUN/model --src test.en --memory 10000
+    python benchmarks/serve_load.py --model RUN/model --src test.en --hostile 10
 
 Each client sends one sentence after another over a connection of its own. The servers take turns; those that wait are
 idle. The clients' process has its share of the machine, the same with every server. Two yardsticks run in turn with
 them, without a server: all sentences translated as `heed translate` does it (batch), and one at a time (lone).
 
---memory N: one server gets N requests of all kinds from 16 clients; its memory is read after a tenth of them and at the
-end, each time after 20 seconds of rest. Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
+--memory N: one server gets N requests of all kinds from 16 clients; its memory is read after a fifth of them and at the
+end, each time after 20 seconds of rest.
+
+--hostile MINUTES: one server gets documents from 8 clients that are made to keep it busy, while another client asks for
+/health every 20 ms and one translates sentences; then SIGTERM in the middle of it.
+
+Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
 threads, NAME-2x1 two workers with one.
 """
 
 import argparse
 import asyncio
+import http.client
+import io
 import itertools
 import json
 import os
 import random
 import re
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -339,11 +351,116 @@ def measure_memory(arguments: argparse.Namespace, sentences: list[str]) -> dict[
     with server(heed_command(arguments.model, "int8")) as (host, port, pid):
         asyncio.run(answered((host, port)))
         todo = requests_of_all_kinds(sentences)
-        asyncio.run(send_all((host, port), itertools.islice(todo, n // 10), statuses))
+        asyncio.run(send_all((host, port), itertools.islice(todo, n // 5), statuses))
         early = resident_bytes(pid)
-        asyncio.run(send_all((host, port), itertools.islice(todo, n - n // 10), statuses))
+        asyncio.run(send_all((host, port), itertools.islice(todo, n - n // 5), statuses))
         late = resident_bytes(pid)
     return {"requests": n, "early_bytes": early, "late_bytes": late, "ratio": late / early, "statuses": statuses}
+
+
+# Documents that are made to keep a server busy
+
+SIGNS = ["<", "<p>", "<b>", "</b>", "<a href='", "<!--", "<meta charset=", "&#", "&amp;", " ", "\n", "\n\n", "> ", "- "]
+SIGNS += [
+    "a",
+    "A. ",
+    "`",
+    "**",
+    "_",
+    "[",
+    "](",
+    "|",
+    "#",
+    "1\n00:00:01,000 --> 00:00:02,000\n",
+    "\r\n--",
+    "\u200b",
+    "中",
+]
+LARGEST_FILE, LARGEST_TEXT = 999_000, 9_900  # bytes, characters
+
+
+def hostile_file(draw: random.Random) -> bytes:
+    """A form with a file, at the largest that is taken, of one short run of signs again and again; or a .docx bomb."""
+    suffix = draw.choice(["html", "md", "srt", "txt", "docx"])
+    unit = "".join(draw.choices(SIGNS, k=draw.randint(1, 3))).encode()
+    content = (unit * (LARGEST_FILE // len(unit) + 1))[:LARGEST_FILE].decode(errors="ignore").encode()
+    if suffix == "docx":
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("[Content_Types].xml", b"<x>" * 100_000)
+            archive.writestr("word/document.xml", b"<w:p>" * draw.choice([10_000, 10_000_000]))
+        content = packed.getvalue()
+    fields = {"source": draw.choice(["en", "auto"]), "target": "de"}
+    form = [
+        f'--B\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
+    ]
+    form.append(f'--B\r\nContent-Disposition: form-data; name="file"; filename="a.{suffix}"\r\n\r\n')
+    return "".join(form).encode() + content + b"\r\n--B--\r\n"
+
+
+def hostile_text(draw: random.Random) -> bytes:
+    unit = "".join(draw.choices(SIGNS, k=draw.randint(1, 3)))
+    fields = {"q": (unit * LARGEST_TEXT)[:LARGEST_TEXT], "source": "en", "target": "de"}
+    return json.dumps(fields | {"format": draw.choice(["html", "text"])}).encode()
+
+
+def attack(address: tuple[str, int], number: int, statuses: Counter[str], over: threading.Event) -> None:
+    draw = random.Random(number)
+    while not over.is_set():
+        is_file = draw.random() < 0.7
+        body = hostile_file(draw) if is_file else hostile_text(draw)
+        kind = "multipart/form-data; boundary=B" if is_file else "application/json"
+        connection = http.client.HTTPConnection(*address, timeout=draw.choice([1, 120]))  # some leave early
+        try:
+            connection.request("POST", "/translate_file" if is_file else "/translate", body, {"content-type": kind})
+            statuses[str(connection.getresponse().status)] += 1
+        except OSError as error:
+            statuses[type(error).__name__] += 1
+        connection.close()
+
+
+def ask_on(address: tuple[str, int], path: str, body: bytes | None, taken: list[float], pause: float) -> None:
+    """Until the server is gone; `taken`: the seconds of each answer."""
+    with suppress(OSError, http.client.HTTPException):
+        while True:
+            started = time.perf_counter()
+            connection = http.client.HTTPConnection(*address, timeout=60)
+            connection.request("GET" if body is None else "POST", path, body, {"content-type": "application/json"})
+            connection.getresponse().read()
+            taken.append(time.perf_counter() - started)
+            connection.close()
+            time.sleep(pause)
+
+
+def measure_hostile(arguments: argparse.Namespace, sentences: list[str]) -> dict[str, Any]:
+    over, statuses = threading.Event(), Counter[str]()
+    health: list[float] = []
+    sentence: list[float] = []
+    body = json.dumps({"q": sentences[0], "source": "en", "target": "de"}).encode()
+    with server(heed_command(arguments.model, "int8")) as (host, port, pid):
+        asyncio.run(answered((host, port)))
+        address = (host, port)
+        threads = [threading.Thread(target=attack, args=(address, i, statuses, over), daemon=True) for i in range(8)]
+        asked: list[tuple[Any, ...]] = [(address, "/health", None, health, 0.02)]
+        asked.append((address, "/translate", body, sentence, 0.2))
+        threads += [threading.Thread(target=ask_on, args=parts, daemon=True) for parts in asked]
+        for thread in threads:
+            thread.start()
+        time.sleep(60 * arguments.hostile)
+        found = {"health": milliseconds(health), "a_sentence": milliseconds(sentence), "statuses": dict(statuses)}
+        os.kill(pid, signal.SIGTERM)
+        started = time.perf_counter()
+        over.set()
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.05)
+        found["seconds_to_end"] = round(time.perf_counter() - started, 2)
+    return found
+
+
+def milliseconds(taken: list[float]) -> dict[str, float]:
+    places = statistics.quantiles(taken, n=100, method="inclusive")
+    found = {"p50": places[49], "p99": places[98], "most": max(taken)}
+    return {"n": len(taken)} | {name: round(1e3 * seconds, 1) for name, seconds in found.items()}
 
 
 def main() -> None:
@@ -356,6 +473,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--memory", type=int, help="requests after which memory is read, instead of times")
+    parser.add_argument("--hostile", type=float, help="minutes of hostile documents, instead")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", choices=CONTESTANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -367,8 +485,11 @@ def main() -> None:
         with suppress(KeyboardInterrupt):
             serve_ctranslate2(arguments.model, *arguments.worker.split("-")[1:])
         return
-    found = measure_memory(arguments, sentences) if arguments.memory else measure(arguments, sentences)
-    if arguments.json or arguments.memory:
+    if arguments.hostile:
+        found = measure_hostile(arguments, sentences)
+    else:
+        found = measure_memory(arguments, sentences) if arguments.memory else measure(arguments, sentences)
+    if arguments.json or arguments.memory or arguments.hostile:
         print(json.dumps(found, indent=1))
     else:
         print_table(found)

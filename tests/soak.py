@@ -25,7 +25,8 @@ REPORT = PROJECT / "docs" / "lab" / "soak.md"
 AVX2 = {"HEED_KERNELS": "-march=haswell", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
 CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "run", "training")]
-LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en --memory 3000"
+LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"
+LOADS = (["--memory", "10000"], ["--hostile", "10"])
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ PARTS = {
     ],
     "documentation": [tests("-m", "soak", "tests/end_to_end/test_documentation.py")],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
-    "load": [Command(["benchmarks/serve_load.py", *LOAD.split()])],
+    "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],
 }
 
 

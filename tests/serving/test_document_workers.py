@@ -16,8 +16,8 @@ from heed.serving.faults import Fault
 from heed.text.alignment import Link, Translated
 
 PAGE = "<p>The <b>dog</b> sees.</p><p>A <i>cat</i> ü sleeps.</p>" * 3
-FILE = Document(PAGE.encode(), "html", is_file=True, max_text=10_000)
-TEXT = Document(PAGE.encode(), "html")
+FILE = Document(PAGE.encode(), "html", 10_000, is_file=True, max_text=10_000)
+TEXT = Document(PAGE.encode(), "html", 10_000)
 
 
 def upper(sentences):
@@ -73,12 +73,15 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
 
 def test_what_cannot_be_read_is_the_error_of_its_document_alone():
     async def work(workers):
-        with workers.open(Document(b"\xff", "md", is_file=True), "en") as reading:
+        with workers.open(Document(b"\xff", "md", 9, is_file=True), "en") as reading:
             with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
                 await reading.go_on()
             process = reading.process
         a_bug = pytest.raises(DocumentBug, match=r"^KeyError at formats.py:\d+$")
-        with workers.open(Document(b"x", "no format"), "en") as reading, a_bug:
+        with workers.open(Document(b"x", "no format", 9), "en") as reading, a_bug:
+            await reading.go_on()
+        too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
+        with workers.open(Document(b"a.\n\n" * 4, "md", 31), "en") as reading, too_many:
             await reading.go_on()
         with workers.open(FILE, "en") as reading:
             await translated(reading)
@@ -99,7 +102,7 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
     async def main():
         seconds, memory, status, said = LIMITS[limit]
         worker = _Worker(seconds, memory)
-        large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html")
+        large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", 10**9)
         with pytest.raises(Fault, match=said) as caught, Reading(large, "en", worker) as reading:
             await reading.go_on()
         assert caught.value.status == status
@@ -114,7 +117,7 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
 def test_a_step_that_nobody_waits_for_is_ended():
     async def main():
         worker = _Worker(600, 2**31)
-        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html"), "en", worker) as reading:
+        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", 10**9), "en", worker) as reading:
             step = asyncio.ensure_future(reading.go_on())
             while reading.process is None:
                 await asyncio.sleep(0.01)
@@ -133,7 +136,7 @@ def test_a_worker_ends_with_its_server_and_imports_no_torch():
         import asyncio, sys
         from heed.serving.document_workers import Document, DocumentWorkers
         async def main():
-            with DocumentWorkers(10_000).open(Document(b"<p>one.</p>", "html"), "en") as reading:
+            with DocumentWorkers(10_000).open(Document(b"<p>one.</p>", "html", 99), "en") as reading:
                 await reading.go_on()
                 print(reading.process.pid, flush=True)
                 await asyncio.sleep(60)

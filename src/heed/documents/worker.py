@@ -3,7 +3,8 @@
 It is started as `python -m heed.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
 
-    {"do": "open", "id", "format", "language", "name", "max_text"}, a document: a file, or without a name a text
+    {"do": "open", "id", "format", "language", "name", "max_text", "max_chars"}, a document: a file, or without a name
+        a text
     {"do": "answer", "id", "translations": [[text, links or null], …]}
     {"do": "forget", "id"}, which is not answered
 
@@ -11,7 +12,7 @@ and answered is one of
 
     {"asks": [[text, has_tags], …]}: sentences to translate
     {"done": true}, the translated document
-    {"error": a line}, for a document that cannot be read
+    {"error": a line}, for a document that cannot be read or has more than max_chars to translate
     {"bug": what and where}
 
 A step that takes more than so many seconds of computing ends the process by SIGXCPU, one that asks for more memory with
@@ -29,7 +30,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from heed.documents.formats import translating_document, translating_text
-from heed.documents.translation import Asking
+from heed.documents.translation import Asking, Sentence
 from heed.errors import HeedError, place_of
 from heed.runtime.process import give_back_freed_memory
 from heed.text.alignment import Link, Translated
@@ -37,6 +38,7 @@ from heed.text.alignment import Link, Translated
 HEAD = struct.Struct("!QQ")  # how many bytes the header and the content have
 OUT_OF_MEMORY = 75
 NICENESS = 5  # searches, which most requests wait for, go first
+SHORTEST = 8  # characters that a sentence counts at least: each costs a search
 LARGE = 2**20  # bytes of frames, after which freed memory is given back
 
 
@@ -44,6 +46,11 @@ def frame(header: dict[str, Any], content: bytes = b"") -> bytes:
     """What is sent."""
     encoded = json.dumps(header).encode()
     return HEAD.pack(len(encoded), len(content)) + encoded + content
+
+
+def n_chars_of(sentences: list[Sentence]) -> int:
+    """How many characters a server counts for their translation."""
+    return sum(max(SHORTEST, len(sentence.text)) for sentence in sentences)
 
 
 def main() -> None:
@@ -88,6 +95,8 @@ def _answer(documents: dict[int, Asking[str] | Asking[bytes]], header: dict[str,
         if header["do"] == "open":
             documents[number] = _opened(header, content)
             asked = next(documents[number])
+            if (n_chars := n_chars_of(asked)) > header["max_chars"]:
+                raise HeedError(f"Invalid request: request ({n_chars}) exceeds text limit ({header['max_chars']})")
         else:
             asked = documents[number].send(
                 [Translated(text, links and [Link(*link) for link in links]) for text, links in header["translations"]]

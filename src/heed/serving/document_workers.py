@@ -25,11 +25,14 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 
 @dataclass(frozen=True)
 class Document:
-    """What is to be translated: a file's content, or a text in UTF-8 from a request; max_text: as for
-    `translating_document`."""
+    """What is to be translated: a file's content, or a text in UTF-8 from a request.
+
+    max_chars: to translate; max_text: as for `translating_document`.
+    """
 
     content: bytes
     format: Format
+    max_chars: int
     is_file: bool = False
     max_text: int | None = None
 
@@ -106,6 +109,7 @@ class Reading:
         if translations is None:
             asked |= {"do": "open", "format": self.document.format, "language": self.language}
             asked |= {"name": "the file" if self.document.is_file else None, "max_text": self.document.max_text}
+            asked["max_chars"] = self.document.max_chars
             step = frame(asked, self.document.content)
         else:
             step = frame(asked | {"do": "answer", "translations": [[t.text, t.alignment] for t in translations]})

@@ -6,6 +6,7 @@ from functools import partial
 
 from heed.documents.formats import Format
 from heed.documents.translation import Sentence
+from heed.documents.worker import n_chars_of
 from heed.serving.document_workers import Document
 from heed.serving.faults import Fault
 from heed.serving.requests import check_pair
@@ -19,11 +20,11 @@ Pair = tuple[str, str]
 
 
 async def translate_documents(
-    service: Service, documents: Sequence[Document], pairs: Sequence[Pair], *, max_chars: int, deadline: float
+    service: Service, documents: Sequence[Document], pairs: Sequence[Pair], *, deadline: float
 ) -> list[bytes]:
     """What the documents become, each from and into its languages. All are translated together.
 
-    deadline: by the event loop's clock. Fault for more than max_chars characters to translate; else raises what
+    deadline: by the event loop's clock. Fault for more characters together than one may have; else raises what
     `Engine.translate` and `Reading.go_on` raise.
     """
     service.check_room(pairs)
@@ -43,9 +44,9 @@ async def translate_documents(
                     results[i] = step
                 else:
                     asked[i] = step
-            n_chars = sum(len(sentence.text) for sentences in asked.values() for sentence in sentences)
-            if n_chars > max_chars:
-                raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({max_chars})")
+            n_chars, most = sum(map(n_chars_of, asked.values())), max(document.max_chars for document in documents)
+            if n_chars > most:
+                raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({most})")
             chosen = [pairs[i] for i in asked]
             answers = dict(zip(asked, await _answers(service, list(asked.values()), chosen, deadline), strict=True))
     return [results[i] for i in range(len(documents))]
@@ -55,8 +56,7 @@ async def translate_html(
     service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float
 ) -> list[str]:
     """The pages, or parts of pages, each from and into its languages; tags go where their words go."""
-    documents, most = [_page(page) for page in pages], service.limits.max_chars
-    found = await translate_documents(service, documents, pairs, max_chars=most, deadline=deadline)
+    found = await translate_documents(service, [_page(service, page) for page in pages], pairs, deadline=deadline)
     return [page.decode() for page in found]
 
 
@@ -65,7 +65,8 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
 
     Raises what `translate_documents` raises.
     """
-    document = Document(content, kind, is_file=True, max_text=service.limits.max_file_text)
+    limits = service.limits
+    document = Document(content, kind, limits.max_file_chars, is_file=True, max_text=limits.max_file_text)
     deadline = service.deadline()
     async with service.in_time(deadline):
         await service.file_turns.acquire()
@@ -73,8 +74,7 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
         if source == "auto":
             source, _ = await _detect_document(service, document, target, deadline)
         check_pair(service, source, target)
-        most = service.limits.max_file_chars
-        [found] = await translate_documents(service, [document], [(source, target)], max_chars=most, deadline=deadline)
+        [found] = await translate_documents(service, [document], [(source, target)], deadline=deadline)
     finally:
         service.file_turns.release()
     return found
@@ -82,11 +82,11 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
 
 async def detect_html(service: Service, page: str, target: str, *, deadline: float) -> tuple[str, float]:
     """As `Service.detect_source`, of the words that are shown."""
-    return await _detect_document(service, _page(page), target, deadline)
+    return await _detect_document(service, _page(service, page), target, deadline)
 
 
-def _page(page: str) -> Document:
-    return Document(page.encode(), "html")
+def _page(service: Service, page: str) -> Document:
+    return Document(page.encode(), "html", service.limits.max_chars)
 
 
 async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:
