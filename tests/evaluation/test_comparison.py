@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
 from heed.errors import HeedError
-from heed.evaluation.comparison import MAX_SENTENCES, check_number, compare, statements
+from heed.evaluation.comparison import MAX_SENTENCES, MAX_TER_WORDS, check_number, compare, statements
 
 WORDS = "the a dog cat man runs sees sleeps under over house tree red small quickly , .".split()
 lines = st.lists(st.sampled_from([*WORDS, "", "ß", "<b>"]), max_size=6).map(" ".join)
@@ -194,3 +194,19 @@ def test_faulty_input_is_refused(monkeypatch):
     comparison = compare(systems, ["x y", "z"])
     assert comparison.seed == "7" and "seed:7" in comparison.signatures["TER"]
     assert asdict(comparison) == asdict(compare(systems, ["x y", "z"]))
+
+
+def test_ter_says_how_far_it_is_and_leaves_out_what_would_take_forever(few_trials, monkeypatch):
+    monkeypatch.setattr("heed.evaluation.comparison.REPORTED_SECONDS", 0.0)
+    said: list[str] = []
+    references = corpus(3)
+    systems = [("a", spoiled(references, 0.2, 1)), ("b", spoiled(references, 0.3, 2))]
+    assert "TER" in compare(systems, references, report=said.append).signatures
+    assert said == [f"TER: {n} of 3 sentences." for n in (1, 2, 3, 1, 2, 3)]
+    said.clear()
+    long = "x " * MAX_TER_WORDS
+    assert "TER" in compare([("a", [long]), ("b", [long])], [long]).signatures
+    systems[1][1][2] = long + "x"
+    compared = compare(systems, references, report=said.append)
+    assert list(compared.signatures) == ["BLEU", "chrF2"]
+    assert said == ["TER is left out: b, line 3, has 301 words, more than 300, for which it takes too long; split it."]

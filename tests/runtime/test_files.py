@@ -15,6 +15,7 @@ import pytest
 from heed.errors import HeedError
 from heed.runtime.files import (
     Busy,
+    NoLocks,
     check,
     check_replaceable,
     locked,
@@ -367,3 +368,16 @@ def test_a_lock_names_who_holds_it_and_is_free_again(tmp_path):
     (tmp_path / ".lock").write_text("123456789")  # of a process that was killed
     with locked(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_where_there_are_no_locks_nobody_works_unless_told_to(tmp_path, monkeypatch):
+    def without_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", without_locks)
+    said = r"has no locks \(No locks available\), so a second .* set HEED_LOCKS=0\.$"
+    with pytest.raises(NoLocks, match=said), locked(tmp_path):
+        pass
+    monkeypatch.setenv("HEED_LOCKS", "0")
+    with locked(tmp_path):
+        pass

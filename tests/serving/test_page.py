@@ -450,6 +450,12 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
             waiting.cancel()
         go_on.set()
         assert (await app.post("/v1/attention", json=asked)).status_code == 200
+
+        monkeypatch.setattr("heed.serving.streaming.MAX_WEIGHTS_AT_ONCE", 1000)
+        with service.attention.holding(999, most=1000):  # somebody's answer that is not read
+            full = await app.post("/v1/attention", json=asked)
+            assert full.status_code == 429 and "not yet read" in full.json()["error"]
+        assert (await app.post("/v1/attention", json=asked)).status_code == 200 and service.attention._n_held == 0
         await service.close()
 
     asyncio.run(ask())

@@ -1,5 +1,6 @@
 """Servers under load, and their end; each is a process of its own."""
 
+import asyncio
 import hashlib
 import json
 import math
@@ -9,9 +10,11 @@ import resource
 import signal
 import socket
 import statistics
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
 
 import deepl
 import httpx
@@ -20,6 +23,8 @@ import pytest
 from heed.cli.serving import serve as heed_serve
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
+from heed.serving.faults import Fault
+from heed.serving.files import FileStore
 from heed.text.numbers import english
 
 pytestmark = pytest.mark.slow
@@ -339,3 +344,35 @@ def test_several_models_serve_their_pairs(serve, model_folder, slow_model_folder
     british, american = (client.translate_text(texts[1], target_lang=f"EN-{region}").text for region in ("GB", "US"))
     assert british == american == answer["translatedText"][1]
     assert [language.code for language in client.get_target_languages()] == ["DE", "EN-GB", "EN-US"]
+
+
+def test_whoever_asks_for_the_head_alone_is_counted_as_answered(serve, model_folder):
+    server = serve(model_folder)
+    large = {"file": ("a.html", b"<!--" + b"x" * 900_000 + b"-->")}
+    answer = httpx.post(f"{server.url}/translate_file", data={"source": "en", "target": "de"}, files=large)
+    path = urlsplit(answer.json()["translatedFileUrl"]).path
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert connection.recv(2000).startswith(b"HTTP/1.1 200 ")
+
+    def counted() -> dict[str, float]:
+        ours = 'heed_requests_total{endpoint="/download_file/{name}",status="'
+        return {name.removeprefix(ours)[:3]: n for name, n in server.metrics().items() if name.startswith(ours)}
+
+    wait_until(lambda: sum(counted().values()) == 20)
+    assert counted() == {"200": 20}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monkeypatch):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    try:
+        with pytest.raises(HeedError, match=rf"^{tmp_path}: no temporary file can be written \(No space left .*TMPDIR"):
+            heed_serve([model_folder])
+        with pytest.raises(Fault, match=f"no room for the translated file: {tmp_path}: no temp") as full:
+            asyncio.run(FileStore().add(bytes(2_000_000), "a.txt"))
+        assert full.value.status == 503
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)

@@ -104,7 +104,7 @@ def compare(
         gpu = (chosen.index or 0) if chosen.type == "cuda" else None
         say(f"Scoring by COMET with {comet}.")
     compare_by = partial(
-        compared, translations, references, tokenize=tokenization, sources=sources, training_text=counted
+        compared, translations, references, tokenize=tokenization, sources=sources, training_text=counted, report=say
     )
     try:
         comparison, failed = compare_by(comet=comet, gpu=gpu), None

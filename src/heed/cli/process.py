@@ -5,12 +5,14 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import typer
 
 from heed.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
+from heed.runtime.process import VARIABLES
 from heed.text.printable import printable
 
 
@@ -30,6 +32,7 @@ def run_and_exit(app: typer.Typer) -> None:
     """Runs the verb of the command line. Its faults are one line: a user's status 1, a bug of Heed's 70."""
     _open_standard_streams()
     _on_signals(_interrupt)
+    _say_misspelled_variables()
     status = 0
     try:
         try:
@@ -49,6 +52,12 @@ def run_and_exit(app: typer.Typer) -> None:
         status = status or _report(error)
     _on_signals(signal.SIG_IGN)  # all that is left is to end
     sys.exit(status)
+
+
+def _say_misspelled_variables() -> None:
+    for name in os.environ:
+        if name.startswith("HEED_") and name not in VARIABLES and (near := get_close_matches(name, VARIABLES, 1, 0.85)):
+            say(f"heed: the environment's {printable(name)} has no effect; did you mean {near[0]}?")
 
 
 def _on_signals(handler: Any) -> None:
@@ -118,7 +127,7 @@ def _report(error: BaseException) -> int:
             f"heed: internal error: {type(error).__name__}: {first_line}; this is a bug of Heed's: report it to the "
             "issue tracker with the traceback that HEED_DEBUG=1 shows."
         )
-        if os.environ.get("HEED_DEBUG") == "1":
+        if os.environ.get("HEED_DEBUG", "0") not in ("", "0"):
             for line in "".join(traceback.format_exception(error)).splitlines():
                 say(line)
         return 70  # EX_SOFTWARE of sysexits.h

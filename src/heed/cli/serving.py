@@ -83,23 +83,25 @@ def serve(
     origins = frozenset(map(_checked_origin, cors or []))
     names = frozenset(map(host_name, allow_host or []))
     proxies = (*LOOPBACK, *map(network, trusted_proxy or []))
-    listener = bind(host, port)  # before models are loaded, which takes seconds
-    is_private = is_loopback(listener.getsockname()[0])
-    doors = Doors(names if is_private or names else None, origins, proxies)
-    share_freed_memory()
-    metrics = EngineMetrics()
-    engines = {}
-    for languages, folder in folders.items():
-        translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
-        _check_translates(translator, folder)
-        engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
-    service = Service(engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, doors=doors)
-    pairs = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
-    if doors.hosts is None:
-        say("Requests are answered whatever their Host header names; --allow-host NAME restricts it.")
-    listener.listen()
-    say(f"Serving {pairs} at {address_of(listener)}.")
-    run(service, listener, say)
+    with bind(host, port) as listener:  # before models are loaded, which takes seconds
+        is_private = is_loopback(listener.getsockname()[0])
+        doors = Doors(names if is_private or names else None, origins, proxies)
+        share_freed_memory()
+        metrics = EngineMetrics()
+        engines = {}
+        for languages, folder in folders.items():
+            translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
+            _check_translates(translator, folder)
+            engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
+        service = Service(
+            engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, doors=doors
+        )
+        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
+        if doors.hosts is None:
+            say("Requests are answered whatever their Host header names; --allow-host NAME restricts it.")
+        listener.listen()
+        say(f"Serving {pairs} at {address_of(listener)}.")
+        run(service, listener, say)
 
 
 def _check_packages() -> None:

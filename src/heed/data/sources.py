@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.client
 import lzma
+import math
 import re
 import shutil
 import stat
@@ -293,7 +294,7 @@ class Store:
                 path = self._download(member.archive, self.folder / member.archive.name)
             if not self._fetching:
                 raise NotHere(f"{target}: still to be unpacked from {path}.")
-            with locked(self.folder, wait=True):  # nobody else writes here meanwhile
+            with locked(self.folder, wait=math.inf):  # nobody else writes here meanwhile
                 remove_unfinished(self.folder)
                 if not _is_there(target):
                     self._report(f"Unpacking {name} from {path.name}.")
@@ -321,7 +322,7 @@ class Store:
             return target
         if not self._fetching:
             raise NotHere(f"{target}: still to be fetched from {remote.address}.")
-        with locked(target.parent, wait=True):  # two processes would write into the same part
+        with locked(target.parent, wait=math.inf):  # two processes would write into the same part
             if not _is_there(target):
                 return self._fetch(remote, target, marker)
         return self._download(remote, target)

@@ -5,8 +5,9 @@ approximate randomisation (Riezler and Maxwell 2005). Each system is compared wi
 """
 
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from heed.evaluation.comet import comet_scores
 SIGNIFICANT = 0.05
 N_TRIALS = 10_000  # of approximate randomisation: sacrebleu's number
 MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
+MAX_TER_WORDS = 300  # of a line: some five seconds of TER's search for shifts, and with the square of it for more
+REPORTED_SECONDS = 10.0  # from one line of progress to the next
 N_SHOWN = 10  # sentences a system that gain most, and as many that lose most
 N_LENGTH_GROUPS = 5
 # From this many occurrences on, as compare-mt groups words but in fewer classes.
@@ -127,17 +130,23 @@ def compare(
     training_text: Iterable[str] | None = None,
     comet: str | None = None,
     gpu: int | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Each system's name and translations, compared with the first's.
 
     training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
     Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on this one.
+    TER is left out, which `report` is told, where a line has more than MAX_TER_WORDS.
     HeedError for fewer than two systems, too many sentences, or numbers of lines that differ; CometFailed.
     """
     _check(systems, references, sources)
     seed = checked_seed()
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
-    metrics: list[Any] = [bleu, chrf, TER()]
+    metrics: list[Any] = [bleu, chrf]
+    if too_long := _too_long_for_ter([("the references", references), *systems]):
+        report(f"TER is left out: {too_long}, more than {MAX_TER_WORDS}, for which it takes too long; split it.")
+    else:
+        metrics.append(_Ter(report))
     if comet is not None:  # before the training text is read, so that a caller can do without it
         if sources is None:
             raise HeedError("COMET needs the source lines.")
@@ -298,6 +307,36 @@ def _verdict(gain: float, *p_values: float) -> Verdict:
     if all(significant):
         return "better" if gain > 0 else "worse"
     return "the tests disagree" if any(significant) else "not significant"
+
+
+def _too_long_for_ter(texts: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """The first line that has too many words, and how many; empty if there is none."""
+    for name, lines in texts:
+        for number, line in enumerate(lines, start=1):
+            if (n_words := len(line.split())) > MAX_TER_WORDS:
+                return f"{name}, line {number:,}, has {n_words:,} words"
+    return ""
+
+
+class _Ter(TER):
+    """sacrebleu's, which counts a system's edits once for all tests, and reports how far it is."""
+
+    def __init__(self, report: Callable[[str], None]):
+        super().__init__()
+        self._report = report
+        self._counted: dict[tuple[str, ...], list[Any]] = {}
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[Any]:
+        if (key := tuple(hypotheses)) not in self._counted:
+            self._counted[key] = statistics = []
+            reported = time.monotonic()
+            for i, hypothesis in enumerate(hypotheses):
+                of_sentence = [[lines[i]] for lines in references]
+                statistics += super()._extract_corpus_statistics([hypothesis], of_sentence)
+                if time.monotonic() - reported > REPORTED_SECONDS:
+                    reported = time.monotonic()
+                    self._report(f"TER: {i + 1:,} of {len(hypotheses):,} sentences.")
+        return self._counted[key]
 
 
 class _Comet:

@@ -214,7 +214,7 @@ def run_rows(
         raise HeedError("--recipe: Table 3's models have no teachers; set training.n_teachers to 0.")
     rows = list(rows)
     _write_recipe(recipe, rows, folder)
-    with locked(folder / "data", wait=True):  # prepared once for all runs: no row changes data or tokenizer
+    with locked(folder / "data", wait=math.inf):  # prepared once for all runs: no row changes data or tokenizer
         files = task_of(recipe).text_files(folder, directory=directory, mirror=mirror, report=report)
         prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
     for seed in range(1, n_seeds + 1):

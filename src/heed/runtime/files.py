@@ -3,11 +3,14 @@
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,10 +18,13 @@ from typing import Any, BinaryIO, TextIO
 
 from heed.errors import HeedError
 
+log = logging.getLogger(__name__)
 UNFINISHED = ".part"  # how the names of files and folders end until they are whole
 UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-z_]{8}" + re.escape(UNFINISHED))
 MANIFEST = "manifest.json"
 UNSEALED = "README.md"  # which is for people to change
+QUIET_SECONDS = 1.0  # of waiting for another process, before it is said
+POLLED_SECONDS = 0.05
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
 RESTORE = "restore the folder from a backup, or train it again."
 # Errors that say nothing about what is in a file.
@@ -156,6 +162,16 @@ def _unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
 
 
+def no_temporary_files(error: OSError) -> HeedError:
+    """What to say where a temporary file cannot be written; the system's error does not name its folder."""
+    try:
+        folder = tempfile.gettempdir()
+    except OSError as none:  # which names those that were tried
+        return HeedError(f"{none.strerror or none}; set TMPDIR to a folder that can be written.")
+    reason = error.strerror or str(error)
+    return HeedError(f"{folder}: no temporary file can be written ({reason}); make room, or set TMPDIR to another one.")
+
+
 class Busy(HeedError):
     """Another process is at work in a folder."""
 
@@ -164,11 +180,16 @@ class NotNow(HeedError):
     """The system does not let a file be read, which says nothing about what is in it."""
 
 
+class NoLocks(HeedError):
+    """A file system has no locks."""
+
+
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Keeps every other process out of a folder that does the same, however this one ends.
 
-    If one is in: Busy, or with `wait` its end is awaited.
+    If one is in, its end is awaited for `wait` seconds (a second of which is not mentioned), then Busy is raised.
+    NoLocks where the file system has none, unless HEED_LOCKS=0 says that nobody else is there.
     """
     try:
         import fcntl
@@ -182,15 +203,29 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except OSError as error:
         raise _disk_error(path, error) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise Busy(
-                f"{folder}: process {_holder(file) or 'another'} is at work there; wait for it, or use another folder."
-            ) from None
-        except OSError:  # a network's file system without locks
-            yield
-            return
+        begun, said = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder, waited = _holder(file) or "another", time.monotonic() - begun
+                if waited >= wait:
+                    raise Busy(
+                        f"{folder}: process {holder} is at work there; wait for it, or use another folder."
+                    ) from None
+                if waited > QUIET_SECONDS and not said:
+                    log.warning("Waiting for process %s, which is at work in %s.", holder, folder)
+                    said = True
+                time.sleep(POLLED_SECONDS)
+            except OSError as error:  # a network's file system, for example
+                if os.environ.get("HEED_LOCKS") == "0":
+                    yield
+                    return
+                raise NoLocks(
+                    f"{folder}: its file system has no locks ({error.strerror}), so a second process could write there "
+                    "at the same time; use another one, or see to it that no other does and set HEED_LOCKS=0."
+                ) from None
         if _holder(file) is None:
             raise HeedError(f"{path}: not a lock of Heed's; choose another folder.")
         file.truncate(0)

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+VARIABLES = ("HEED_DEBUG", "HEED_DEVICE", "HEED_KERNELS", "HEED_LOCKS")  # of the environment, for people to set
+
 
 def tune_process() -> None:
     """Sets this process up for speed as Heed's commands do. Call it once, before torch is imported.

@@ -123,7 +123,7 @@ class Guard:
         started = time.monotonic()
         headers = dict(scope["headers"])
         cors = self._cors_headers(headers)
-        answer = _Answer(send, cors)
+        answer = _Answer(send, cors, has_body=scope["method"] != "HEAD")
         fault: Exception | None = None
         upload: _Upload | None = None
         try:
@@ -228,8 +228,8 @@ class _Room:
 class _Answer:
     """The response on its way to the client."""
 
-    def __init__(self, send: Send, more_headers: list[tuple[bytes, bytes]]):
-        self._send, self._more_headers = send, more_headers
+    def __init__(self, send: Send, more_headers: list[tuple[bytes, bytes]], *, has_body: bool):
+        self._send, self._more_headers, self._has_body = send, more_headers, has_body
         self.status = 0
         self.complete = False
         self._n_left = -1  # bytes; negative if nobody has said how many
@@ -242,10 +242,11 @@ class _Answer:
             names = {name for name, _ in own}  # a page has a policy of its own
             ours = [pair for pair in HEADER_PAIRS if pair[0] not in names]
             message = {**message, "headers": [*own, *ours, *self._more_headers]}
+            self.complete = not self._has_body
         elif message["type"] == "http.response.body":
             # A client that has all of it may leave before the application says that this was all.
             self._n_left -= len(message.get("body", b""))
-            self.complete = self._n_left == 0 or not message.get("more_body", False)
+            self.complete |= self._n_left == 0 or not message.get("more_body", False)
         await self._send(message)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import quote
 
+from heed.runtime.files import no_temporary_files
 from heed.serving.faults import Fault
 
 MAX_FILES = 1_000  # that wait to be fetched
@@ -50,9 +51,10 @@ class FileStore:
             self._files[key] = stored
             self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self._remove, key)
             await asyncio.to_thread(stored.path.write_bytes, content)
-        except OSError:
+        except OSError as error:
             self._remove(key)
-            raise Fault(503, "no room for the translated file", {"retry-after": "60"}) from None
+            reason = str(no_temporary_files(error)).partition(";")[0]
+            raise Fault(503, f"no room for the translated file: {reason}", {"retry-after": "60"}) from None
         if key not in self._files:  # it had to go while it was written
             stored.path.unlink(missing_ok=True)
         return key

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
+from heed.runtime.files import no_temporary_files
+
 # fmt: off
 NAMES = {
     "af": "Afrikaans", "am": "Amharic", "ar": "Arabic", "az": "Azerbaijani", "be": "Belarusian", "bg": "Bulgarian",
@@ -33,8 +35,12 @@ class LanguageDetector:
     """Tells in which of some languages a text is."""
 
     def __init__(self, languages: Iterable[str]):
+        """HeedError if the folder of temporary files has no room for what it knows."""
         self._languages = sorted(set(languages))
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        try:  # which is unpacked into a temporary file
+            self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        except OSError as error:
+            raise no_temporary_files(error) from None
         known = [language for language in self._languages if language in set(self._identifier.labels)]
         self._identifier.set_languages(known)
         self._known = known

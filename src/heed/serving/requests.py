@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -86,13 +87,17 @@ async def uploaded_file(request: Request) -> tuple[dict[str, Any], str, bytes]:
         )
     body = await request.body()
     try:
-        async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
-            fields = _repeated(request.query_params.multi_items()) | _texts_of(form)
-            file = form.get("file")
-            if not isinstance(file, UploadFile):
-                raise Fault(400, "Invalid request: missing file parameter")
-            return fields, checked_text(file.filename or "", "file"), await file.read()
-    except BAD_BODY:
+        parser = MultiPartParser(
+            request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)
+        )
+        parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
+        form = await parser.parse()
+        fields = _repeated(request.query_params.multi_items()) | _texts_of(form)
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise Fault(400, "Invalid request: missing file parameter")
+        return fields, checked_text(file.filename or "", "file"), await file.read()
+    except (*BAD_BODY, MultiPartException):
         raise Fault(400, "Invalid request: the body is no multipart form with one file, or not UTF-8") from None
 
 

@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -111,6 +111,7 @@ class AttentionThread:
     def __init__(self, metrics: EngineMetrics, *, max_waiting: int):
         self._metrics, self._max_waiting = metrics, max_waiting
         self._n_waiting = 0  # requests, the one whose turn it is among them
+        self._n_held = 0  # weights
         self._executor = ThreadPoolExecutor(1, "heed-attention")
 
     def check_room(self) -> None:
@@ -130,6 +131,18 @@ class AttentionThread:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         finally:
             self._n_waiting -= 1
+
+    @contextmanager
+    def holding(self, n_weights: int, *, most: int) -> Iterator[None]:
+        """Counts weights that are in memory. Raises QueueFull if they are more than `most`."""
+        self._n_held += n_weights
+        try:
+            if self._n_held > most:
+                self._metrics.rejected.add(1, QueueFull.reason)
+                raise QueueFull("too many answers of attention are not yet read; try again in 1 s")
+            yield
+        finally:
+            self._n_held -= n_weights
 
     def close(self) -> None:
         """Ends the thread; queued work is dropped."""

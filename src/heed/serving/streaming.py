@@ -6,6 +6,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -39,10 +41,11 @@ from heed.serving.specification import (
     list_of,
     record,
 )
-from heed.visualization.trace import VIEWS, Attention, View, trace
+from heed.visualization.trace import VIEWS, View, trace
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
-MAX_WEIGHTS = 8_000_000  # of an answer, which take some seconds and half a gigabyte
+MAX_WEIGHTS = 2_000_000  # of an answer: some 14 MB of JSON
+MAX_WEIGHTS_AT_ONCE = 4 * MAX_WEIGHTS  # of all answers that are not yet sent to their end
 LANGUAGES = (
     Parameter("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
     Parameter("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
@@ -137,9 +140,13 @@ def routes(service: Service) -> list[Route]:
         _check_length(translation, views)
         translator = service.engines[pair].translator
         service.attention.check_room()
-        async with service.in_time(deadline):
-            content = await service.attention.run(partial(_attention, translator, source, translation, views))
-        return Response(content, media_type="application/json")
+        n_weights = _n_weights(translator, source, translation, views)
+        if n_weights > MAX_WEIGHTS:
+            raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
+        parts = _parts(service, translator, source, translation, views, n_weights)
+        async with service.in_time(deadline):  # an error until then has a status of its own
+            first = await anext(parts)
+        return StreamingResponse(_with_first(first, parts), media_type="application/json")
 
     return [
         Route("/v1/translate", translate, methods=["POST"]),
@@ -210,34 +217,41 @@ def _check_length(text: str, views: list[View]) -> None:
         raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
 
 
-def _attention(translator: Translator, source: str, translation: str, views: list[View]) -> str:
-    """In JSON: the weights of these views, and which characters of the translation stand for which of the source."""
-    content: dict[str, Any] = {"source": source, "translation": translation}
-    if views:
-        _check_weights(translator, source, translation, views)
-        traced = trace(translator, source, target=translation)
-        content |= {name: _weights(traced.view(name)) for name in views}
-    return json.dumps(content | {"alignment": translator.alignment(source, translation)})
+async def _parts(
+    service: Service, translator: Translator, source: str, translation: str, views: list[View], n_weights: int
+) -> AsyncGenerator[str]:
+    """JSON, a head at a time: which characters of the translation stand for which of the source, and these views.
+
+    What is not read stays in numbers, a fifth of its text, and counts until it is.
+    """
+    run = service.attention.run
+    with service.attention.holding(n_weights, most=MAX_WEIGHTS_AT_ONCE):
+        alignment = await run(partial(translator.alignment, source, translation))
+        traced = await run(partial(trace, translator, source, target=translation)) if views else None
+        said = {"source": source, "translation": translation, "alignment": alignment}
+        yield json.dumps(said)[:-1]
+        for name in views:
+            attention = traced.view(name)  # type: ignore[union-attr]
+            words = json.dumps({"queries": attention.queries, "keys": attention.keys})
+            yield f', "{name}": {words[:-1]}, "weights": ['
+            for i, layer in enumerate(attention.weights):
+                for j, head in enumerate(layer):
+                    before = ", " * (i + j > 0) + "[" * (j == 0)
+                    yield before + await run(partial(_rounded, head)) + "]" * (j == len(layer) - 1)
+            yield "]}"
+        yield "}"
 
 
-def _check_weights(translator: Translator, source: str, translation: str, views: list[View]) -> None:
-    """Fault if the answer would be too long: rare characters are several tokens each."""
+def _rounded(head: NDArray[np.float32]) -> str:
+    """The weights of a head, [query][key], to four digits."""
+    return json.dumps([[round(weight, 4) for weight in row] for row in head.tolist()])
+
+
+def _n_weights(translator: Translator, source: str, translation: str, views: list[View]) -> int:
+    """How many weights these views have: rare characters are several tokens each."""
     n_src = 1 + len(translator.tokenizer.encode(source))
     n_tgt = 1 + len(translator.tokenizer.encode_targets([translation])[0])
     arch = translator.models[0].arch
     layers = {"encoder": arch.encoder_layers, "decoder": arch.decoder_layers, "cross": arch.decoder_layers}
     sizes = {"encoder": n_src * n_src, "decoder": n_tgt * n_tgt, "cross": n_src * n_tgt}
-    n_weights = arch.n_heads * sum(layers[view] * sizes[view] for view in views)
-    if n_weights > MAX_WEIGHTS:
-        raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
-
-
-def _weights(attention: Attention) -> dict[str, Any]:
-    """Weights as [layer][head][query][key], to four digits."""
-    return {
-        "queries": attention.queries,
-        "keys": attention.keys,
-        "weights": [
-            [[[round(float(w), 4) for w in row] for row in head] for head in layer] for layer in attention.weights
-        ],
-    }
+    return arch.n_heads * sum(layers[view] * sizes[view] for view in views)

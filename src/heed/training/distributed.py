@@ -231,7 +231,13 @@ class SharedMemory:
 def join_workers(device: torch.device) -> Workers:
     """The workers that torchrun or `spawn_workers` has started, this process among them."""
     if is_spawned():
-        rank, n, threads, channel, memory = map(int, os.environ[SPAWNED].split())
+        try:
+            rank, n, threads, channel, memory = map(int, os.environ[SPAWNED].split())
+        except ValueError:
+            raise HeedError(
+                f"{SPAWNED} is {shown(os.environ[SPAWNED])} in the environment, where Heed sets it itself for its "
+                "workers: unset it."
+            ) from None
         torch.set_num_threads(threads)
         for inherited in (channel, memory):
             os.set_inheritable(inherited, False)

@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import torch
 from heed.backends.cpu import decoding_ops, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
 from heed.runtime.device import cache_folder
+from heed.runtime.files import locked
 
 pytestmark = [
     pytest.mark.slow,  # it compiles again and again
@@ -25,6 +27,7 @@ pytestmark = [
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = 65534
 
+WITHOUT = "PyTorch's operations alone\n"
 STATE = "from heed.backends.cpu.build import state; print(state())"
 LOADED = """
 import pathlib, sys
@@ -107,8 +110,10 @@ def test_a_library_that_the_system_does_not_load_is_not_compiled_again(cache):
     for path in kernels_in(cache):
         path.write_bytes(code + hashlib.sha256(code).digest())
     done = python(STATE, cache=cache)
-    assert done.stdout.startswith("PyTorch's operations alone: the kernels could not be made (")
-    assert "the system does not load it" in done.stdout and "Compiling" not in done.stderr
+    assert done.stdout == WITHOUT
+    assert re.fullmatch(
+        r"Heed's kernels cannot be used: .*: the system does not load it: .*, and are slower\.\n", done.stderr
+    )
 
 
 def test_a_damaged_library_is_made_anew_once(cache):
@@ -153,9 +158,37 @@ def test_where_open_files_have_no_names_a_private_copy_is_loaded(tmp_path):
 def test_the_compiler_that_is_named_is_used(tmp_path):
     (tmp_path / "tmp").mkdir()
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "CXX": "no-such-compiler"}
-    assert "the kernels need the C++ compiler no-such-compiler (CXX)" in python(STATE, cache=tmp_path, env=env).stdout
+    done = python(STATE, cache=tmp_path, env=env)
+    assert done.stdout == WITHOUT and "they need the C++ compiler no-such-compiler (CXX), and none" in done.stderr
     env |= {"CXX": "false"}
-    assert "false failed" in python(STATE, cache=tmp_path, env=env).stdout
+    done = python(STATE, cache=tmp_path, env=env)
+    assert done.stdout == WITHOUT and "cannot be used: false failed (1). PyTorch's operations" in done.stderr
+
+
+@as_root
+def test_a_folder_that_nothing_can_be_executed_from_is_named(cache, tmp_path):
+    place = tmp_path / "mounted"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", place], check=True)
+    try:
+        shutil.copytree(cache / "heed", place / "heed")
+        done = python(STATE, cache=place)
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+    assert done.stdout == WITHOUT and done.stderr.startswith(
+        f"Heed's kernels cannot be used: {place / 'heed'}/kernels-"
+    )
+
+
+def test_another_process_that_compiles_is_named_and_awaited_for_a_while(cache):
+    for path in kernels_in(cache):
+        path.unlink()
+    with locked(cache / "heed"):
+        done = python(f"from heed.backends.cpu import build; build.COMPILED_SECONDS = 2.0; {STATE}", cache=cache)
+    assert done.stdout == WITHOUT
+    waiting, unusable = done.stderr.splitlines()
+    assert waiting == f"Waiting for process {os.getpid()}, which is at work in {cache / 'heed'}."
+    assert f"{cache / 'heed'}: process {os.getpid()} is at work there" in unusable
 
 
 @as_root
@@ -173,7 +206,7 @@ def test_a_cache_that_another_user_can_write_is_not_used(cache, tmp_path, how):
     assert done.stdout == "Heed's kernels\n", done
     assert done.stderr == f"{cache / 'heed'} belongs to another user or can be written by one, so it is not used.\n"
     os.chown(private, NOBODY, NOBODY)
-    assert python(STATE, cache=cache).stdout.startswith("PyTorch's operations alone: the kernels could not be made")
+    assert python(STATE, cache=cache).stdout == WITHOUT
 
 
 WITHOUT_NAME = """

@@ -16,7 +16,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from heed.backends.cpu import structures
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
-from heed.runtime.files import locked, whole_file
+from heed.runtime.files import NoLocks, locked, whole_file
 
 log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "csrc"
@@ -46,6 +46,7 @@ FLAGS = [
     "-ffp-contract=fast",
 ]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+COMPILED_SECONDS = 60.0  # after which another process that compiles is not awaited any longer
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
@@ -176,7 +177,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     compiler = next((command for command in candidates if shutil.which(command[0])), None)
     if compiler is None:
         wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
-        return None, f"{without}, which are slower: the kernels need {wanted}, and none was found"
+        return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler)
         if native_kernels() == "fast" and not _has_avx512(compiler, compiling):
@@ -186,9 +187,15 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         return found, "Heed's kernels"
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
-        return None, f"{without}: {compiler[0]} failed ({messages[0] if messages else error.returncode})"
+        return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
     except (OSError, HeedError, subprocess.TimeoutExpired) as error:
-        return None, f"{without}: the kernels could not be made ({error})"
+        return _unusable(str(error).removesuffix("."))
+
+
+def _unusable(why: str) -> tuple[None, str]:
+    """Says so, whatever command computes here: it is slower, and can be mended."""
+    log.warning("Heed's kernels cannot be used: %s. PyTorch's operations take their place, and are slower.", why)
+    return None, "PyTorch's operations alone"
 
 
 def _use_one_thread_in_forks(kernels: ctypes.CDLL) -> None:
@@ -232,7 +239,9 @@ def _compiled_or_kept(
     path = cache_folder() / f"kernels-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
         return _loaded(path)
-    with locked(path.parent, wait=True):  # another process may be making it
+    with ExitStack() as turn:
+        with suppress(NoLocks):  # whatever two processes make appears whole
+            turn.enter_context(locked(path.parent, wait=COMPILED_SECONDS))  # another process may be making it
         with suppress(OSError):
             return _loaded(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
