@@ -3,6 +3,8 @@
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
 
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +20,7 @@ from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
 
+log = logging.getLogger(__name__)
 # Products get a multiple of this number of rows: oneDNN prepares anew for each number (docs/explain/performance.md).
 ROW_MULTIPLE = 64
 # Positions for which a search has room at first.
@@ -74,6 +77,9 @@ class Backend(Protocol):
 
     # Whether `target_features` computes padding: if not, sentences of any lengths may share a pass.
     computes_padding: bool
+
+    def covers(self, model: Transformer) -> str | None:
+        """None if this backend computes all of the network as it is; else what it does not, to follow "has"."""
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
         """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
@@ -186,12 +192,24 @@ class NotFiniteError(HeedError):
 
 
 def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
-    """The fastest backend for this model on its device, or on another one."""
+    """The fastest backend that covers this model, on its device or on another one.
+
+    It is asked each time anew: a hook may have come since. What leaves a model to the plain network is said once.
+    """
     from heed.backends.cpu import CpuBackend, supports
     from heed.backends.cpu.build import state
     from heed.backends.reference import ReferenceBackend
 
     weight = model.src_embedding.weight
-    if supports(device or weight.device, weight.dtype):
+    device = device or weight.device
+    if not supports(device, weight.dtype):
+        return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
+    if (missing := CpuBackend().covers(model)) is None:
         return CpuBackend()
-    return ReferenceBackend() if (device or weight.device).type != "cpu" else ReferenceBackend(state())
+    _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
+    return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    log.warning("%s", line)

@@ -28,6 +28,9 @@ class ReferenceBackend:
     def __init__(self, without_kernels: str = "without Heed's kernels"):
         self._without_kernels = without_kernels
 
+    def covers(self, model: Transformer) -> None:
+        return None
+
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
         state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
         features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
@@ -96,7 +99,7 @@ class ReferenceBackend:
 
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         if precision == "int8":
-            raise HeedError(NO_INT8)
+            raise HeedError(f"{NO_INT8.removesuffix('.')} ({self._without_kernels}).")
         model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
         return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
 

@@ -103,12 +103,12 @@ def search(
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
     memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
     n_sentences = memory.max_sentences(n_sentences)
+    backends = [backend_for(model) for model in models]
     states = [
-        backend_for(model).search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
-        for model in models
+        backend.search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
+        for backend, model in zip(backends, models, strict=True)
     ]
-    vocab_size, device = models[0].vocab_size, models[0].src_embedding.weight.device
-    backend = backend_for(models[0])
+    vocab_size, device, backend = models[0].vocab_size, models[0].src_embedding.weight.device, backends[0]
     choice = make_choice(
         settings,
         special,

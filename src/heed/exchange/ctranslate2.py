@@ -16,10 +16,11 @@ from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, longest_source, maximum_length
 from heed.errors import HeedError
-from heed.exchange.parts import check_expressible, with_symbols_barred
+from heed.exchange.parts import IN_ALL_FORMATS, check_covered, covered, with_symbols_barred
 from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names, tokenizer_json
-from heed.model.transformer import DecoderLayer
+from heed.model.coverage import Coverage
+from heed.model.transformer import DecoderLayer, Transformer
 from heed.model_folder import ModelFolder
 from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer import Tokenizer
@@ -77,9 +78,25 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
         )
 
 
+COVERAGE = Coverage(
+    IN_ALL_FORMATS
+    | {
+        "activation": {"relu": True, "gelu": True, "swish": True},
+        "norm": {"post": True, "pre": True},
+        "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
+        "decoder_start": {"bos": True, "zero": True},
+    }
+)
+
+
+def covers(model: Transformer) -> str | None:
+    """What CTranslate2 does not have of this network; None if it has all."""
+    return covered(model, COVERAGE)
+
+
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
     """Writes what `ctranslate2.Translator` loads; errors as for `export`."""
-    check_expressible(folder.model.arch, {}, program="CTranslate2")
+    check_covered(covers(folder.model), program="CTranslate2")
     try:
         specification = _specification(folder)
     except ImportError:

@@ -24,10 +24,23 @@ from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
-from heed.exchange.parts import Parts, check_expressible, check_parts, halves, interleaved, merged, parts_of, reordered
+from heed.exchange.parts import (
+    IN_ALL_FORMATS,
+    Parts,
+    check_covered,
+    check_parts,
+    covered,
+    halves,
+    interleaved,
+    merged,
+    parts_of,
+    reordered,
+)
 from heed.exchange.samples import compared_logits, logits_of, ranking_note
 from heed.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.model.architecture import Architecture
+from heed.model.coverage import Coverage
+from heed.model.transformer import Transformer
 from heed.model_folder import (
     IMPORTED_FROM,
     UNKNOWN_LANGUAGES,
@@ -79,15 +92,25 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     _check_export(model, out, report)
 
 
+COVERAGE = Coverage(
+    IN_ALL_FORMATS
+    | {
+        "activation": {"relu": True, "gelu": True, "swish": True},
+        "norm": {"post": True, "pre": False},
+        "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": False, "learned": False},
+        "decoder_start": {"bos": True, "zero": False},
+    }
+)
+
+
+def covers(model: Transformer) -> str | None:
+    """What MarianMTModel does not have of this network; None if it has all."""
+    return covered(model, COVERAGE)
+
+
 def write_model(model: ModelFolder, out: Path) -> None:
     """Writes the files that `AutoModelForSeq2SeqLM` loads. HeedError for a model that MarianMTModel cannot be."""
-    arch = model.model.arch
-    others = {
-        "norm = pre": arch.norm != "post",
-        f"positions = {arch.positions}": arch.positions not in ("sinusoid", "sinusoid-halves"),
-        "decoder_start = zero": arch.decoder_start != "bos",
-    }
-    check_expressible(arch, others, program="Hugging Face's MarianMTModel")
+    check_covered(covers(model.model), program="Hugging Face's MarianMTModel")
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
     write_json(out / "config.json", _config(model, special) | {"heed": _for_the_way_back(model, out)})

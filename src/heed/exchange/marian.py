@@ -23,10 +23,20 @@ from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.exchange.archives import check_expansion
-from heed.exchange.parts import Parts, check_expressible, check_parts, merged, parts_of, with_symbols_barred
+from heed.exchange.parts import (
+    IN_ALL_FORMATS,
+    Parts,
+    check_covered,
+    check_parts,
+    covered,
+    merged,
+    parts_of,
+    with_symbols_barred,
+)
 from heed.exchange.samples import ranking_note, sample_ids
 from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
+from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
 from heed.runtime.files import read_bounded
@@ -301,7 +311,7 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
-    _check_expressible(folder.model.arch)
+    check_covered(covers(folder.model), program="Marian")
     folder = with_symbols_barred(folder)
     model = folder.model
     theirs = _their_arrays(model)
@@ -340,15 +350,21 @@ def _length_factor(search: DecodingSettings) -> float:
     return min(max(3.0, maximum_length(Source(0, [0]), search) / 2), 1000.0)
 
 
-def _check_expressible(arch: Architecture) -> None:
-    """HeedError names what Marian does not have."""
-    others = {
-        f"activation = {arch.activation}": arch.activation not in ACTIVATIONS,
-        "norm = pre": arch.norm != "post",
-        f"positions = {arch.positions}, not sinusoid-t2t": arch.positions != "sinusoid-t2t",
-        "decoder_start = bos, not zero": arch.decoder_start != "zero",
+COVERAGE = Coverage(
+    IN_ALL_FORMATS
+    | {
+        "activation": {"relu": True, "gelu": False, "swish": True},
+        "norm": {"post": True, "pre": False},
+        "positions": {"sinusoid-t2t": True}
+        | {name: f"positions = {name}, not sinusoid-t2t" for name in ("sinusoid", "sinusoid-halves", "learned")},
+        "decoder_start": {"bos": "decoder_start = bos, not zero", "zero": True},
     }
-    check_expressible(arch, others, program="Marian")
+)
+
+
+def covers(model: Transformer) -> str | None:
+    """What Marian does not have of this network; None if it has all."""
+    return covered(model, COVERAGE)
 
 
 def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from heed.config import cut
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import weight_shapes
+from heed.model.coverage import Answer, Coverage
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelConfig, ModelFolder, shared_weights
 
@@ -30,18 +32,32 @@ def _widths(arch: Architecture) -> dict[str, int]:
     return {"q": keys, "k": keys, "v": values}
 
 
-def check_expressible(arch: Architecture, others: Mapping[str, bool], *, program: str) -> None:
-    """HeedError names the first thing in a network that a program does not have: what none has, and one of `others`."""
-    wrong = {
-        "a radius": arch.radius is not None,
-        f"d_k · n_heads = {arch.key_width * arch.n_heads}, not d_model": arch.key_width * arch.n_heads != arch.d_model,
-        f"d_v · n_heads = {arch.value_width * arch.n_heads}, not d_model": arch.value_width * arch.n_heads
-        != arch.d_model,
-        **others,
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise HeedError(f"this model has {name}, which {program} cannot express.")
+# Of the network's settings, what every other program has whatever its value is, and what none has.
+IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
+    **dict.fromkeys(("n_layers", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads"), True),
+    **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),
+    "radius": {None: True, ...: "a radius"},
+    "attention_bias": {False: True, True: True},
+    "output_bias": {False: True, True: True},
+    "share": {"all": True, "tgt": True, "none": True},
+}
+
+
+def covered(model: Transformer, coverage: Coverage) -> str | None:
+    """What of this network a program does not have, if anything, where widths of heads must divide the model's."""
+    if (missing := coverage.missing(model)) is not None:
+        return missing
+    arch = model.arch
+    for name, width in (("d_k", arch.key_width), ("d_v", arch.value_width)):
+        if width * arch.n_heads != arch.d_model:
+            return f"{name} · n_heads = {width * arch.n_heads}, not d_model"
+    return None
+
+
+def check_covered(missing: str | None, *, program: str) -> None:
+    """HeedError for what a program does not have."""
+    if missing is not None:
+        raise HeedError(f"this model has {missing}, which {program} cannot express.")
 
 
 def parts_of(model: Transformer) -> Parts:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from heed.config import Settings
 
 DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # the settings that are no shape
-Activation = Literal["relu", "gelu", "swish"]  # in the order of the enum in backends/cpu/csrc/kernels.h
+Activation = Literal["relu", "gelu", "swish"]
 SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
 
 

@@ -19,8 +19,25 @@ from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
+from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision, n_threads
+
+COVERAGE = Coverage(
+    {
+        **dict.fromkeys(("n_layers", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads"), True),
+        **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),
+        "activation": dict.fromkeys(decoding_ops.ACTIVATIONS, True),
+        "norm": {"post": True, "pre": True},
+        "attention_bias": {False: True, True: True},
+        "output_bias": {False: True, True: True},
+        "radius": True,  # by the plain network's attention
+        "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
+        "decoder_start": {"bos": True, "zero": True},
+        "share": {"all": True, "tgt": True, "none": True},
+    },
+    frozenset(weights.PACKED),
+)
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:
@@ -32,6 +49,9 @@ class CpuBackend:
     """Runs the network by the kernels. A search with a radius takes the plain network, with prepacked weights."""
 
     computes_padding = False
+
+    def covers(self, model: Transformer) -> str | None:
+        return COVERAGE.missing(model)
 
     def target_features(self, model: Transformer, batch: Batch) -> Tensor:
         return forward.target_features(model, batch)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from heed.backends.cpu import structures
 from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, library
 from heed.backends.cpu.weights import PackedWeight
 from heed.model.architecture import Activation
+
+ACTIVATIONS: dict[Activation, int] = {"relu": 0, "gelu": 1, "swish": 2}  # kernels.h's enum
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _Layers:
         norms = (part for layer in layers for norm in layer.norms.values() for part in norm)
         self._dtypes = {part.dtype for part in (*first_norm, *norms)}
         norm_pointers = [part.data_ptr() for part in first_norm] if first_norm else [None, None]
-        self._options = (get_args(Activation).index(activation), first_word, *norm_pointers)
+        self._options = (ACTIVATIONS[activation], first_word, *norm_pointers)
         self._array = (structures.DecoderLayer * len(layers))()
         for to, layer in zip(self._array, layers, strict=True):
             for name, weight in layer.weights.items():

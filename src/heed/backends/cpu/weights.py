@@ -184,6 +184,9 @@ class Int8Linear(nn.Module):
         return int8_product(x, self.packed)
 
 
+PACKED: tuple[type[nn.Module], ...] = (Fp32Linear, Bf16Linear, Bf16SourceLinear, Int8Linear)
+
+
 def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
     """A model to translate with, its weights in the order in which the products read them.
 
@@ -193,7 +196,7 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     """
     if precision == "int8" and not has_int8():
         raise HeedError(NO_INT8)
-    if any(isinstance(module, (Fp32Linear, Bf16Linear, Bf16SourceLinear, Int8Linear)) for module in model.modules()):
+    if any(isinstance(module, PACKED) for module in model.modules()):
         raise ValueError("the model is prepacked already; give the one it was made of.")
     model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16

@@ -133,8 +133,12 @@ public:
         products_.product(space_.x, layer.inner, space_.wide, n_, step_.activation == RELU, team_);
         team_.split(n_, [&](int64_t i) {
             float* const row = space_.wide + i * step_.d_ff;
-            if (step_.activation == GELU) apply(gelu, row, step_.d_ff);
-            if (step_.activation == SWISH) apply(swish, row, step_.d_ff);
+            switch (step_.activation) {
+                case RELU: break;  // by the product
+                case GELU: apply(gelu, row, step_.d_ff); break;
+                case SWISH: apply(swish, row, step_.d_ff); break;
+                default: std::abort();  // decoding_ops.py has an activation that kernels.h has not
+            }
             products_.take(i, row, step_.d_ff);
         });
         products_.product(space_.wide, layer.outer, space_.branch, n_, false, team_);
