@@ -17,6 +17,7 @@ import pytest
 from tests.end_to_end.test_command_line import RECIPE, write_corpus
 from tests.end_to_end.test_nothing_is_lost import TAUGHT, TWO, children_of, losses, model_bytes, until, wait_for_step
 
+ENDED_SECONDS = 400  # torchrun's agents wait up to 300 s for each other at the end
 N_KILLS = int(os.environ.get("HEED_KILLS", "1"))
 STEPS = 60
 EXACT = ("model.dropout=0.0", "training.precision=fp32")
@@ -99,7 +100,7 @@ class TwoMachines:
     def end(self) -> list[int]:
         """The exit status of each."""
         try:
-            return [agent.wait(timeout=180) for agent in self.agents]
+            return [agent.wait(timeout=ENDED_SECONDS) for agent in self.agents]
         except subprocess.TimeoutExpired:
             raise AssertionError(self.told()) from None
         finally:
