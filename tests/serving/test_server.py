@@ -7,13 +7,16 @@ import math
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import deepl
@@ -376,3 +379,46 @@ def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monke
         assert full.value.status == 503
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "serve.md"
+SEALED = """
+mount -o remount,ro,bind /
+mount -t tmpfs tmpfs "$1"
+shift
+exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can seal a process off")
+def test_a_server_needs_nothing_but_its_cache_and_temporary_files(model_folder, tmp_path):
+    """As the guide has systemd and Docker run it."""
+    heed = [sys.executable, "-m", "heed", "serve", model_folder, "--port", "0", "--precision", "fp32"]
+    command = ["unshare", "--mount", "bash", "-e", "-c", SEALED, "bash", tmp_path, *heed]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            url = next(filter(None, (re.search(r"at (http://\S+)\.$", line) for line in process.stderr)))[1]
+            wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            assert re.search(r"CapEff:\s+0+$", status, re.MULTILINE) and "NoNewPrivs:\t1" in status
+            given = {"data": {"source": "en", "target": "de"}, "files": {"file": ("a.md", b"one.")}}
+            answer = httpx.post(f"{url}/translate_file", **given)
+            assert httpx.get(answer.json()["translatedFileUrl"]).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+
+
+def test_the_guides_service_and_container_are_sealed_off(tmp_path):
+    text = GUIDE.read_text(encoding="utf-8")
+    [unit] = re.findall("```ini\n(.*?)```", text, re.DOTALL)
+    for line in ("ProtectSystem=strict", "CapabilityBoundingSet=", "NoNewPrivileges=yes", "MemoryMax=4G"):
+        assert f"\n{line}\n" in unit
+    for option in ("--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--memory 4g"):
+        assert option in text
+    if shutil.which("systemd-analyze"):
+        (tmp_path / "heed.service").write_text(unit.replace("/opt/heed/bin/heed", "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", tmp_path / "heed.service"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
