@@ -141,3 +141,17 @@ def _anchors(text: str) -> set[str]:
             anchor = f"{base}-{number}"
         anchors.add(anchor)
     return anchors
+
+
+def test_every_promise_of_the_security_page_names_a_test_that_exists():
+    text = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
+    numbered = dict(re.findall(r"(?m)^(\d+)\. `(tests/\S+)`$", text))
+    named = {number for numbers in re.findall(r"\[([\d, ]+)\]\(#tests\)", text) for number in numbers.split(", ")}
+    assert named == set(numbered)
+    for name in [*numbered.values(), *re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", text)]:
+        path, _, function = name.partition("::")
+        assert not function or f"\ndef {function}(" in (PROJECT / path).read_text(encoding="utf-8"), name
+        assert (PROJECT / path).is_file(), name
+    table = text.partition("## What may come")[2].partition("\n\nHeed never")[0]
+    for row in re.findall(r"(?m)^\| (?:\*\*|its|the same).*", table):
+        assert row.endswith("](#tests) |"), row[:60]
