@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.model.networks import give
+from heed.model.transformer import Transformer
+from heed.model_folder import read_config
 from heed.recipe import Recipe, read_recipe
 from heed.run.train import train_recipe
 from heed.runtime.device import DecodingPrecisionChoice
@@ -29,6 +33,7 @@ def train(
     corpora: str | Path = "corpora",
     mirror: str | None = None,
     report: Callable[[str], None] = lambda line: None,
+    network: type[Transformer] | None = None,
 ) -> TrainedRun:
     """Trains what a recipe describes in the run folder `run`, and evaluates it. Called again, it resumes.
 
@@ -40,12 +45,18 @@ def train(
     corpora: folder of downloaded corpora.
     mirror: a folder or URL to take corpora from, instead of where they were published.
     report: called with lines for people to read.
+    network: a subclass of `heed.Transformer` in place of the paper's network. The model folder records its name, and
+        is loaded with `heed.load(folder, network=…)`. On a CPU it trains in one process, unless its package is
+        installed and offers it (docs/explain/extending.md).
 
     HeedError is raised for what you can mend, and says how; Stopped after SIGINT or SIGTERM, when the state is saved.
     Under torchrun the evaluations are the first worker's; the others have none.
     """
+    wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    if network is not None:
+        wanted = wanted.model_copy(update={"model": wanted.model.model_copy(update={"network": give(network)})})
     evaluations = train_recipe(
-        recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
+        wanted,
         Path(run),
         directory=Path(corpora),
         mirror=mirror,
@@ -55,10 +66,22 @@ def train(
     return TrainedRun(Path(run) / "model", tuple(evaluations))
 
 
-def load(folder: str | Path, *, device: str | None = None, precision: DecodingPrecisionChoice = "auto") -> Translator:
+def load(
+    folder: str | Path,
+    *,
+    device: str | None = None,
+    precision: DecodingPrecisionChoice = "auto",
+    network: type[Transformer] | None = None,
+) -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate(["two"])`.
 
     device: cpu, cuda, cuda:1 …; by default the fastest there is.
     precision: "fp32", "bf16", "int8", or "auto", the fastest of them on this machine.
+    network: the class that it was trained with, if that is not Heed's own (`heed.train(…, network=…)`). HeedError if
+        the folder's is another.
     """
+    if network is not None:
+        name, found = give(network), read_config(Path(folder)).arch.network
+        if name != found:
+            raise HeedError(f"{folder}: its network is {found or 'Transformer'}, not {name}.")
     return Translator.load(folder, device=device, precision=precision)

@@ -27,6 +27,7 @@ from heed.config import Settings, cut, validated
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters, weight_shapes
+from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.runtime.files import (
     MANIFEST,
@@ -53,6 +54,7 @@ SINCE_0_2 = (
     "attention_bias",
     "output_bias",
     "decoder_start",
+    "network",
 )
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
@@ -331,8 +333,8 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def load_model(folder: Path) -> ModelFolder:
-    """The folder's model, tokenizer and card. HeedError if any of it is damaged."""
-    read_config(folder)  # says what is wrong with a folder that is none
+    """The folder's model, tokenizer and card. HeedError if any of it is damaged, or its network is not at hand."""
+    network_of(read_config(folder).arch, where=str(folder))  # says what is wrong with a folder that is none
     sealed = manifest(folder)
     try:
         loaded = _loaded(folder, read_config(folder))
@@ -407,8 +409,12 @@ class _NothingDrawn(TorchFunctionMode):
 
 def _model_of(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
     """The model whose weights are these tensors; they are not copied."""
-    with torch.device("meta"), _NothingDrawn():
-        model = Transformer(config.arch, config.vocab_size, config.src_vocab_size)
+    network = network_of(config.arch)
+    if network is Transformer:
+        with torch.device("meta"), _NothingDrawn():
+            model = Transformer(config.arch, config.vocab_size, config.src_vocab_size)
+    else:  # which may hold tensors of its own that are no weights
+        model = network(config.arch, config.vocab_size, config.src_vocab_size)
     parameters = {name: nn.Parameter(tensor) for name, tensor in weights.items()}
     state = {name: parameters[first] for name, first in _first_names(model).items()}
     model.load_state_dict(state, assign=True)

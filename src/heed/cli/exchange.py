@@ -12,13 +12,13 @@ from heed.errors import HeedError
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    to: Annotated[str, typer.Option("--to", help="huggingface, ctranslate2 or marian.")],
+    to: Annotated[str, typer.Option("--to", help="huggingface, ctranslate2, marian, or a format that a package adds.")],
     int8: Annotated[bool, typer.Option("--int8", help="Weights in 8 bits, for ctranslate2.")] = False,
 ) -> None:
     """Write a model in another program's format, and check it with that program where it is installed."""
-    from heed.exchange.transfer import ExportFormat, export_model
+    from heed.exchange.transfer import export_model
 
-    export_model(model, out, cast(ExportFormat, _known(to, "--to", get_args(ExportFormat))), int8=int8, report=say)
+    export_model(model, out, to, int8=int8, report=say)
     show(out)
 
 

@@ -36,6 +36,7 @@ def _widths(arch: Architecture) -> dict[str, int]:
 IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
     **dict.fromkeys(("n_layers", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads"), True),
     **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),
+    "network": {None: True, ...: False},
     "radius": {None: True, ...: "a radius"},
     "attention_bias": {False: True, True: True},
     "output_bias": {False: True, True: True},

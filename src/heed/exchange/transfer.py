@@ -4,24 +4,28 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES, load_model, model_card, save_model
+from heed.runtime.extensions import extension, installed
 from heed.runtime.files import check_replaceable, whole_folder
 
 ExportFormat = Literal["huggingface", "ctranslate2", "marian"]
+EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 ImportFormat = Literal["huggingface", "marian"]
 
 
-def export_model(
-    folder: Path, out: Path, to: ExportFormat, *, int8: bool = False, report: Callable[[str], None]
-) -> None:
+def export_model(folder: Path, out: Path, to: str, *, int8: bool = False, report: Callable[[str], None]) -> None:
     """Writes a model folder in another program's form, whole or not at all, and checks it with that program.
 
-    int8: with weights in 8 bits, for CTranslate2. HeedError if the format cannot express the model, or gives other
-    results.
+    to: one of EXPORT_FORMATS, or a format of an installed package: an entry point of heed.formats, which leads to a
+    function that takes a ModelFolder, an empty folder to write into and `report`. int8: with weights in 8 bits, for
+    CTranslate2. HeedError if the format cannot express the model, or gives other results.
     """
+    if to not in EXPORT_FORMATS and to not in installed("heed.formats"):
+        *known, last = [*EXPORT_FORMATS, *installed("heed.formats")]
+        raise HeedError(f"--to {to}: expected {', '.join(known)} or {last}.")
     if int8 and to != "ctranslate2":
         raise HeedError(f"--int8 is for --to ctranslate2; {to} keeps weights in fp32.")
     check_replaceable(out, ())
@@ -39,10 +43,12 @@ def export_model(
             from heed.exchange import marian
 
             marian.export(model, temporary, report=report)
-        else:
+        elif to == "ctranslate2":
             from heed.exchange import ctranslate2
 
             ctranslate2.export(model, temporary, name=out.resolve().name, int8=int8, report=report)
+        else:
+            extension("heed.formats", to)(model, temporary, report=report)
 
 
 def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, tgt: str | None) -> None:

@@ -14,6 +14,12 @@ SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
 class Architecture(Settings):
     """Shape of the network. Defaults are the paper's base model (Table 3, first row)."""
 
+    network: str | None = Field(
+        default=None,
+        max_length=200,
+        description="the class of a network of one's own, which an installed package offers (heed.networks) or a "
+        "program gives (network=…); if not set: the paper's",
+    )
     n_layers: int = Field(
         default=6, ge=1, le=1000, description="number of layers in the encoder, and in the decoder (N)"
     )

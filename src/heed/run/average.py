@@ -11,7 +11,7 @@ from heed.data.lines import FilePair
 from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model.cost import training_flops
-from heed.model.transformer import Transformer
+from heed.model.networks import network_of
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.recipe import RUN_CONFIG, read_recipe
 from heed.run.folder import check_output_folder
@@ -135,7 +135,7 @@ def _evaluated(
 def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
     """Writes the checkpoints' average into a model folder."""
     newest = read_config(folders[-1])
-    model = Transformer(newest.arch, newest.vocab_size, newest.src_vocab_size)
+    model = network_of(newest.arch, where=str(folders[-1]))(newest.arch, newest.vocab_size, newest.src_vocab_size)
     load_weights(model, averaged_weights(folders), where=folders[-1])
     card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
     save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)

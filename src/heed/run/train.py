@@ -20,6 +20,7 @@ from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.errors import HeedError
 from heed.model.cost import n_parameters
+from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.recipe import Recipe, anchored
@@ -58,6 +59,7 @@ def train_recipe(
     again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
+    network_of(recipe.model, where=str(run))
     recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
@@ -103,7 +105,7 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
     """
     settings = recipe.training
     small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= MAX_SPAWNING_PARAMETERS
-    if machine.device.type != "cpu" or not small or not may_spawn():
+    if machine.device.type != "cpu" or not small or not may_spawn() or not is_installed(recipe.model):
         return 1
     n_micro_batches = settings.batch_tgt_tokens // settings.micro_tokens(micro_batch_tokens(machine.device))
     return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
@@ -128,7 +130,7 @@ def train_files(
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
     torch.manual_seed(settings.seed)
-    model = Transformer(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     if given is not None:
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())

@@ -5,16 +5,16 @@ from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from heed.config import Settings, shown
+from heed.config import shown
 from heed.runtime.device import Precision
+from heed.training.schedule import MAX_COUNT, ScheduleSettings
 
 MAX_SEED = 2**31
-MAX_COUNT = 10**9  # larger steps, tokens and epochs are mistakes
 IntervalUnit = Literal["steps", "epochs", "minutes"]
 AverageLast = int | Literal["best"]
 
 
-class TrainingSettings(Settings):
+class TrainingSettings(ScheduleSettings):
     """How to train; the defaults are those of the paper's base model, with the batches of its eight GPUs together."""
 
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"teachers": "n_teachers"}
@@ -44,8 +44,6 @@ class TrainingSettings(Settings):
         description="maximum number of tokens per side in one forward pass; if not set: 4,096 on a CPU, on a GPU as "
         "its memory allows",
     )
-    learning_rate_factor: float = Field(default=1.0, gt=0, description="multiplies equation 3")
-    warmup_steps: int = Field(default=4000, ge=1, le=MAX_COUNT, description="equation 3")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="section 5.3")
     adam_beta2: float = Field(default=0.98, ge=0, lt=1, description="section 5.3")
     adam_epsilon: float = Field(default=1e-9, gt=0, description="section 5.3")
@@ -66,7 +64,6 @@ class TrainingSettings(Settings):
     clip_norm: float | None = Field(
         default=None, gt=0, description="largest norm of the gradient; the paper does not clip"
     )
-    max_steps: int = Field(default=100_000, ge=1, le=MAX_COUNT, description="maximum number of optimizer steps")
     max_epochs: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="maximum number of passes over the corpus"
     )

@@ -22,7 +22,7 @@ from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import UnresponsiveWorker, Workers
 from heed.training.logbook import Logbook, duration
 from heed.training.memory import MemoryProbe
-from heed.training.schedule import learning_rate
+from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, StepResult, make_optimizer, train_step
 
@@ -277,12 +277,7 @@ class _Loop:
             self.stopping, self.elapsed = bool(stop.signal), self.state.seconds
 
     def _learning_rate(self, step: int) -> float:
-        return learning_rate(
-            step,
-            d_model=self.weights.model.arch.d_model,
-            warmup_steps=self.settings.warmup_steps,
-            factor=self.settings.learning_rate_factor,
-        )
+        return rate_of_step(step, self.settings, d_model=self.weights.model.arch.d_model)
 
     def _check_last_step(self) -> None:
         """Reports the last step if it was not finite and hence skipped; _NotFinite after MAX_FAULTS in a row."""

@@ -31,6 +31,7 @@ COVERAGE = Coverage(
         "norm": {"post": True, "pre": True},
         "attention_bias": {False: True, True: True},
         "output_bias": {False: True, True: True},
+        "network": {None: True, ...: False},
         "radius": True,  # by the plain network's attention
         "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
         "decoder_start": {"bos": True, "zero": True},
