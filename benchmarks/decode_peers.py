@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import torch
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.decoding.beam import search
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings

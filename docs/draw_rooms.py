@@ -19,7 +19,11 @@ BOX_WIDTH, BOX_HEIGHT, GAP, ROW_HEIGHT, MARGIN = 128, 34, 26, 84, 20
 def layers() -> list[list[str]]:
     """The rooms of each layer, highest first, as import-linter's contract has them."""
     contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    (names,) = [contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers"]
+    (names,) = [
+        contract["layers"]
+        for contract in contracts["contracts"]
+        if contract["type"] == "layers" and "containers" not in contract
+    ]
     return [[room.strip().removeprefix("heed.") for room in layer.split("|")] for layer in names]
 
 

@@ -20,8 +20,9 @@ from tests.conftest import OTHERS, SPECIAL
 from tests.training.test_loss import r_drop
 from torch import Tensor
 
-from heed.backends.base import FIRST_CAPACITY, backend_for
+from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_bf16, has_int8, library
+from heed.backends.protocol import FIRST_CAPACITY
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
 from heed.decoding.beam import Hypothesis, search

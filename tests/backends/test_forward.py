@@ -7,7 +7,8 @@ import pytest
 import torch
 from tests.conftest import OTHERS, batch_of, random_pairs
 
-from heed.backends.base import Backend, backend_for
+from heed.backends.choice import backend_for
+from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

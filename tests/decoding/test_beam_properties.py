@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import prepack

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.backends.cpu import supports
 from heed.decoding.beam import search
 from heed.decoding.loading import prepacked

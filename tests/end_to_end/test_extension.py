@@ -12,7 +12,7 @@ from torch import Tensor
 
 import heed as package
 from heed import HeedError, Transformer
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.model_folder import load_model, read_config
 

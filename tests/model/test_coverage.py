@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heed.backends import cpu
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.reference import ReferenceBackend
 from heed.data.batching import make_batch

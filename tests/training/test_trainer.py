@@ -22,7 +22,7 @@ from tests.conftest import OTHERS, SPECIAL
 from tests.training.runs import BF16, FP32, run_training
 from tests.training.test_distributed import joined
 
-from heed.backends.base import NotFiniteError
+from heed.backends.protocol import NotFiniteError
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.decoding.beam import beam_search

@@ -5,12 +5,13 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import NO_INT8
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
+from heed.backends.forbidden import without_forbidden
+from heed.backends.protocol import NO_INT8
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -138,30 +139,6 @@ class ReferenceBackend:
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         return extend(account, continuations, rules)
-
-
-def without_forbidden(
-    log_probs: Float[Tensor, "row vocab"],
-    required: Int[Tensor, "sentence beam"],
-    never: Bool[Tensor, " vocab"],
-    may_end: Bool[Tensor, " sentence"],
-    *,
-    eos: int,
-) -> Float[Tensor, "row vocab"]:
-    """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
-
-    required and may_end are on the CPU, where they cost nothing to ask: a GPU would be waited for.
-    """
-    device = log_probs.device
-    log_probs = log_probs.masked_fill(never.to(device), -torch.inf)
-    if not bool(may_end.all()):
-        too_early = (~may_end).repeat_interleave(required.shape[1]).to(device)
-        log_probs[:, eos] = log_probs[:, eos].masked_fill(too_early, -torch.inf)
-    if bool((required < 0).all()):
-        return log_probs
-    only = required.to(device).view(-1, 1)
-    others = torch.arange(log_probs.shape[1], device=device) != only
-    return log_probs.masked_fill((only >= 0) & others, -torch.inf)
 
 
 class ReferenceSearchState:

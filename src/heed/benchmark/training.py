@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from heed.backends.base import backend_for
-from heed.backends.cpu.training_ops import product
+from heed.backends.choice import backend_for
+from heed.backends.protocol import Backend, TrainingOps
 from heed.benchmark.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
 from heed.config import validated
 from heed.data.batching import TokenBatches
@@ -103,15 +103,15 @@ def training_speed(
         n_steps = loop.warm_up()
         windows = [loop.run(n_steps) for _ in range(n_windows)]
         loop.end()
+        backend = loop.backend
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
     )
     work = Workload(n_src, n_tgt).times(settings.n_passes)
     with workers.all_threads():
-        ceiling = _matrix_product_ceiling(
-            arch, vocab_size, machine, n_src=work.n_src // n_micro_batches, n_tgt=work.n_tgt // n_micro_batches
-        )
+        per_batch = {"n_src": work.n_src // n_micro_batches, "n_tgt": work.n_tgt // n_micro_batches}
+        ceiling = _matrix_product_ceiling(arch, vocab_size, machine, backend, **per_batch)
     speed = statistics.median(window.n_tgt / window.seconds for window in windows)
     # The ceiling knows only products with weights, so attention's products and Adam are left out here too.
     flops_per_token = 3 * forward_flops(arch, vocab_size, work) / n_tgt
@@ -225,6 +225,11 @@ class _TrainingLoop:
         while n_steps := self._workers.broadcast(0):
             self._run(n_steps)
 
+    @property
+    def backend(self) -> Backend:
+        """What runs its network."""
+        return backend_for(self._weights.model)
+
     def end(self) -> None:
         """Lets the other workers end."""
         self._workers.broadcast(0)
@@ -254,7 +259,9 @@ class _TrainingLoop:
         return _Window(time.perf_counter() - started, n_src, n_tgt, n_micro_batches)
 
 
-def _matrix_product_ceiling(arch: Architecture, vocab_size: int, machine: Machine, *, n_src: int, n_tgt: int) -> float:
+def _matrix_product_ceiling(
+    arch: Architecture, vocab_size: int, machine: Machine, backend: TrainingOps, *, n_src: int, n_tgt: int
+) -> float:
     """FLOP/s of the model's matrix products, forward and both backward ones, each timed alone in the training dtype.
 
     n_src, n_tgt: tokens of a micro-batch.
@@ -267,13 +274,14 @@ def _matrix_product_ceiling(arch: Architecture, vocab_size: int, machine: Machin
             for shape in ((n_rows, n_in), (n_out, n_in), (n_rows, n_out))
         )
         y, dx, dw = x @ weight.T, dy @ weight, dy.T @ x
-        seconds = _product_seconds(x, weight.T, y) + _product_seconds(dy, weight, dx) + _product_seconds(dy.T, x, dw)
+        factors = ((x, weight.T, y), (dy, weight, dx), (dy.T, x, dw))
+        seconds = sum(_product_seconds(backend, *three) for three in factors)
         total_seconds += count * seconds
         total_flops += count * 6.0 * n_rows * n_in * n_out
     return total_flops / total_seconds
 
 
-def _product_seconds(a: Tensor, b: Tensor, out: Tensor) -> float:
+def _product_seconds(backend: TrainingOps, a: Tensor, b: Tensor, out: Tensor) -> float:
     """The best of seven measurements."""
     # A GPU computes a small product faster than one can be launched and waited for, so it is given 20 at a time.
     best, n = float("inf"), 20 if a.is_cuda else 1
@@ -281,7 +289,7 @@ def _product_seconds(a: Tensor, b: Tensor, out: Tensor) -> float:
         _synchronize(a.device)
         started = time.perf_counter()
         for _ in range(n):
-            product(a, b, out=out)
+            backend.product(a, b, out=out)
         _synchronize(a.device)
         best = min(best, (time.perf_counter() - started) / n)
     return best

@@ -351,7 +351,7 @@ def _show_precisions(
     evaluation: Callable[["DecodingPrecisionChoice", Callable[[str], None]], "Evaluation"], *, as_json: bool
 ) -> None:
     """A row for each precision that this machine has: what it costs in BLEU and in time."""
-    from heed.backends.base import NO_INT8
+    from heed.backends.protocol import NO_INT8
     from heed.runtime.device import DecodingPrecision
 
     results = []

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Backend, NotFiniteError, SearchState, backend_for
 from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace, widened
+from heed.backends.choice import backend_for
+from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
 from heed.decoding.scoring import length_penalties
@@ -181,7 +182,7 @@ class BeamBatch:
     """The hypotheses of all sentences that are being searched: each step extends all of them by one id."""
 
     def __init__(
-        self, special: SpecialIds, settings: DecodingSettings, choice: Choice, backend: Backend, *, n_best: int
+        self, special: SpecialIds, settings: DecodingSettings, choice: Choice, backend: SearchOps, *, n_best: int
     ):
         self._special, self._settings, self._choice, self._backend = special, settings, choice, backend
         self._beam_size, self._n_best = settings.beam_size, min(n_best, settings.beam_size)

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Backend
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
-from heed.backends.reference import without_forbidden
+from heed.backends.forbidden import without_forbidden
+from heed.backends.protocol import SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
@@ -93,7 +93,7 @@ class Constraint(Protocol):
 def make_choice(
     settings: DecodingSettings,
     special: SpecialIds,
-    backend: Backend,
+    backend: SearchOps,
     *,
     vocab_size: int,
     device: torch.device,
@@ -115,7 +115,7 @@ class BestChoice:
 
     rows_compete = True
 
-    def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: Backend, *, vocab_size: int):
+    def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: SearchOps, *, vocab_size: int):
         self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
         k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
         never = _never_chosen(special, vocab_size, torch.device("cpu"))

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from heed.backends.base import Backend, backend_for
+from heed.backends.choice import backend_for
+from heed.backends.protocol import Backend
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.base import NotFiniteError, backend_for
+from heed.backends.choice import backend_for
+from heed.backends.protocol import NotFiniteError
 from heed.data.batching import Batch
 from heed.decoding.settings import Floats, Ints, LengthPenalty
 from heed.model.transformer import Transformer

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from heed.backends.base import FIRST_CAPACITY, bytes_per_position
+from heed.backends.protocol import FIRST_CAPACITY, bytes_per_position
 from heed.data.lines import windows
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError

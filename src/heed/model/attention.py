@@ -23,7 +23,7 @@ class Dropout(nn.Module):
 
     def __init__(self, rate: float):
         super().__init__()
-        self.rate = rate
+        self.rate = float(rate)
 
     @property
     def effective_rate(self) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heed.backends.cpu.build import state as kernels_state
+from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.lines import read_sides

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source

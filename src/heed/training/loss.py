@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import ROW_MULTIPLE, Backend
+from heed.backends.protocol import ROW_MULTIPLE, TrainingOps
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/explain/performance.md); a GPU wants larger products.
@@ -15,7 +15,7 @@ CPU_CHUNK, GPU_CHUNK = 512, 4096
 
 
 def projected_loss(
-    backend: Backend,
+    backend: TrainingOps,
     features: Float[Tensor, "token d_model"],
     weight: Float[Tensor, "vocab d_model"],
     targets: Int[Tensor, " token"],
@@ -35,7 +35,7 @@ def projected_loss(
 
 
 def consistent_loss(
-    backend: Backend,
+    backend: TrainingOps,
     features: Float[Tensor, "two_passes d_model"],
     weight: Float[Tensor, "vocab d_model"],
     targets: Int[Tensor, " token"],
@@ -61,7 +61,7 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        backend: Backend,
+        backend: TrainingOps,
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,

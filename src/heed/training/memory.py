@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.data.batching import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine

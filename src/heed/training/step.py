@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heed.backends.base import backend_for
+from heed.backends.choice import backend_for
 from heed.data.batching import Batch
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer

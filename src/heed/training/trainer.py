@@ -11,7 +11,8 @@ from typing import NamedTuple, NoReturn
 
 import torch
 
-from heed.backends.base import NotFiniteError, backend_for
+from heed.backends.choice import backend_for
+from heed.backends.protocol import NotFiniteError
 from heed.data.batching import Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer

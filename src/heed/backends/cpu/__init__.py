@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import SearchState
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.cpu.search_state import CpuSearchState
+from heed.backends.protocol import SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
 from heed.model.coverage import Coverage

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heed.backends.base import FIRST_CAPACITY, NotFiniteError
 from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, Pace
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
 from heed.backends.cpu.forward import StackNorms, Stream
 from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear
+from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
 from heed.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 # The most bytes of all caches together: of addresses, since memory that is never written is never taken.
@@ -163,7 +163,7 @@ class CpuSearchState:
         if self._fused_layers is not None:
             return self._fused_layers.step(tokens, *self._tables(1), self._caches, self._memories, beams)
         x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
-        stream = Stream(x, self._norms, dropout=0)
+        stream = Stream(x, self._norms, dropout=0.0)
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
             forward.decoder_layer(
                 layer,

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.backends.base import NO_INT8
 from heed.backends.cpu import structures
 from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, kernel
+from heed.backends.protocol import NO_INT8
 from heed.errors import HeedError
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.runtime.device import DecodingPrecision

@@ -3,8 +3,6 @@
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
 
-import functools
-import logging
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +18,6 @@ from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
 
-log = logging.getLogger(__name__)
 # Products get a multiple of this number of rows: oneDNN prepares anew for each number (docs/explain/performance.md).
 ROW_MULTIPLE = 64
 # Positions for which a search has room at first.
@@ -72,20 +69,8 @@ class SearchState(Protocol):
 
 
 @runtime_checkable
-class Backend(Protocol):
-    """How the network is run. `backend_for` chooses one."""
-
-    # Whether `target_features` computes padding: if not, sentences of any lengths may share a pass.
-    computes_padding: bool
-
-    def covers(self, model: Transformer) -> str | None:
-        """None if this backend computes all of the network as it is; else what it does not, to follow "has"."""
-
-    def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
-
-        Training, validation and scoring run this; it is differentiable.
-        """
+class TrainingOps(Protocol):
+    """What a step of training does besides running the network."""
 
     def product(
         self,
@@ -131,17 +116,10 @@ class Backend(Protocol):
         equal but for rounding; both may be one. gradients: the memory in which theirs lie.
         """
 
-    def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
-        """The precision in which a search is fastest on this device, and why; it costs no BLEU (docs/results.md)."""
 
-    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
-        """The model ready to translate in this precision, without gradients; HeedError if that is impossible here.
-
-        Without `copy` the model itself is changed, and memory never holds all weights twice.
-        """
-
-    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
-        """The state of a search over at most `n_sentences` sentences at a time."""
+@runtime_checkable
+class SearchOps(Protocol):
+    """What a step of a search does besides running the network."""
 
     def best_continuations(
         self,
@@ -162,16 +140,45 @@ class Backend(Protocol):
         taken; where fewer than k exist, the values are -∞.
         """
 
+    def extend_beams(
+        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """As `beam_account.extend`, whose results it has, bit for bit."""
+
+
+@runtime_checkable
+class Backend(TrainingOps, SearchOps, Protocol):
+    """How the network is run. `choice.backend_for` chooses one."""
+
+    # Whether `target_features` computes padding: if not, sentences of any lengths may share a pass.
+    computes_padding: bool
+
+    def covers(self, model: Transformer) -> str | None:
+        """None if this backend computes all of the network as it is; else what it does not, to follow "has"."""
+
+    def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
+        """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
+
+        Training, validation and scoring run this; it is differentiable.
+        """
+
+    def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
+        """The precision in which a search is fastest on this device, and why; it costs no BLEU (docs/results.md)."""
+
+    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+        """The model ready to translate in this precision, without gradients; HeedError if that is impossible here.
+
+        Without `copy` the model itself is changed, and memory never holds all weights twice.
+        """
+
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
+        """The state of a search over at most `n_sentences` sentences at a time."""
+
     def search_threads(self, model: Transformer) -> int:
         """The number of threads that searches on a thread each may use at a time; 1 where one search is as fast."""
 
     def use_threads(self, n: int) -> None:
         """Lets the calling thread compute by n threads from now on."""
-
-    def extend_beams(
-        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """As `beam_account.extend`, whose results it has, bit for bit."""
 
 
 def bytes_per_position(model: Transformer) -> int:
@@ -189,27 +196,3 @@ class NotFiniteError(HeedError):
             "the model's numbers are not finite: its weights are damaged, or too large for the precision; take an "
             "earlier checkpoint, or --precision fp32 instead of bf16 or int8."
         )
-
-
-def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
-    """The fastest backend that covers this model, on its device or on another one.
-
-    It is asked each time anew: a hook may have come since. What leaves a model to the plain network is said once.
-    """
-    from heed.backends.cpu import CpuBackend, supports
-    from heed.backends.cpu.build import state
-    from heed.backends.reference import ReferenceBackend
-
-    weight = model.src_embedding.weight
-    device = device or weight.device
-    if not supports(device, weight.dtype):
-        return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
-    if (missing := CpuBackend().covers(model)) is None:
-        return CpuBackend()
-    _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
-    return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
-
-
-@functools.cache
-def _say_once(line: str) -> None:
-    log.warning("%s", line)

@@ -1,0 +1,39 @@
+"""Which backend runs a model: the fastest that covers it."""
+
+import functools
+import logging
+
+import torch
+
+from heed.backends import cpu
+from heed.backends.cpu.build import state
+from heed.backends.protocol import Backend
+from heed.backends.reference import ReferenceBackend
+from heed.model.transformer import Transformer
+
+log = logging.getLogger(__name__)
+
+
+def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
+    """The fastest backend that covers this model, on its device or on another one.
+
+    It is asked each time anew: a hook may have come since. What leaves a model to the plain network is said once.
+    """
+    weight = model.src_embedding.weight
+    device = device or weight.device
+    if not cpu.supports(device, weight.dtype):
+        return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
+    if (missing := cpu.CpuBackend().covers(model)) is None:
+        return cpu.CpuBackend()
+    _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
+    return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    log.warning("%s", line)
+
+
+def kernels_state() -> str:
+    """For the user to read: that Heed's CPU kernels are used, or why not. The first call compiles them."""
+    return state()
