@@ -1,7 +1,7 @@
 """Any bytes, as a document of any format: it is translated or refused, in bounded time.
 
-A translator that changes nothing changes no byte of a text, a Markdown page or subtitles. Heed reads each .docx that it
-wrote.
+A translator that changes nothing changes no byte of a text, a Markdown page or subtitles. No text that a model writes
+becomes a tag of HTML or of XML. Heed reads each .docx that it wrote.
 """
 
 import io
@@ -13,7 +13,7 @@ from heed.documents.formats import Format, translate_document
 from heed.documents.translation import Translate
 from heed.errors import HeedError
 from heed.text.alignment import Translated
-from tests.documents.test_docx import NAMESPACE, letter, with_document
+from tests.documents.test_docx import NAMESPACE, files, letter, with_document
 from tests.documents.test_html import PAGE
 from tests.documents.test_linear import AROUND, UNITS
 from tests.documents.test_text import MARKDOWN, SRT
@@ -21,7 +21,8 @@ from tests.documents.translators import shuffled, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 SECONDS = 5.0
-SIGNS = "\0\x0b\x1b\ufffe\r\n</p>]]><b a='&#0;'> 1. - # > | `` [a](b) **_ {\\an8} 0:0:0,0 --> 0:0:1,0\n\n"
+TAG = "<evil>"
+SIGNS = TAG + "\0\x0b\x1b\ufffe\r\n</p>]]><b a='&#0;'> 1. - # > | `` [a](b) **_ {\\an8} 0:0:0,0 --> 0:0:1,0\n\n"
 
 
 def hostile(texts: Sequence[str]) -> list[Translated]:
@@ -54,6 +55,9 @@ def target(data: bytes) -> None:
         found = translate_document(package, translate, format=format, language=language, name="it")
         if translate is unchanged and format != "html":
             assert found == content, f"{content!r} became {found!r}"
+        if translate is hostile and format in ("html", "docx"):
+            parts = files(found).values() if format == "docx" else [found]
+            assert TAG.encode() in content or not any(TAG.encode() in part for part in parts), f"a tag in {found!r}"
         if format == "docx":
             _check_readable(found, language)
 
@@ -72,7 +76,7 @@ def seeds() -> Iterator[bytes]:
     small = b"<w:document %b><w:body><w:p><w:r><w:t>A word.</w:t></w:r></w:p></w:body></w:document>" % NAMESPACE
     contents: dict[str, list[bytes]] = {
         "text": [b"Mr. Smith left.  Why?\tNobody knows.\n\n- one\n- two\n", "犬が走る。猫です。\n".encode()],
-        "md": [MARKDOWN.encode(), guide[:6000]],
+        "md": [MARKDOWN.encode(), guide[:1500]],
         "srt": [SRT.encode()],
         "html": [PAGE.encode()],
         "xml": [xml, small],

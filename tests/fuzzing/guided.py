@@ -1,4 +1,4 @@
-"""libFuzzer's loop, by atheris: inputs that reach new branches of heed are kept and mutated further.
+"""libFuzzer's loop, by atheris: inputs that reach new branches are kept and mutated further.
 
     python -m tests.fuzzing.guided TARGET FOLDER SECONDS
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import atheris
 
-from tests.fuzzing import FINDS
+from tests.fuzzing import FINDS, TARGETS
 
 MOST_SECONDS, MOST_MEBIBYTES = 20, 4096  # of an input
 
 
 def main() -> None:
     name, folder, seconds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    with atheris.instrument_imports(include=["heed"]):
+    with atheris.instrument_imports(include=list(TARGETS[name])):
         module = importlib.import_module(f"tests.fuzzing.{name}")
     from tests.fuzzing.inputs import mutated
 

@@ -36,11 +36,14 @@ def refused_in_one_line() -> Iterator[None]:
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """With changed bytes, or with a changed value of the JSON in which the input ends."""
+    """With changed bytes, often behind a request's head, or with a changed value of the JSON at its end."""
     head, brace, rest = data.partition(b"{")
     if draw.random() < 0.7:
         try:
             return head + json.dumps(mutated_value(json.loads(brace + rest), draw)).encode()
         except (ValueError, RecursionError):
             pass
+    head, blank_line, body = data.partition(b"\r\n\r\n")
+    if blank_line and draw.random() < 0.5:
+        return head + blank_line + mutated_bytes(body, draw)
     return mutated_bytes(data, draw)
