@@ -8,6 +8,7 @@ What libFuzzer keeps goes to FOLDER/corpus, an input that is a fault to FOLDER/f
 import importlib
 import random
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import atheris
@@ -37,6 +38,18 @@ def main() -> None:
             return found
         return bytes(atheris.Mutate(data, max_size))
 
+    n_runs = 0
+
+    def target(data: bytes) -> None:
+        nonlocal n_runs
+        n_runs += 1
+        try:
+            module.target(data)
+        except BaseException:  # whose input atheris does not always keep, as libFuzzer does after a signal
+            (folder / "found" / f"exception-{sha256(data).hexdigest()[:12]}").write_bytes(data)
+            sys.stderr.write(f"stat::number_of_executed_units: {n_runs}\n")
+            raise
+
     options = {
         "max_total_time": seconds,
         "timeout": MOST_SECONDS,
@@ -48,7 +61,7 @@ def main() -> None:
     }
     corpora = [folder / "corpus", folder / "seeds", *[FINDS / name] * (FINDS / name).is_dir()]
     words = [sys.argv[0], *(f"-{option}={value}" for option, value in options.items()), *map(str, corpora)]
-    atheris.Setup(words, module.target, custom_mutator=mutate)
+    atheris.Setup(words, target, custom_mutator=mutate)
     atheris.Fuzz()
 
 
