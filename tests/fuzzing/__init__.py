@@ -12,7 +12,7 @@ from pathlib import Path
 TARGETS = {
     "documents": ("heed",),
     "requests": ("heed", "starlette", "python_multipart"),
-    "exchange": ("heed", "yaml", "numpy.lib", "pickletools", "torch._weights_only_unpickler"),
+    "exchange": ("heed", "yaml", "pickletools"),
     "folders": ("heed",),
 }
 FINDS = Path(__file__).parent / "finds"

@@ -40,8 +40,8 @@ def main() -> None:
     if status == 0:
         print(line)
         return
-    found = [str(path) for path in sorted(set(folder.glob("found/*")) - before)]
-    print(f"{line}; a fault: {', '.join(found) or 'no input'}; its traceback: {folder / 'log'}")
+    found = sorted(set(folder.glob("found/*")) - before)  # of an exception, the same input under two names
+    print(f"{line}; a fault: {found[-1] if found else 'no input'}; its traceback: {folder / 'log'}")
     sys.exit(1)
 
 
