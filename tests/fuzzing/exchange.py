@@ -1,11 +1,14 @@
-"""Any bytes, as a file of another program's model, beside good ones: it is imported or refused in one line."""
+"""Any bytes, as a file of another program's model, beside good ones: it is imported or refused in one line.
+
+Heed loads each model that it has imported.
+"""
 
 import io
 import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.exchange import huggingface, marian
 from heed.exchange.marian import SETTINGS
 from heed.exchange.tokenizers import write_hugging_face_tokenizer
+from heed.exchange.transfer import ImportFormat, import_model
 from heed.model_folder import ModelCard, ModelFolder, read_weights
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
@@ -86,9 +92,9 @@ KINDS = (
     *(_Place("bin", "pytorch_model.bin", member) for member in ("", "data.pkl")),
     _Place("old", "pytorch_model.bin"),
 )  # fmt: skip
-LOADERS: dict[str, Callable[[Path], ModelFolder]] = {
-    **dict.fromkeys(("marian", "tables"), marian.load),
-    **dict.fromkeys(("hf", "opus", "bin", "old"), huggingface.load),
+PROGRAMS: dict[str, ImportFormat] = {
+    **dict.fromkeys(("marian", "tables"), "marian"),
+    **dict.fromkeys(("hf", "opus", "bin", "old"), "huggingface"),
 }
 
 
@@ -97,7 +103,7 @@ def originals() -> Path:
     """A folder of each kind, all of whose models are good."""
     parent = Path(tempfile.mkdtemp(prefix="heed-fuzzing-"))
     english, german = ENGLISH[:N_LINES], GERMAN[:N_LINES]
-    for name in LOADERS:
+    for name in PROGRAMS:
         (parent / name).mkdir()
     (parent / "rules.tsv").write_text("41\t61\n42 43\t78\n")  # A → a, BC → x
     rules = {"normalization_rule_tsv": str(parent / "rules.tsv")}
@@ -148,12 +154,20 @@ def target(data: bytes) -> None:
     folder, original = originals() / place.folder, _original(_Place(place.folder, place.file))
     (folder / place.file).write_bytes(_with_content(original, place, content))
     try:
-        with refused_in_one_line():
-            model = LOADERS[place.folder](folder)
-            ids = model.tokenizer.encode("nine hundred ä🐕")
-            model.tokenizer.decode([i for i in ids if i < len(model.tokenizer)])
+        with refused_in_one_line(), tempfile.TemporaryDirectory() as out:
+            import_model(folder, Path(out) / "model", PROGRAMS[place.folder], src=None, tgt=None)
+            _check_loadable(Path(out) / "model")
     finally:
         (folder / place.file).write_bytes(original)
+
+
+def _check_loadable(folder: Path) -> None:
+    try:
+        tokenizer = Translator.load(folder, precision="fp32").tokenizer
+        tokenizer.encode("nine hundred ä🐕")
+        tokenizer.decode(tokenizer.encode_targets(["nine hundred ä🐕"])[0])
+    except HeedError as error:
+        raise AssertionError(f"Heed imported what it does not load: {error}") from None
 
 
 def _with_content(original: bytes, place: _Place, content: bytes) -> bytes:
