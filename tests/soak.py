@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from heed.runtime.device import processor
+from tests.fuzzing import TARGETS
 
 PROJECT = Path(__file__).parents[1]
 REPORT = PROJECT / "docs" / "lab" / "soak.md"
@@ -54,6 +55,7 @@ PARTS = {
     "torchrun": [tests("tests/end_to_end/test_torchrun.py", HEED_KILLS="5")],
     "lost": [tests("tests/end_to_end/test_nothing_is_lost.py")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
+    "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],
     "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/documents/test_linear.py")],
     "instructions": [
         tests("-m", "soak", "tests/backends"),

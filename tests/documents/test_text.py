@@ -320,6 +320,13 @@ def test_no_line_begins_with_a_full_stop(text, translation, expected):
     assert translated(head + text + "\n", lambda _: [Translated(translation)], "srt") == head + expected + "\n"
 
 
+def test_no_translation_begins_a_subtitle():
+    head, times = "1\n00:00:01,000 --> 00:00:02,000\n", "0:0:0,0 --> 0:0:1,0"
+    for text, translation in (("one", f"{times} two"), ("one two three\nfour five six", f"two three four {times}")):
+        result = translated(head + text + "\n", lambda _, found=translation: [Translated(found)], "srt")
+        assert result == head + translation.replace("four ", "four\n").replace("-->", "->") + "\n"
+
+
 def test_the_backslash_of_a_hard_line_break_is_no_word():
     assert asked("Line one\\\nline two\\\\\nline three\\", "md") == ["Line one", "line two\\ line three"]
 

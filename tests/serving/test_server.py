@@ -288,6 +288,18 @@ def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     assert not any(word in logged for word in ("secret", "sesame", "seven", "127.0.0.1"))
 
 
+def test_a_malformed_form_adds_no_line_of_the_parser_to_the_log(serve, model_folder):
+    server = serve(model_folder)
+    n_lines = len(server.lines)
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    for path in ("/translate", "/translate_file"):
+        answer = HTTP.post(server.url + path, content=b"--b\r\nna\0me: a\r\n\r\n--b--", headers=headers)
+        assert answer.status_code == 400
+    assert server.stop() == 0
+    assert [json.loads(line)["status"] for line in server.lines[n_lines:] if "/translate" in line] == [400, 400]
+    assert all(line.startswith("{") for line in server.lines[n_lines:]), server.lines
+
+
 def test_a_slow_sender_is_not_waited_for(serve, model_folder):
     server = serve(model_folder, "--timeout", 0.5)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:

@@ -1,6 +1,7 @@
 """SubRip (.srt) ↔ items: numbers and times are cuts, a line end within a subtitle is a break."""
 
 import re
+from itertools import groupby
 
 from heed.documents.items import Item, Tag
 from heed.documents.plain_text import write_text
@@ -54,4 +55,11 @@ def _words(line: str) -> list[Item]:
     return items
 
 
-write_srt = write_text
+def write_srt(items: list[Item]) -> str:
+    """The subtitles. Where a translation would read as the times of another subtitle, its arrow is shortened."""
+    parts: list[str] = []
+    for is_text, group in groupby(items, key=lambda item: isinstance(item, str)):
+        if part := write_text(list(group)):
+            begins_line = not parts or parts[-1].endswith(("\n", "\r"))
+            parts.append(part.replace("-->", "->", 1) if is_text and begins_line and _TIMES.match(part) else part)
+    return "".join(parts)

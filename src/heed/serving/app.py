@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -46,6 +47,8 @@ HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items
 
 def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     """The whole application; `log` gets a line of JSON for each request, without text, address or key."""
+    # Without a handler its warnings of malformed forms would stand among the log's lines, as bare text.
+    logging.getLogger("python_multipart").addHandler(logging.NullHandler())
     files = FileStore()
     endpoints = [
         *libretranslate.routes(service, files),

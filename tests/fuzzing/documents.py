@@ -1,0 +1,99 @@
+"""Any bytes, as a document of any format: it is translated or refused, in bounded time.
+
+A translator that changes nothing changes no byte of a text, a Markdown page or subtitles, and none of HTML that Heed
+wrote. No text that a model writes becomes a tag of HTML or of XML, a line of a text or another subtitle. Heed reads
+each .docx that it wrote.
+"""
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from heed.documents.formats import Format, translate_document
+from heed.documents.translation import Translate
+from heed.errors import HeedError
+from heed.text.alignment import Translated
+from tests.documents.test_docx import NAMESPACE, files, letter, with_document
+from tests.documents.test_html import PAGE
+from tests.documents.test_linear import AROUND, UNITS
+from tests.documents.test_text import MARKDOWN, SRT
+from tests.documents.translators import shuffled, unchanged, within_seconds
+from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
+
+SECONDS = 5.0
+_TIME = rb"\d{1,3}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
+LAYOUT = {
+    "text": re.compile(rb"\r\n|[\r\n]"),
+    "srt": re.compile(rb"^[ \t]*%b[ \t]*-->[ \t]*%b[^\r\n]*" % (_TIME, _TIME), re.MULTILINE),
+}
+TAG = "<evil>"
+SIGNS = TAG + "\0\x0b\x1b\ufffe\r\n</p>]]><b a='&#0;'> 1. - # > | `` [a](b) **_ {\\an8} 0:0:0,0 --> 0:0:1,0\n\n"
+
+
+def hostile(texts: Sequence[str]) -> list[Translated]:
+    """What a strange model may write: signs of every format, around the text."""
+    return [Translated(SIGNS + text + SIGNS) for text in texts]
+
+
+# xml: of the text in a .docx, which a changed byte of the package would hide.
+Kind = tuple[Format, str, Translate, str]
+KINDS: tuple[Kind, ...] = (
+    *(("text", "text", translate, language) for translate, language in ((unchanged, "en"), (shuffled, "de"))),
+    *(("text", "text", translate, language) for translate, language in ((unchanged, "ja"), (hostile, "hi"))),
+    *(("md", "md", translate, "en") for translate in (unchanged, shuffled, hostile)),
+    *(("srt", "srt", translate, "en") for translate in (unchanged, shuffled, hostile)),
+    *(("html", "html", translate, "en") for translate in (unchanged, shuffled, hostile)),
+    *(("docx", content, translate, "en") for content in ("xml", "docx") for translate in (shuffled, hostile)),
+)
+WORDS = tuple(word.encode() for word in {*UNITS, *(sign for pair in AROUND for sign in pair if sign)}) + tuple(
+    f"<w:{name}>".encode()
+    for name in "p r t tab/ br/ rPr b/ sdt sdtContent hyperlink ins del moveTo txbxContent fldChar instrText".split()
+)
+
+
+def target(data: bytes) -> None:
+    if not data:
+        return
+    (format, content_kind, translate, language), content = kind_of(KINDS, data)
+    package = with_document(content) if content_kind == "xml" else content
+    with within_seconds(SECONDS), refused_in_one_line():
+        found = translate_document(package, translate, format=format, language=language, name="it")
+        if translate is unchanged and format != "html":
+            assert found == content, "changed"
+        if translate is unchanged and format == "html":
+            again = translate_document(found, translate, format=format, language=language, name="its translation")
+            assert again == found, "changed again"
+        if format in ("text", "srt"):
+            assert LAYOUT[format].findall(found) == LAYOUT[format].findall(content), "another layout"
+        if translate is hostile and format in ("html", "docx"):
+            parts = files(found).values() if format == "docx" else [found]
+            assert TAG.encode() in content or not any(TAG.encode() in part for part in parts), "a tag more"
+        if format == "docx":
+            _check_readable(found, language)
+
+
+def _check_readable(package: bytes, language: str) -> None:
+    try:
+        translate_document(package, unchanged, format="docx", language=language, name="its translation")
+    except HeedError as error:
+        raise AssertionError(f"Heed wrote what it does not read: {error}") from None
+
+
+def seeds() -> Iterator[bytes]:
+    guide = (Path(__file__).parents[2] / "README.md").read_bytes()
+    with zipfile.ZipFile(io.BytesIO(letter())) as package:
+        xml = package.read("word/document.xml")
+    small = b"<w:document %b><w:body><w:p><w:r><w:t>A word.</w:t></w:r></w:p></w:body></w:document>" % NAMESPACE
+    contents: dict[str, list[bytes]] = {
+        "text": [b"Mr. Smith left.  Why?\tNobody knows.\n\n- one\n- two\n", "犬が走る。猫です。\n".encode()],
+        "md": [MARKDOWN.encode(), guide[:1500]],
+        "srt": [SRT.encode()],
+        "html": [PAGE.encode()],
+        "xml": [xml, small],
+        "docx": [with_document(small)],
+    }
+    for kind in KINDS:
+        for content in contents[kind[1]]:
+            yield of_kind(KINDS, kind, content)
