@@ -108,7 +108,9 @@ async def app(scope, receive, send) -> None:
 def watched() -> Iterator[tuple[list[tuple], socket.socket]]:
     """What is called in a server of uvicorn's own, and a connection to it."""
     seen: list[tuple] = []
-    options = {"ws": "none", "lifespan": "off", "loop": "asyncio", "log_config": None, "log_level": "critical"}
+    options = {"ws": "none", "lifespan": "off", "loop": "asyncio", "log_config": None, "log_level": "critical"} | {
+        "timeout_graceful_shutdown": 5
+    }
     server = uvicorn.Server(uvicorn.Config(app, http=partial(Witness, seen=seen), **options))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

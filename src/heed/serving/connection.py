@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
-        self._service.metrics.rejected.add(1, "connections")
+        self._service.metrics.rejected.labels("connections").inc()
         fault = Fault(503, "too many connections", {"retry-after": "1", "connection": "close"})
         await error_response(scope["path"], fault)(scope, receive, send)
 
