@@ -1,11 +1,12 @@
 # make demo: set up, train on self-made number words, translate.
 # make check: lint, types, imports, fast tests; in a minute or so. make test: all tests, and a wheel installed elsewhere.
 # make soak: hours of tests in parts, such as PARTS="fuzz load"; adds to docs/lab/soak.md.
+# make lowest: the tests around other packages, with the lowest versions of these that pyproject.toml allows.
 # make docs: the pages and the picture that come from the code.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint check test soak docs clean
+.PHONY: demo lint check test soak lowest docs clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -29,17 +30,21 @@ test: lint
 soak: .venv/ready-dev
 	$(BIN)/python -m tests.soak $(PARTS)
 
+AROUND_PACKAGES := serving documents exchange text evaluation visualization cli test_config.py
+lowest: .venv-lowest/ready
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(AROUND_PACKAGES:%=tests/%)
+
 docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/draw_rooms.py
 
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from
 # a local wheel where pip is set up with one, else uv, which knows where PyTorch keeps the build for this machine.
-.venv/torch:
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --upgrade pip
-	{ ! command -v nvidia-smi && $(BIN)/pip install -q "torch==2.13.0+cpu"; } >/dev/null 2>&1 || \
-		{ $(BIN)/pip install -q uv && $(BIN)/uv pip install -q --python $(BIN)/python --torch-backend=auto torch; }
+.venv/torch .venv-lowest/torch:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q --upgrade pip
+	{ ! command -v nvidia-smi && $(@D)/bin/pip install -q "torch==2.13.0+cpu"; } >/dev/null 2>&1 || \
+		{ $(@D)/bin/pip install -q uv && $(@D)/bin/uv pip install -q --python $(@D)/bin/python --torch-backend=auto torch; }
 	@touch $@
 
 .venv/ready: .venv/torch pyproject.toml
@@ -50,5 +55,12 @@ docs: .venv/ready-dev
 	$(BIN)/pip install -q -e ".[dev]"
 	@touch $@
 
+# The tools of dev are as new as the lowest versions let them be.
+.venv-lowest/ready: .venv-lowest/torch pyproject.toml tests/lowest.py
+	$(@D)/bin/pip install -q packaging
+	$(@D)/bin/python -m tests.lowest > $(@D)/lowest.txt
+	$(@D)/bin/pip install -q --constraint $(@D)/lowest.txt --requirement $(@D)/lowest.txt -e ".[dev]"
+	@touch $@
+
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv .venv-lowest build dist src/*.egg-info

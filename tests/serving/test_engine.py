@@ -122,8 +122,8 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_try_again(slow_translator
 
     with running(slow_translator, max_waiting=4) as engine:
         asyncio.run(crowd(engine))
-        assert engine.metrics.rejected.value("full") == 1
-        assert engine.metrics.cancelled.value() == 3
+        assert engine.metrics.value("heed_rejected_total", reason="full") == 1
+        assert engine.metrics.value("heed_cancelled_total") == 3
 
 
 def test_a_queue_that_is_empty_takes_a_request_of_any_size_and_then_half_a_queue_more(translator):
@@ -152,8 +152,8 @@ def test_requests_that_are_given_up_leave_the_queue_and_the_search(slow_translat
 
     with running(slow_translator) as engine:
         asyncio.run(leave(engine))
-        assert engine.metrics.cancelled.value() == 1
-        assert engine.metrics.rejected.value("timeout") == 1
+        assert engine.metrics.value("heed_cancelled_total") == 1
+        assert engine.metrics.value("heed_rejected_total", reason="timeout") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Whatever a client sends, the server answers in JSON, never with a 500, and lives on."""
 
-import base64
-import hashlib
 import json
 import re
 import socket
@@ -136,7 +134,7 @@ def test_every_request_is_answered_as_the_description_says(
     assert answer.status_code != 200 or answer.headers["content-type"].startswith(media_type)
 
 
-def test_the_description_names_every_endpoint_and_its_page_needs_nothing_else(client, description):
+def test_the_description_names_every_endpoint_of_the_guide(description):
     endpoints = {(method, path) for path, method, _ in description}
     found = set()
     for guide_row in re.findall(r"(?m)^\| [\w' ]+ \| (`.*?) \|$", GUIDE.read_text(encoding="utf-8")):
@@ -145,12 +143,6 @@ def test_the_description_names_every_endpoint_and_its_page_needs_nothing_else(cl
                 assert (method.lower(), path) in {(m, p.partition("/{")[0]) for m, p in endpoints}, path
                 found.add(path)
     assert len(found) > 10
-    page = client.get("/docs")
-    style = re.search("(?s)<style>(.*?)</style>", page.text)[1]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in page.headers["content-security-policy"]
-    assert all(path in page.text for _, path in endpoints)
-    assert not re.search(r"<script|\bon\w+=|https?://|style=", page.text)
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,8 @@ def serve(
     import_torch()
     from heed.decoding.translator import Translator
     from heed.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
-    from heed.serving.engine import Engine, EngineMetrics
+    from heed.serving.engine import Engine
+    from heed.serving.metrics import Metrics
     from heed.serving.server import address_of, bind, run
     from heed.serving.service import ApiKeys, Limits, Service
 
@@ -87,7 +88,7 @@ def serve(
         is_private = is_loopback(listener.getsockname()[0])
         doors = Doors(names if is_private or names else None, origins, proxies)
         share_freed_memory()
-        metrics = EngineMetrics()
+        metrics = Metrics()
         engines = {}
         for languages, folder in folders.items():
             translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
@@ -108,7 +109,8 @@ def _check_packages() -> None:
     """HeedError unless the packages of the extra `serve` are there."""
     from importlib.util import find_spec
 
-    for name in ("starlette", "uvicorn", "httptools", "python_multipart", "sentencex", "py3langid", "lxml"):
+    server = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
+    for name in (*server, "sentencex", "py3langid", "lxml"):
         if find_spec(name) is None:
             raise HeedError(
                 f"heed serve needs {name}, which is not installed: pip install '.[serve]' in Heed's folder."

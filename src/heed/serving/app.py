@@ -20,6 +20,7 @@ from heed.serving import deepl, libretranslate, page, specification, streaming
 from heed.serving.document_workers import DocumentBug
 from heed.serving.faults import Fault
 from heed.serving.files import FileStore
+from heed.serving.metrics import CONTENT_TYPE
 from heed.serving.requests import as_fault, error_response, header_key
 from heed.serving.service import Service
 from heed.serving.specification import TEXT, described, record
@@ -99,7 +100,7 @@ def _operation(service: Service) -> list[Route]:
 
     @described("What the server counts, in Prometheus' text form.", answer_type="text/plain")
     async def metrics(request: Request) -> Response:
-        return PlainTextResponse(service.metrics_page(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics.page(), media_type=CONTENT_TYPE)
 
     found = [Route("/health", health, methods=["GET"]), Route("/ready", ready, methods=["GET"])]
     return found + [Route("/metrics", metrics, methods=["GET"])] * service.show_metrics
@@ -152,8 +153,8 @@ class Guard:
     def _count(self, path: str, status: int, seconds: float, error: Exception | None) -> None:
         path = DOWNLOAD_PATH if path.startswith(DOWNLOAD_PATH.partition("{")[0]) else path
         endpoint = path if path in self._paths else "other"
-        self._service.requests.add(1, endpoint, str(status))
-        self._service.request_seconds.observe(seconds, endpoint)
+        self._service.metrics.requests.labels(endpoint, str(status)).inc()
+        self._service.metrics.request_seconds.labels(endpoint).observe(seconds)
         record: dict[str, Any] = {"time": round(time.time(), 3), "endpoint": endpoint, "status": status}
         record["seconds"] = round(seconds, 4)
         if error is not None and as_fault(error).status == 500:

@@ -1,26 +1,26 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from heed.serving.documents import detect_html, translate_html
 from heed.serving.faults import Fault
+from heed.serving.fields import Fields, Target, Text, Texts, read
 from heed.serving.languages import language_name
-from heed.serving.requests import check_key, check_pair, check_size, parameters, text_field, texts_field
+from heed.serving.requests import check_key, check_pair, check_size, parameters
 from heed.serving.service import Service
 from heed.serving.specification import (
     COUNT,
     FLAG,
     READ,
     TEXT,
-    TEXTS,
     TRANSLATED,
-    Parameter,
     choice,
     described,
     list_of,
@@ -30,6 +30,7 @@ from heed.serving.specification import (
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
+FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
 NOT_SUPPORTED = (
     "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
@@ -37,39 +38,78 @@ NOT_SUPPORTED = (
 )  # fmt: skip
 
 
+class TranslateFields(Fields):
+    text: Texts = Field(description="The texts.")
+    target_lang: Target
+    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
+    tag_handling: Annotated[str, WithJsonSchema(choice("html"))] = Field(default="", description="The texts are HTML.")
+    split_sentences: Literal["0", "1", "nonewlines"] = Field(
+        default="1",
+        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
+    )
+    formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
+        default="default", description="Ignored: no model here has any."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_only_what_is_supported(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in NOT_SUPPORTED:
+            if fields.get(name):
+                raise Fault(400, f"{name} is not supported")
+        return fields
+
+    @field_validator("tag_handling", mode="before")
+    @classmethod
+    def _is_html(cls, value: Any) -> Any:
+        if value != "html":
+            raise Fault(400, "tag_handling: only html is supported")
+        return value
+
+    @field_validator("formality", mode="before")
+    @classmethod
+    def _is_ignored(cls, value: Any) -> Any:
+        if value not in FORMALITIES:
+            raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
+        return value
+
+    @field_validator("split_sentences", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> str:
+        return str(int(value)) if isinstance(value, bool) else str(value)
+
+    @model_validator(mode="after")
+    def _has_no_lines_in_html(self) -> Self:
+        if self.tag_handling and self.split_sentences == "0":
+            raise Fault(400, "split_sentences: 0 is not supported in HTML")
+        return self
+
+
+class LanguagesFields(Fields):
+    type: Literal["source", "target"] = Field(
+        default="source", description="Of texts or of translations. Default: source."
+    )
+
+
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
 
     @described(
         "DeepL: translate texts.",
-        fields=(
-            Parameter("text", TEXTS, "The texts.", required=True),
-            Parameter("target_lang", TEXT, "Code of the language to translate into.", required=True),
-            Parameter("source_lang", TEXT, "Code of their language. Default: each text's is detected."),
-            Parameter("tag_handling", choice("html"), "The texts are HTML."),
-            Parameter(
-                "split_sentences",
-                choice("0", "1", "nonewlines"),
-                "Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
-            ),
-        ),
+        fields=TranslateFields,
         answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        for name in NOT_SUPPORTED:
-            if fields.get(name):
-                raise Fault(400, f"{name} is not supported")
-        texts = texts_field(fields, "text")
-        target = _code(text_field(fields, "target_lang"), {tgt for _, tgt in service.engines})
+        asked = read(TranslateFields, fields)
+        texts, is_html = asked.text, bool(asked.tag_handling)
+        target = _code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
-        is_html = _is_html(fields)
-        splitting = _splitting(fields, is_html=is_html)
         deadline = service.deadline()
-        if fields.get("source_lang"):
-            sources = [_code(text_field(fields, "source_lang"), service.languages())] * len(texts)
+        if asked.source_lang:
+            sources = [_code(asked.source_lang, service.languages())] * len(texts)
         else:
             tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
             sources = [(await tell(text, target))[0] for text in texts]
@@ -79,8 +119,9 @@ def routes(service: Service) -> list[Route]:
         if is_html:
             found = await translate_html(service, texts, pairs, deadline=deadline)
         else:
-            asked = [" ".join(text.splitlines()) for text in texts] if splitting == "nonewlines" else texts
-            results = await service.translate(asked, pairs, by_line=splitting == "0")
+            joins = asked.split_sentences == "nonewlines"
+            plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
+            results = await service.translate(plain, pairs, by_line=asked.split_sentences == "0")
             found = [translated.text for translated in results]
         return JSONResponse(
             {
@@ -97,17 +138,14 @@ def routes(service: Service) -> list[Route]:
 
     @described(
         "DeepL: the languages.",
-        fields=(Parameter("type", choice("source", "target"), "Of texts or of translations. Default: source."),),
+        fields=LanguagesFields,
         answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
         errors=READ,
     )
     async def languages(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        kind = fields.get("type") or "source"
-        if kind not in ("source", "target"):
-            raise Fault(400, "type must be source or target")
-        if kind == "source":
+        if read(LanguagesFields, fields).type == "source":
             return JSONResponse([_entry(code.upper()) for code in service.languages()])
         codes = sorted({tgt for _, tgt in service.engines})
         variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
@@ -127,27 +165,6 @@ def routes(service: Service) -> list[Route]:
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
-
-
-def _is_html(fields: dict[str, Any]) -> bool:
-    """Whether the texts are HTML. Fault for other markup, and for a formality that no model here has."""
-    if fields.get("formality") not in (None, "", "default", "prefer_more", "prefer_less"):
-        raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
-    handling = fields.get("tag_handling") or None
-    if handling not in (None, "html"):
-        raise Fault(400, "tag_handling: only html is supported")
-    return handling == "html"
-
-
-def _splitting(fields: dict[str, Any], *, is_html: bool) -> str:
-    """The value of split_sentences. Fault for one that DeepL does not know, and for 0 in HTML."""
-    value = fields.get("split_sentences")
-    splitting = "1" if value in (None, "", True) else "0" if value is False else str(value)
-    if splitting not in ("0", "1", "nonewlines"):
-        raise Fault(400, "split_sentences must be 0, 1 or nonewlines")
-    if is_html and splitting == "0":
-        raise Fault(400, "split_sentences: 0 is not supported in HTML")
-    return splitting
 
 
 def _code(language: str, known: Collection[str] = ()) -> str:

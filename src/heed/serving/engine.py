@@ -23,7 +23,7 @@ from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError, is_out_of_memory
-from heed.serving.metrics import Counter, Gauge, Histogram, Metric
+from heed.serving.metrics import Metrics
 
 QUEUE_TOKENS = 64  # that a sentence of the queue may have on average
 # Sentences of a kind that are searched before another kind, which waits, has its turn.
@@ -102,30 +102,6 @@ class _Piece:
     ids: Sequence[int]
 
 
-class EngineMetrics:
-    """What the engines of a server report."""
-
-    def __init__(self) -> None:
-        self.engines: list[Engine] = []
-        self.queue_seconds = Histogram("heed_queue_seconds", "Time that a sentence waits before it is searched.")
-        self.tokens = Counter("heed_tokens_total", "Tokens of finished sentences.", ["side"])
-        self.cancelled = Counter("heed_cancelled_total", "Requests given up by their clients before they were done.")
-        self.rejected = Counter("heed_rejected_total", "Requests not accepted or not finished.", ["reason"])
-        self.failures = Counter("heed_search_failures_total", "Searches that ended with an error.")
-        self._gauges = (
-            Gauge("heed_queue_sentences", "Sentences that wait.", lambda: sum(e.n_waiting for e in self.engines)),
-            Gauge(
-                "heed_batch_sentences",
-                "Sentences that are being searched.",
-                lambda: sum(e.n_searching for e in self.engines),
-            ),
-        )
-
-    def all(self) -> list[Metric]:
-        """Every metric."""
-        return [self.queue_seconds, self.tokens, self.cancelled, self.rejected, self.failures, *self._gauges]
-
-
 class Engine:
     """Translates the sentences of many requests at once with one translator.
 
@@ -133,9 +109,9 @@ class Engine:
     most half of either, so that a book leaves room for others, and an empty queue takes any request.
     """
 
-    def __init__(self, translator: Translator, *, max_waiting: int = 256, metrics: EngineMetrics | None = None):
+    def __init__(self, translator: Translator, *, max_waiting: int = 256, metrics: Metrics | None = None):
         self.translator = translator
-        self.metrics = metrics or EngineMetrics()
+        self.metrics = metrics or Metrics()
         self.metrics.engines.append(self)
         self._max_waiting = max_waiting
         self._changed = threading.Condition(threading.RLock())  # guards the queues and whether requests are over
@@ -196,7 +172,7 @@ class Engine:
                 yield outcome
         except (GeneratorExit, asyncio.CancelledError):
             if not request.over:
-                self.metrics.cancelled.add()
+                self.metrics.cancelled.inc()
             raise
         finally:
             self._give_up(request)
@@ -241,7 +217,7 @@ class Engine:
         raise self._rejection(QueueFull(f"the queue is full; try again in {retry_after} s", retry_after=retry_after))
 
     def _rejection(self, error: Rejected) -> Rejected:
-        self.metrics.rejected.add(1, error.reason)
+        self.metrics.rejected.labels(error.reason).inc()
         return error
 
     def _accept(
@@ -313,8 +289,8 @@ class Engine:
         return piece
 
     def _take_result(self, piece: _Piece, hypotheses: list[Hypothesis], busy_seconds: float) -> None:
-        self.metrics.tokens.add(len(piece.ids), "source")
-        self.metrics.tokens.add(len(hypotheses[0].ids), "target")
+        self.metrics.tokens.labels("source").inc(len(piece.ids))
+        self.metrics.tokens.labels("target").inc(len(hypotheses[0].ids))
         with self._changed:
             self._busy_seconds += busy_seconds
             self._n_done += 1
@@ -449,7 +425,7 @@ class _Search:
     def _examine(self, kind: int, error: BaseException) -> None:
         """After a search that failed: what it held is searched again, each alone, which finds the cause."""
         engine = self._engine
-        engine.metrics.failures.add()
+        engine.metrics.failures.inc()
         pieces = [piece for piece in self.searching.values() if not piece.request.over]
         self.searching.clear()
         if pieces:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+DEEPL_PATHS = ("/v2/", "/v3/")  # where errors are in DeepL's form
+
 
 class Fault(Exception):
     """What is wrong with a request: an HTTP status and one line."""

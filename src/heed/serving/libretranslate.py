@@ -1,11 +1,12 @@
 """LibreTranslate's interface (libretranslate.com/docs), for its clients."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -13,6 +14,7 @@ from starlette.routing import Route
 from heed.documents.formats import SUFFIXES
 from heed.serving.documents import detect_html, translate_file, translate_html
 from heed.serving.faults import Fault
+from heed.serving.fields import Alternatives, Fields, Key, Source, Target, Text, Texts, Upload, read
 from heed.serving.files import FileStore, disposition, translated_name
 from heed.serving.languages import language_name
 from heed.serving.requests import (
@@ -20,11 +22,8 @@ from heed.serving.requests import (
     check_languages,
     check_pair,
     check_size,
-    number_field,
     parameters,
-    text_field,
-    texts_field,
-    uploaded_file,
+    parameters_with_file,
 )
 from heed.serving.service import Service, Translated
 from heed.serving.specification import (
@@ -36,8 +35,6 @@ from heed.serving.specification import (
     TEXT,
     TEXTS,
     TRANSLATED,
-    Parameter,
-    choice,
     described,
     list_of,
     record,
@@ -45,12 +42,41 @@ from heed.serving.specification import (
 
 UPLOAD_PATH = "/translate_file"
 CHUNK_BYTES = 2**16  # of a file on its way to a client
-SOURCE = Parameter("source", TEXT, 'Code of its language, or "auto".', required=True)
-TARGET = Parameter("target", TEXT, "Code of the language to translate into.", required=True)
-KEY = Parameter("api_key", TEXT, "The client's key, if the server asks for one.")
 DETECTION = record(confidence=NUMBER, language=TEXT)
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+
+class TranslateFields(Fields):
+    q: Texts = Field(description="The text, or a list of texts.")
+    source: Source
+    target: Target
+    format: Literal["text", "html"] = Field(
+        default="text", description="Of html, tags keep their words. Default: text."
+    )
+    alternatives: Alternatives = Field(default=0, description="Other translations to give; none of html.")
+    api_key: Key = ""
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_known(cls, value: Any) -> Any:
+        if value not in ("text", "html"):
+            raise Fault(400, f"{str(value)[:20]} format is not supported")
+        return value
+
+
+class DetectFields(Fields):
+    q: Text = Field(description="The text.")
+    api_key: Key = ""
+
+
+class UploadFields(Fields):
+    file: Upload = Field(description="The file.")
+    source: Source
+    target: Target
+    api_key: Key = ""
+
+
+class DownloadPath(BaseModel):
+    name: str = Field(description="As /translate_file gave it.")
 
 
 def routes(service: Service, files: FileStore) -> list[Route]:
@@ -58,40 +84,31 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "Translate a text, or several.",
-        fields=(
-            Parameter("q", TEXTS, "The text, or a list of texts.", required=True),
-            SOURCE,
-            TARGET,
-            Parameter("format", choice("text", "html"), "Of html, tags keep their words. Default: text."),
-            Parameter("alternatives", COUNT, "Other translations to give; none of html."),
-            KEY,
-        ),
+        fields=TranslateFields,
         answer=record(translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT)),
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        texts = texts_field(fields, "q")
-        source, target = text_field(fields, "source"), text_field(fields, "target")
+        asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
+        texts, source, target = asked.q, asked.source, asked.target
         check_size(service, texts)
-        n_alternatives = number_field(fields, "alternatives", most=service.limits.max_alternatives)
-        is_html = _format(fields) == "html"
         check_languages(service, source, target)
         deadline = service.deadline()
-        tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
+        tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
         detected = [await tell(text, target) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
-        if is_html:
+        if asked.format == "html":
             found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
         else:
-            found = await service.translate(texts, pairs, n_best=1 + n_alternatives)
+            found = await service.translate(texts, pairs, n_best=1 + asked.alternatives)
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
         if source == "auto":
             answer["detectedLanguage"] = [_detection(*one) for one in detected]
-        if n_alternatives:
+        if asked.alternatives:
             answer["alternatives"] = [list(translated.alternatives) for translated in found]
         if not isinstance(fields["q"], list):
             answer = {name: values[0] for name, values in answer.items()}
@@ -99,14 +116,14 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "Tell a text's language.",
-        fields=(Parameter("q", TEXT, "The text.", required=True), KEY),
+        fields=DetectFields,
         answer=list_of(DETECTION),
         errors=READ,
     )
     async def detect(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        text = text_field(fields, "q")
+        text = read(DetectFields, fields).q
         check_size(service, [text])
         ranked = await service.detect(text)
         return JSONResponse([_detection(*one) for one in ranked if one[1] >= 0.01] or [_detection(*ranked[0])])
@@ -153,27 +170,28 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
     @described(
         "Translate a file, which keeps its layout: " + ", ".join(SUFFIXES),
-        fields=(Parameter("file", BYTES, "The file.", required=True), SOURCE, TARGET, KEY),
+        fields=UploadFields,
         answer=record(translatedFileUrl=TEXT),
         errors=TRANSLATED,
         only_parts=True,
     )
     async def upload(request: Request) -> Response:
-        fields, name, content = await uploaded_file(request)
+        fields = await parameters_with_file(request)
         check_key(service, request, fields)
-        source, target = text_field(fields, "source"), text_field(fields, "target")
+        asked = read(UploadFields, fields)
+        name, content = asked.file
         kind = SUFFIXES.get(PurePath(name).suffix.lower())
         if kind is None:
             raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
-        check_languages(service, source, target)
+        check_languages(service, asked.source, asked.target)
         address = "://".join(service.doors.reached_at(request.scope))
-        translated = await translate_file(service, content, kind, source, target)
-        key = await files.add(translated, translated_name(name, target))
+        translated = await translate_file(service, content, kind, asked.source, asked.target)
+        key = await files.add(translated, translated_name(name, asked.target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 
     @described(
         "A file that was translated, for half an hour.",
-        in_path=(Parameter("name", TEXT, "As /translate_file gave it.", required=True),),
+        in_path=DownloadPath,
         answer=BYTES,
         answer_type="application/octet-stream",
         errors=(404,),
@@ -200,19 +218,6 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         Route(UPLOAD_PATH, upload, methods=["POST"]),
         Route("/download_file/{name}", download, methods=["GET"]),
     ]
-
-
-def check_format(fields: dict[str, Any]) -> None:
-    """Fault unless the text is plain."""
-    if _format(fields) != "text":
-        raise Fault(400, "html format is not supported here; /translate takes it")
-
-
-def _format(fields: dict[str, Any]) -> str:
-    kind = fields.get("format") or "text"
-    if kind not in ("text", "html"):
-        raise Fault(400, f"{str(kind)[:20]} format is not supported")
-    return str(kind)
 
 
 def _detection(language: str, probability: float) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 
 from heed.errors import HeedError
 from heed.serving.engine import QueueFull, Rejected, SearchFailed
-from heed.serving.faults import Fault
+from heed.serving.faults import DEEPL_PATHS, Fault
+from heed.serving.fields import File, checked_text
 from heed.serving.service import Service
 
 MAX_FIELDS = 1000
-DEEPL_PATHS = ("/v2/", "/v3/")
 
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
 
@@ -77,8 +77,8 @@ async def parameters(request: Request) -> dict[str, Any]:
     return fields
 
 
-async def uploaded_file(request: Request) -> tuple[dict[str, Any], str, bytes]:
-    """The fields, the name and the content of the field `file` of a multipart form. Fault if it is not there."""
+async def parameters_with_file(request: Request) -> dict[str, Any]:
+    """The fields of a multipart form, `file` as a File. Fault if it is not there."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
         fields = await parameters(request)  # which may be at fault itself
@@ -96,7 +96,7 @@ async def uploaded_file(request: Request) -> tuple[dict[str, Any], str, bytes]:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise Fault(400, "Invalid request: missing file parameter")
-        return fields, checked_text(file.filename or "", "file"), await file.read()
+        return fields | {"file": File(checked_text(file.filename or "", "file"), await file.read())}
     except (*BAD_BODY, MultiPartException):
         raise Fault(400, "Invalid request: the body is no multipart form with one file, or not UTF-8") from None
 
@@ -110,47 +110,6 @@ def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
-
-
-def text_field(fields: Mapping[str, Any], name: str) -> str:
-    """A field that must be there. Fault if it is missing, empty or no text."""
-    value = fields.get(name)
-    if value is None or value == "":
-        raise Fault(400, f"Invalid request: missing {name} parameter")
-    return checked_text(value, name)
-
-
-def checked_text(value: Any, name: str) -> str:
-    """The value, if it is text that UTF-8 can hold."""
-    if not isinstance(value, str):
-        raise Fault(400, f"Invalid request: {name} parameter is not a text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Fault(400, f"Invalid request: {name} parameter holds half a surrogate pair") from None
-    return value
-
-
-def texts_field(fields: Mapping[str, Any], name: str) -> list[str]:
-    """A field that holds a text or a list of them."""
-    value = fields.get(name)
-    if value is None:
-        raise Fault(400, f"Invalid request: missing {name} parameter")
-    return [checked_text(text, name) for text in (value if isinstance(value, list) else [value])]
-
-
-def number_field(fields: Mapping[str, Any], name: str, *, most: int) -> int:
-    """A count that may be left out, which is 0."""
-    value = fields.get(name) or 0
-    try:
-        if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > 9:
-            raise ValueError
-        number = int(value)
-    except ValueError:
-        raise Fault(400, f"Invalid request: {name} parameter is not a whole number") from None
-    if not 0 <= number <= most:
-        raise Fault(400, f"Invalid request: {name} ({number}) is not between 0 and {most}")
-    return number
 
 
 def check_size(service: Service, texts: list[str]) -> None:

@@ -16,9 +16,9 @@ from heed.decoding.translator import Translation
 from heed.errors import HeedError
 from heed.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.serving.doors import Doors
-from heed.serving.engine import Engine, EngineMetrics, QueueFull, TooLate, beside_the_loop
+from heed.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
-from heed.serving.metrics import Counter, Histogram, exposition
+from heed.serving.metrics import Metrics
 from heed.serving.sentences import SplitText, split_text
 
 WARM_UP = "Hello."
@@ -108,7 +108,7 @@ class AttentionThread:
     It always uses the same thread, since each thread that computes keeps buffers and a team of threads.
     """
 
-    def __init__(self, metrics: EngineMetrics, *, max_waiting: int):
+    def __init__(self, metrics: Metrics, *, max_waiting: int):
         self._metrics, self._max_waiting = metrics, max_waiting
         self._n_waiting = 0  # requests, the one whose turn it is among them
         self._n_held = 0  # weights
@@ -117,7 +117,7 @@ class AttentionThread:
     def check_room(self) -> None:
         """Raises QueueFull if too many requests wait."""
         if self._n_waiting > self._max_waiting:
-            self._metrics.rejected.add(1, QueueFull.reason)
+            self._metrics.rejected.labels(QueueFull.reason).inc()
             raise QueueFull("too many requests for attention; try again in 1 s")
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -138,7 +138,7 @@ class AttentionThread:
         self._n_held += n_weights
         try:
             if self._n_held > most:
-                self._metrics.rejected.add(1, QueueFull.reason)
+                self._metrics.rejected.labels(QueueFull.reason).inc()
                 raise QueueFull("too many answers of attention are not yet read; try again in 1 s")
             yield
         finally:
@@ -164,7 +164,7 @@ class Service:
     engines: Mapping[tuple[str, str], Engine]
     limits: Limits = field(default_factory=Limits)
     keys: ApiKeys | None = None
-    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    metrics: Metrics = field(default_factory=Metrics)
     show_metrics: bool = True
     show_page: bool = True
     doors: Doors = field(default_factory=Doors)
@@ -176,8 +176,6 @@ class Service:
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.document_workers = DocumentWorkers(self.limits.max_file_text)
         self.detector = LanguageDetector(src for src, _ in self.engines)
-        self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"])
-        self.request_seconds = Histogram("heed_request_seconds", "Time that a request takes.", ["endpoint"])
 
     async def start(self) -> None:
         """Starts the engines; ready once each has translated a sentence. The first attention comes after that."""
@@ -200,10 +198,6 @@ class Service:
         self.attention.close()
         await self.document_workers.close()
 
-    def metrics_page(self) -> str:
-        """All metrics in Prometheus' text form."""
-        return exposition([self.requests, self.request_seconds, *self.metrics.all()])
-
     @asynccontextmanager
     async def in_time(self, deadline: float) -> AsyncGenerator[None]:
         """Raises TooLate for what is not finished at the deadline, by the event loop's clock."""
@@ -211,7 +205,7 @@ class Service:
             async with asyncio.timeout_at(deadline):
                 yield
         except TimeoutError:
-            self.metrics.rejected.add(1, TooLate.reason)
+            self.metrics.rejected.labels(TooLate.reason).inc()
             raise TooLate("not finished in time") from None
 
     def languages(self) -> dict[str, list[str]]:

@@ -4,27 +4,24 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, WithJsonSchema, field_validator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from heed.decoding.translator import Translator
 from heed.serving.faults import Fault
-from heed.serving.libretranslate import KEY, check_format
+from heed.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.serving.requests import (
     as_fault,
     check_key,
     check_pair,
     check_size,
-    checked_text,
-    number_field,
     parameters,
-    text_field,
-    texts_field,
 )
 from heed.serving.sentences import SplitText
 from heed.serving.service import Service
@@ -33,9 +30,7 @@ from heed.serving.specification import (
     FLAG,
     NUMBER,
     TEXT,
-    TEXTS,
     TRANSLATED,
-    Parameter,
     choice,
     described,
     list_of,
@@ -46,11 +41,50 @@ from heed.visualization.trace import VIEWS, View, trace
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 MAX_WEIGHTS = 2_000_000  # of an answer: some 14 MB of JSON
 MAX_WEIGHTS_AT_ONCE = 4 * MAX_WEIGHTS  # of all answers that are not yet sent to their end
-LANGUAGES = (
-    Parameter("source", TEXT, 'Code of its language, or "auto". Default: the only pair\'s, or auto.'),
-    Parameter("target", TEXT, "Code of the language to translate into. Default: the only pair's."),
-)
 WEIGHTS = record(queries=list_of(TEXT), keys=list_of(TEXT), weights=list_of(list_of(list_of(list_of(NUMBER)))))
+
+
+# Of a server of one pair both can be left out.
+Source = Annotated[Text, Field(description='Code of its language, or "auto". Default: the only pair\'s, or auto.')]
+Target = Annotated[Text, Field(description="Code of the language to translate into. Default: the only pair's.")]
+
+
+class TranslateFields(Fields):
+    q: Texts = Field(description="The text, or a list of texts.")
+    source: Source = ""
+    target: Target = ""
+    format: Annotated[str, WithJsonSchema(choice("text"))] = Field(default="text", description="Plain text alone.")
+    alternatives: Alternatives = Field(default=0, description="Other translations of each sentence to give.")
+    prefix: Text = Field(default="", description="What every translation begins with.")
+    api_key: Key = ""
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_plain(cls, value: Any) -> Any:
+        if value != "text":
+            where = "here; /translate takes it" if value == "html" else ""
+            raise Fault(400, f"{str(value)[:20]} format is not supported {where}".rstrip())
+        return value
+
+
+class AttentionFields(Fields):
+    q: Text = Field(description=f"A sentence of at most {MAX_ATTENTION_CHARS} characters.")
+    source: Source = ""
+    target: Target = ""
+    translation: Annotated[Text | None, WithJsonSchema(TEXT), MayBeEmpty] = Field(
+        default=None, description="What is written. Default: what the model translates it to."
+    )
+    views: Annotated[list[View], WithJsonSchema(list_of(choice(*VIEWS)))] = Field(
+        default=list(VIEWS), description="Whose weights to give, or [] for none. Default: all."
+    )
+    api_key: Key = ""
+
+    @field_validator("views", mode="before")
+    @classmethod
+    def _are_known(cls, value: Any) -> list[Any]:
+        if any(name not in VIEWS for name in as_list(value)):
+            raise Fault(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
+        return as_list(value)
 
 
 def routes(service: Service) -> list[Route]:
@@ -58,13 +92,7 @@ def routes(service: Service) -> list[Route]:
 
     @described(
         'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
-        fields=(
-            Parameter("q", TEXTS, "The text, or a list of texts.", required=True),
-            *LANGUAGES,
-            Parameter("alternatives", COUNT, "Other translations of each sentence to give."),
-            Parameter("prefix", TEXT, "What every translation begins with."),
-            KEY,
-        ),
+        fields=TranslateFields,
         answer=record(
             text=COUNT,
             sentence=COUNT,
@@ -83,12 +111,10 @@ def routes(service: Service) -> list[Route]:
     async def translate(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        texts = texts_field(fields, "q")
+        asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
+        texts, prefix = asked.q, asked.prefix
         check_size(service, texts)
-        check_format(fields)
-        pairs = [await _pair(service, fields, text) for text in texts]
-        n_best = 1 + number_field(fields, "alternatives", most=service.limits.max_alternatives)
-        prefix = checked_text(fields.get("prefix") or "", "prefix")
+        pairs = [await _pair(service, asked, text) for text in texts]
         check_size(service, [prefix])
         service.check_room(pairs)
         parts = await service.split(texts, pairs)
@@ -96,20 +122,14 @@ def routes(service: Service) -> list[Route]:
             raise Fault(
                 400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
             )
-        lines = _lines(service, parts, pairs, n_best=n_best, prefix=prefix)
+        lines = _lines(service, parts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
         # An error that comes before the first sentence still has a status of its own.
         first = await anext(lines)
         return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
     @described(
         "Every head's weights while a translation is written.",
-        fields=(
-            Parameter("q", TEXT, f"A sentence of at most {MAX_ATTENTION_CHARS} characters.", required=True),
-            *LANGUAGES,
-            Parameter("translation", TEXT, "What is written. Default: what the model translates it to."),
-            Parameter("views", list_of(choice(*VIEWS)), "Whose weights to give, or [] for none. Default: all."),
-            KEY,
-        ),
+        fields=AttentionFields,
         answer=record(
             source=TEXT,
             translation=TEXT,
@@ -121,21 +141,19 @@ def routes(service: Service) -> list[Route]:
     async def attention(request: Request) -> Response:
         fields = await parameters(request)
         check_key(service, request, fields)
-        source = text_field(fields, "q")
-        views = _views_field(fields)
-        pair = await _pair(service, fields, source)
+        asked = read(AttentionFields, fields)
+        source, views, translation = asked.q, asked.views, asked.translation
+        pair = await _pair(service, asked, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
         deadline = service.deadline()
         service.attention.check_room()  # before the work of translating
         check_size(service, [source])
         _check_length(source, views)
-        translation = fields.get("translation")
         if translation is None:
             async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
                 _, _, found = await anext(results)
                 translation = found.text
-        translation = checked_text(translation, "translation")
         check_size(service, [source, translation])
         _check_length(translation, views)
         translator = service.engines[pair].translator
@@ -154,11 +172,12 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-async def _pair(service: Service, fields: dict[str, Any], text: str) -> tuple[str, str]:
+async def _pair(service: Service, asked: TranslateFields | AttentionFields, text: str) -> tuple[str, str]:
     """The languages that a text is translated from and to; of a server of one pair they can be left out."""
     only = next(iter(service.engines)) if len(service.engines) == 1 else ("auto", "")
-    source = checked_text(fields.get("source") or only[0], "source")
-    target = checked_text(fields.get("target") or only[1], "target") or text_field(fields, "target")
+    source, target = asked.source or only[0], asked.target or only[1]
+    if not target:
+        raise Fault(400, "Invalid request: missing target parameter")
     if source == "auto":
         source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
@@ -201,15 +220,6 @@ async def _with_first(first: str, lines: AsyncGenerator[str]) -> AsyncGenerator[
         yield first
         async for line in lines:
             yield line
-
-
-def _views_field(fields: dict[str, Any]) -> list[View]:
-    """Those whose weights are asked for; all, if nothing is said."""
-    asked = fields.get("views")
-    names = list(VIEWS) if asked is None else asked if isinstance(asked, list) else [asked]
-    if any(name not in VIEWS for name in names):
-        raise Fault(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
-    return names
 
 
 def _check_length(text: str, views: list[View]) -> None:
