@@ -383,13 +383,15 @@ def test_whoever_asks_for_the_head_alone_is_counted_as_answered(serve, model_fol
 def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monkeypatch):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = FileStore()
     try:
         with pytest.raises(HeedError, match=rf"^{tmp_path}: no temporary file can be written \(No space left .*TMPDIR"):
             heed_serve([model_folder])
         with pytest.raises(Fault, match=f"no room for the translated file: {tmp_path}: no temp") as full:
-            asyncio.run(FileStore().add(bytes(2_000_000), "a.txt"))
+            asyncio.run(store.add(bytes(2_000_000), "a.txt"))
         assert full.value.status == 503
     finally:
+        store.close()
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
