@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -28,9 +29,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("found/*"))
     words = [sys.executable, "-m", f"tests.fuzzing.{loop}", given.target, str(folder), str(given.seconds)]
-    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     started = time.monotonic()
-    with (folder / "log").open("wb") as log:
+    # libFuzzer ends the process without a chance to remove its files.
+    with (folder / "log").open("wb") as log, tempfile.TemporaryDirectory() as temporary:
+        environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"TMPDIR": temporary}
         status = subprocess.run(words, stdout=log, stderr=log, env=environment).returncode
     seconds = time.monotonic() - started
 
