@@ -707,6 +707,7 @@ def test_a_search_in_low_precision_adds_up_its_own_logits_and_mostly_finds_what_
     assert sum(same) >= len(same) / 2  # near ties may be decided otherwise, and all that follows with them
 
 
+@pytest.mark.slow
 def test_the_cases_search_as_far_as_they_should():
     """Some hypotheses end and some are cut off; some outgrow the room that a search has at first."""
     hypotheses = [h for case in CASES for n_best in plain_search(case) for h in n_best]

@@ -93,6 +93,7 @@ def test_a_recipe_means_the_same(name):
             assert now[table][former.get(setting, setting)] == value, f"{table}.{setting}"
 
 
+@pytest.mark.slow
 def test_a_server_knows_the_same_keys():
     running = RunningServer(HERE / "models" / "byte-pairs", "--api-keys", HERE / "keys")
     try:

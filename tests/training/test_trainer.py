@@ -281,6 +281,7 @@ def test_a_dev_loss_that_is_infinite_leads_back_too(tmp_path, number_tokenizer):
     assert (state.step, state.rollbacks) == (30, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True])
 def test_numbers_of_dev_that_are_not_finite_lead_back_to_the_last_checkpoint(tmp_path, number_tokenizer, lasting):
     """Finite weights can have scores that are not."""
@@ -517,6 +518,7 @@ def test_out_of_memory_in_the_first_step_saves_nothing(tmp_path, number_tokenize
     assert run_training(tmp_path, number_tokenizer, "full")[1].step == 30
 
 
+@pytest.mark.slow
 def test_out_of_memory_in_the_validation_saves_the_state(tmp_path, number_tokenizer):
     def fail():
         torch.empty(2**62, dtype=torch.int8)
@@ -610,6 +612,7 @@ def test_an_error_in_the_validation_saves_the_state(tmp_path, number_tokenizer):
     assert said[0].startswith("Resumed from step 10 ")
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_during_the_validation_costs_no_steps(tmp_path, number_tokenizer):
     with joined(2) as workers, ThreadPoolExecutor(2) as pool:
         (end,) = workers[1].communicator._channels

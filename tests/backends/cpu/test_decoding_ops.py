@@ -31,6 +31,7 @@ PRODUCTS = {
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 60),
     d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 32

@@ -47,6 +47,7 @@ def copies(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
     return [x.detach().float().requires_grad_() for x in leaves]
 
 
+@pytest.mark.slow
 @given(
     m=st.integers(1, 100) | st.sampled_from([32, 64]), n=st.integers(1, 100),
     depth=st.integers(1, 2100) | st.just(2500), seed=st.integers(0, 2**31),
@@ -411,6 +412,7 @@ def test_two_dropouts_differ():
     assert not torch.equal(a, b)
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 40_000), n_steps=st.integers(1, 4), in_bf16=st.booleans())
 @settings(max_examples=20)
 def test_adam_is_torchs_and_leaves_no_gradient(n, n_steps, in_bf16):
