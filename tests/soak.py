@@ -97,7 +97,7 @@ def commit() -> str:
     """The checked-out commit, and whether anything else than the report was changed since."""
     options = {"cwd": PROJECT, "capture_output": True, "text": True, "check": True}
     name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **options).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", f":!{REPORT}"], **options).stdout
+    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", f":!{REPORT.relative_to(PROJECT)}"], **options).stdout
     return name + (" and changes" if changed else "")
 
 
