@@ -97,7 +97,8 @@ def commit() -> str:
     """The checked-out commit, and whether anything else than the report was changed since."""
     options = {"cwd": PROJECT, "capture_output": True, "text": True, "check": True}
     name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **options).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", f":!{REPORT.relative_to(PROJECT)}"], **options).stdout
+    others = f":!{REPORT.relative_to(PROJECT)}"
+    changed = subprocess.run(["git", "status", "--porcelain", "--", ".", others], **options).stdout
     return name + (" and changes" if changed else "")
 
 

@@ -69,6 +69,7 @@ def write_hugging_face_tokenizer(tokenizer: AnyTokenizer, out: Path, *, max_posi
             "eos_token": EOS,
             "split_special_tokens": True,  # a text that spells a special symbol is text
             "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],  # what a Marian model takes
             "model_max_length": max_positions,
         },
     )
