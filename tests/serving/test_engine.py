@@ -109,7 +109,7 @@ def test_a_kind_of_search_that_never_ends_gives_others_their_turn(translator):
 
 def test_a_full_queue_refuses_at_once_and_says_when_to_try_again(slow_translator):
     async def crowd(engine):
-        requests = [asyncio.create_task(translations(engine, ["one"] * 1000))]  # counts for half of the queue
+        requests = [asyncio.create_task(translations(engine, ["one"] * 20_000))]  # counts for half of the queue
         await until(lambda: engine.n_searching >= 48)
         requests += [asyncio.create_task(translations(engine, ["two"])) for _ in range(2)]
         await until(lambda: len(list(engine._all_waiting())) == 3)
