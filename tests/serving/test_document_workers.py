@@ -97,6 +97,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
     async def main():

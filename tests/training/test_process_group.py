@@ -50,6 +50,7 @@ def test_dead_workers_that_had_not_finished_joining_are_not_counted(monkeypatch)
         _agreed_name(PrefixStore("another", first), rank=0, n=2)
 
 
+@pytest.mark.slow
 def test_a_message_is_awaited_while_the_first_worker_is_alive_and_no_longer(monkeypatch):
     monkeypatch.setattr(process_group, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(process_group, "SILENCE_SECONDS", 0.5)

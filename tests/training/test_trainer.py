@@ -165,6 +165,7 @@ def test_a_loss_that_is_no_number_before_the_first_checkpoint_ends_the_run(tmp_p
     assert not checkpoint_steps(tmp_path / "nan" / "checkpoints")
 
 
+@pytest.mark.slow
 def test_a_loss_that_stays_no_number_ends_the_run_after_three_rollbacks_and_harms_no_checkpoint(
     tmp_path, number_tokenizer
 ):
@@ -245,6 +246,7 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_its_lines_are_named(tmp
     assert all(math.isfinite(entry["loss"]) for entry in entries(tmp_path / "fault", "train"))
 
 
+@pytest.mark.slow
 def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_path, number_tokenizer):
     real, calls, said = trainer.train_step, 0, []
 
@@ -275,6 +277,7 @@ def test_weights_that_are_not_finite_are_neither_validated_nor_saved(tmp_path, n
     assert not list((tmp_path / "huge" / "checkpoints").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_dev_loss_that_is_infinite_leads_back_too(tmp_path, number_tokenizer):
     losses = iter([1.0, math.inf, 1.0, 1.0])
     _, state = run_training(tmp_path, number_tokenizer, "run", dev_loss=lambda: next(losses))
@@ -319,6 +322,7 @@ def test_without_dropout_training_does_not_go_back_to_take_the_same_steps_again(
     assert len(entries(tmp_path / "same", "fault")) == 3
 
 
+@pytest.mark.slow
 def test_patience_ends_training_and_the_reason_is_kept(tmp_path, number_tokenizer):
     _, state = run_training(tmp_path, number_tokenizer, "patient", patience=2, max_steps=1000, falling=False)
     assert (state.step, state.finished) == (30, "no lower dev loss in 2 validations")
@@ -415,6 +419,7 @@ def test_a_checkpoint_that_failed_is_validated_and_counted_once(tmp_path, number
     assert (state.step, state.best_step, state.best_loss) == (20, 10, 1.0)
 
 
+@pytest.mark.slow
 def test_a_state_that_was_stopped_before_the_newest_checkpoint_is_not_resumed_from(tmp_path, number_tokenizer):
     with pytest.raises(Stopped):
         run_training(tmp_path, number_tokenizer, "run", report=signal_at(15, []))
@@ -497,6 +502,7 @@ def test_out_of_memory_in_a_step_saves_the_state_and_names_what_to_lower(tmp_pat
     assert_same_run(tmp_path / "full", tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_after_running_out_of_memory_a_smaller_micro_batch_resumes(tmp_path, number_tokenizer):
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -510,6 +516,7 @@ def test_after_running_out_of_memory_a_smaller_micro_batch_resumes(tmp_path, num
     assert (state.step, state.micro_tokens) == (30, 300)
 
 
+@pytest.mark.slow
 def test_out_of_memory_in_the_first_step_saves_nothing(tmp_path, number_tokenizer):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(HeedError, match="memory ran out in step 1, "):
         patch.setattr(step, "micro_batch_loss", out_of_memory_at(1))
@@ -592,6 +599,7 @@ def test_an_error_between_two_checkpoints_saves_the_state(tmp_path, number_token
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_a_window_of_skipped_steps_is_not_logged_as_a_loss_of_zero(tmp_path, number_tokenizer):
     with one_fault():
         run_training(tmp_path, number_tokenizer, "fault", report_every=1)
@@ -601,6 +609,7 @@ def test_a_window_of_skipped_steps_is_not_logged_as_a_loss_of_zero(tmp_path, num
     assert all(entry["loss"] > 0 and entry["perplexity"] > 1 for entry in logged)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_validation_saves_the_state(tmp_path, number_tokenizer):
     def fail():
         raise HeedError("the beam does not fit")

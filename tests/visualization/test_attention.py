@@ -172,6 +172,7 @@ def test_a_page_holds_any_source_as_data_only(tmp_path, text):
         assert len(base64.b64decode(data["views"][name]["weights"])) == found.view(name).weights.size
 
 
+@pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("text", ["<!-- <script>", "</script><script>document.title='taken'</script>"])
 def test_a_page_lives_whatever_its_source_is(tmp_path, text):
