@@ -1,4 +1,4 @@
-"""A process that reads documents and puts them together for another one, which a hostile document so cannot hold up.
+"""A process that reads and writes documents for another one, so that a hostile document cannot hold that one up.
 
 It is started as `python -m heed.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
@@ -15,8 +15,8 @@ and answered is one of
     {"error": a line}, for a document that cannot be read or has more than max_chars to translate
     {"bug": what and where}
 
-A step that takes more than so many seconds of computing ends the process by SIGXCPU, one that asks for more memory with
-the status OUT_OF_MEMORY. Documents are data for this process and its answers are data for the other: nothing that is
+A step that takes more than CPU_SECONDS of processor time ends the process with SIGXCPU; one that needs more than
+MEMORY_BYTES ends it with the status OUT_OF_MEMORY. Documents are data for this process and its answers are data for the other: nothing that is
 sent is code. It imports no torch.
 """
 

@@ -25,7 +25,7 @@ def give(network: Any) -> str:
 
 
 def network_of(arch: Architecture, *, where: str = "") -> type[Transformer]:
-    """The class of a network with these settings. HeedError, which begins with `where`, if it is not at hand."""
+    """The class of a network with these settings. HeedError, beginning with `where`, if this process lacks the class."""
     name = arch.network
     if name is None:
         return Transformer
