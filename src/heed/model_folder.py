@@ -333,7 +333,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def load_model(folder: Path) -> ModelFolder:
-    """The folder's model, tokenizer and card. HeedError if any of it is damaged, or its network's class is missing."""
+    """The folder's model, tokenizer and card. HeedError if any of it is damaged, or its network is missing."""
     network_of(read_config(folder).arch, where=str(folder))  # says what is wrong with a folder that is none
     sealed = manifest(folder)
     try:

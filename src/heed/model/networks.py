@@ -25,7 +25,7 @@ def give(network: Any) -> str:
 
 
 def network_of(arch: Architecture, *, where: str = "") -> type[Transformer]:
-    """The class of a network with these settings. HeedError, beginning with `where`, if this process lacks the class."""
+    """The class of a network with these settings. HeedError, beginning with `where`, if it is missing."""
     name = arch.network
     if name is None:
         return Transformer
