@@ -16,8 +16,8 @@ and answered is one of
     {"bug": what and where}
 
 A step that takes more than CPU_SECONDS of processor time ends the process with SIGXCPU; one that needs more than
-MEMORY_BYTES ends it with the status OUT_OF_MEMORY. Documents are data for this process and its answers are data for the other: nothing that is
-sent is code. It imports no torch.
+MEMORY_BYTES ends it with the status OUT_OF_MEMORY. Documents are data for this process and its answers are data for the
+other: nothing that is sent is code. It imports no torch.
 """
 
 import json
