@@ -241,7 +241,7 @@ def test_a_mutated_model_folder(good, tmp_path_factory, seed):
         case "info":
             check_command("info", folder, folder=tmp)
         case _:
-            options = ["--precision", draw.choice(("fp32", "bf16"))]
+            options = ["--precision", draw.choice(("fp32", "auto"))]
             check_command(verb, folder, *options, stdin=b"one two three\n\nfour \xc3\xa4\n", folder=tmp)
 
 

@@ -21,7 +21,7 @@ from tests.training.test_loss import r_drop
 from torch import Tensor
 
 from heed.backends.choice import backend_for
-from heed.backends.cpu.build import has_bf16, has_int8, library
+from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, library
 from heed.backends.protocol import FIRST_CAPACITY
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
@@ -36,6 +36,7 @@ from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
+needs_tiles = pytest.mark.skipif(not has_tiles(), reason="needs AMX and Heed's kernels")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI and Heed's kernels")
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ EXACT = Arithmetic()
 # processor does not multiply that fast.
 BETWEEN_BF16 = unrounded if has_bf16() else to_bf16
 KERNELS = {
-    "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, encoder=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
+    "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
     "int8": Arithmetic(factor=to_whole_steps, parameter=to_bf16, kept=to_bf16),
 }
 OPERATIONS = {  # PyTorch's, on a model in bf16
@@ -453,7 +454,9 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     torch.set_num_threads(before)
 
 
-low_precisions = pytest.mark.parametrize("precision", ["bf16", pytest.param("int8", marks=needs_int8)])
+low_precisions = pytest.mark.parametrize(
+    "precision", [pytest.param("bf16", marks=needs_tiles), pytest.param("int8", marks=needs_int8)]
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

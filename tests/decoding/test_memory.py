@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heed.backends.cpu import search_state
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.backends.cpu.weights import prepack
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
@@ -23,7 +23,12 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: H
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="memory is measured in kilobytes on Linux alone"
 )
-PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
+PRECISIONS = [
+    "fp32",
+    pytest.param("bf16", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX")),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")),
+]
+
 MEASURED = (  # a process of its own, so that no other child of the tests counts
     "import resource, subprocess, sys\n"
     "done = subprocess.run([sys.executable, '-m', 'heed', *sys.argv[1:]])\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.backends.cpu.weights import prepack
 from heed.data.batching import make_batch
 from heed.decoding.beam import beam_search, search
@@ -20,7 +20,11 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from tests.conftest import SPECIAL
 
-PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
+PRECISIONS = [
+    "fp32",
+    pytest.param("bf16", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX")),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")),
+]
 
 
 class Anything:

@@ -16,7 +16,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError
@@ -25,7 +25,11 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.numbers import english
 
-PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))]
+PRECISIONS = [
+    "fp32",
+    pytest.param("bf16", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX")),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")),
+]
 
 
 def random_model(vocab_size: int, *, seed: int = 5, **changes) -> Transformer:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
 from heed.backends.forbidden import without_forbidden
-from heed.backends.protocol import NO_INT8
+from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -101,6 +101,8 @@ class ReferenceBackend:
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         if precision == "int8":
             raise HeedError(f"{NO_INT8.removesuffix('.')} ({self._without_kernels}).")
+        if precision == "bf16" and model.src_embedding.weight.device.type == "cpu":
+            raise HeedError(f"{NO_BF16.removesuffix('.')} ({self._without_kernels}).")
         model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
         return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
 

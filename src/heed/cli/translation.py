@@ -351,7 +351,7 @@ def _show_precisions(
     evaluation: Callable[["DecodingPrecisionChoice", Callable[[str], None]], "Evaluation"], *, as_json: bool
 ) -> None:
     """A row for each precision that this machine has: what it costs in BLEU and in time."""
-    from heed.backends.protocol import NO_INT8
+    from heed.backends.protocol import NO_BF16, NO_INT8
     from heed.runtime.device import DecodingPrecision
 
     results = []
@@ -359,9 +359,9 @@ def _show_precisions(
         try:
             results.append(evaluation(precision, say))
         except HeedError as error:
-            if str(error) != NO_INT8:
+            if not str(error).startswith((NO_BF16.removesuffix("."), NO_INT8.removesuffix("."))):
                 raise
-            say(NO_INT8)
+            say(str(error))
     if as_json:
         print_json([_numbers(result) | {"seconds": result.seconds} for result in results])
         return

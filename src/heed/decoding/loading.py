@@ -66,8 +66,8 @@ def chosen_precision(
         return precision
     model = models if isinstance(models, Transformer) else models[0]
     fastest, why = backend_for(model).fastest_precision(model.src_embedding.weight.device)
-    others = " or ".join(name for name in ("fp32", "bf16") if name != fastest)
-    report(f"Searching in {fastest}, the fastest precision here ({why}); for another, --precision {others}.")
+    exact = "" if fastest == "fp32" else "; --precision fp32 is exact"
+    report(f"Searching in {fastest}, the fastest precision here ({why}){exact}.")
     return fastest
 
 

@@ -2,7 +2,7 @@
 
 import ctypes
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.backends.cpu import structures
-from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, kernel
-from heed.backends.protocol import NO_INT8
+from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, has_tiles, kernel
+from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
-from heed.model.transformer import DecoderLayer, Transformer
+from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process import give_back_freed_memory
 
@@ -137,7 +137,7 @@ class Fp32Linear(nn.Module):
 
 
 class Bf16Linear(nn.Module):
-    """An nn.Linear in bf16 by the kernels, for the few rows of a search's step."""
+    """An nn.Linear in bf16 by the kernels."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -145,32 +145,6 @@ class Bf16Linear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         return bf16_product(x, self.packed)
-
-
-class Bf16SourceLinear(nn.Module):
-    """An nn.Linear in bf16 by oneDNN, for the many rows of sources: its weight is put into oneDNN's order once."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
-        self.bias: Tensor | None = None if linear.bias is None else linear.bias.detach().bfloat16()
-
-    def __deepcopy__(self, memo: object) -> "Bf16SourceLinear":
-        return self  # it never changes
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Arrays, as of a PackedWeight, in fp32, since numpy has no bf16; oneDNN's order cannot be pickled.
-        bias = None if self.bias is None else self.bias.float().numpy()
-        return vars(self) | {"weight": self.weight.to_dense().float().numpy(), "bias": bias}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(torch.tensor(state["weight"]).bfloat16())
-        self.bias = None if state["bias"] is None else torch.tensor(state["bias"]).bfloat16()
-
-    def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return y
 
 
 class Int8Linear(nn.Module):
@@ -184,39 +158,32 @@ class Int8Linear(nn.Module):
         return int8_product(x, self.packed)
 
 
-PACKED: tuple[type[nn.Module], ...] = (Fp32Linear, Bf16Linear, Bf16SourceLinear, Int8Linear)
+PACKED: tuple[type[nn.Module], ...] = (Fp32Linear, Bf16Linear, Int8Linear)
 
 
 def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
     """A model to translate with, its weights in the order in which the products read them.
 
-    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where the processor cannot do that.
+    int8: products in 8 bits, the rest in bf16, the logits in fp32. HeedError where the processor cannot do that, and
+    for bf16 where both others are faster.
     Without `copy` the model itself is changed, and a weight is freed as soon as it is packed: memory never holds all of
     them twice.
     """
     if precision == "int8" and not has_int8():
         raise HeedError(NO_INT8)
+    if precision == "bf16" and not has_tiles():
+        raise HeedError(NO_BF16)
     if any(isinstance(module, PACKED) for module in model.modules()):
         raise ValueError("the model is prepacked already; give the one it was made of.")
     model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "int8": Int8Linear}
-    if precision == "bf16" and has_bf16():
-        kinds["bf16"] = Bf16Linear
-    has_one_dnn = torch.backends.mkldnn.is_available()  # which PyTorch for Apple's processors has not
-    one_dnn = precision == "bf16" and has_one_dnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    decoder = cast(list[DecoderLayer], list(model.decoder))
-    # Their ids: a set of the modules would keep the weights that are to be freed.
-    of_sources = {id(x) for x in (*model.encoder.modules(), *(layer.cross_attention.kv for layer in decoder))}
-    if precision in kinds or one_dnn:
-        # The map to logits, the largest, comes last, when the others have shrunk.
-        for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    by_one_dnn = one_dnn and (id(child) in of_sources or precision not in kinds)
-                    setattr(module, name, Bf16SourceLinear(child) if by_one_dnn else kinds[precision](child))
-            give_back_freed_memory()
-    return model.to(dtype)
+    kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "bf16": Bf16Linear, "int8": Int8Linear}
+    # The map to logits, the largest, comes last, when the others have shrunk.
+    for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, kinds[precision](child))
+        give_back_freed_memory()
+    return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
 
 
 def _address(x: Tensor | None) -> int | None:
