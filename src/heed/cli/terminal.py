@@ -34,7 +34,8 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="fp32, bf16, int8, or auto: the fastest here. Results in fp32 and int8 do not depend on the batch.",
+        help="fp32, int8, bf16 (on a GPU, or with AMX), or auto: the fastest here. Results in fp32 and int8 do not "
+        "depend on the batch.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]

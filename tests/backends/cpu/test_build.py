@@ -1,6 +1,5 @@
 """The compiled kernels: kept where nobody else can write, checked before they are loaded, made anew when damaged."""
 
-import ctypes
 import hashlib
 import os
 import re
@@ -16,7 +15,8 @@ import pytest
 import torch
 
 from heed.backends.cpu import decoding_ops, training_ops
-from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, STRUCTURES, addresses, check_range, library
+from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, library
+from heed.backends.cpu.declarations import FOLDER, PARAMETERS, ffi, structure
 from heed.runtime.device import cache_folder
 from heed.runtime.files import locked
 
@@ -252,12 +252,35 @@ def test_a_signal_ends_the_compiling_at_once_and_leaves_nothing(tmp_path):
     assert not subprocess.run(["pgrep", "-f", str(tmp_path / "heed")], capture_output=True, text=True).stdout
 
 
-def test_structures_are_as_large_as_in_cpp():
-    for function, structures in STRUCTURES.items():
-        sizes = (ctypes.c_int64 * len(structures))()
-        getattr(library(), function)(sizes)
-        assert list(sizes) == [ctypes.sizeof(structure) for structure in structures]
-    assert DIGEST_BYTES == 32
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_python_reads_the_structures_and_functions_that_the_compiler_sees(tmp_path, compiler):
+    """Sizes and places of fields, and that each function is declared with as many parameters."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    lines = ["#include <cstddef>", "#include <tuple>", '#include "kernels.h"', "using namespace heed;"]
+    lines += ["template <class R, class... A> constexpr size_t n_parameters(R (*)(A...)) { return sizeof...(A); }"]
+    read = [line for line in FOLDER.joinpath("kernels.h").read_text().splitlines() if line.startswith("struct ")]
+    names = [line.split()[1] for line in read]
+    for name in names:
+        template = name in ("DecoderLayer", "Step", "Sources")
+        for number in ("<float>", "<bf16>") if template else ("",):
+            lines.append(f"using {name}{number[1:-1]}_ = {name}{number};")
+            kind, of = ffi.typeof(name), f"{name}{number[1:-1]}_"
+            lines.append(f"static_assert(sizeof({of}) == {ffi.sizeof(kind)});")
+            lines += [f"static_assert(offsetof({of}, {field}) == {form.offset});" for field, form in kind.fields]
+    lines += [f"static_assert(n_parameters({name}) == {len(of)});" for name, of in PARAMETERS.items()]
+    assert len(names) >= 10 and len(PARAMETERS) >= 40
+    (tmp_path / "read.cpp").write_text("\n".join(lines))
+    command = [compiler, "-std=c++17", "-Wno-invalid-offsetof", f"-I{FOLDER}", "-fsyntax-only", tmp_path / "read.cpp"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+
+
+def test_a_call_that_does_not_fit_the_declaration_is_refused():
+    with pytest.raises(TypeError, match="kernel reorder_ancestors: n given; expected ancestors, slots, parents"):
+        kernel("reorder_ancestors")(n=1)
+    with pytest.raises(KeyError):
+        structure("EndingRules", patience=1)
 
 
 @pytest.mark.parametrize(

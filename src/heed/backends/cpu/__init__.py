@@ -3,7 +3,6 @@
 With AMX the large matrix products of training are the kernels' as well.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.cpu.build import has_int8, kernel, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.protocol import SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
@@ -139,7 +138,7 @@ class CpuBackend:
 
     def use_threads(self, n: int) -> None:
         torch.get_num_threads()  # the first call in a thread sets what the next one changes
-        cast(ctypes.CDLL, library()).use_threads(n)
+        kernel("use_threads")(n=n)
 
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules

@@ -4,7 +4,6 @@ A compiled library is code: it is kept in a folder that belongs to this user alo
 only if both still hold.
 """
 
-import ctypes
 import functools
 import hashlib
 import logging
@@ -18,18 +17,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from heed.backends.cpu import structures
+from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import NoLocks, locked, whole_file
 
 log = logging.getLogger(__name__)
-FOLDER = Path(__file__).parent / "csrc"
 SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]
 IN_FP32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's own defaults are
 FLAGS = [
@@ -50,89 +48,71 @@ COMPILED_SECONDS = 60.0  # after which another process that compiles is not awai
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
-P, N, F, SEED, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
-SIGNATURES: dict[str, list[Any]] = {
-    "add_norm": [P, P, P, P, P, P, P, P, N, N, F, SEED, F],
-    "add_norm_backward": [P, P, P, P, P, P, P, P, P, P, N, N, F, SEED],
-    "bias_relu": [P, P, N, N],
-    "bias_relu_backward": [P, P, P, P, N, N],
-    "embed": [P, P, P, P, P, N, N, F, F, SEED],
-    "embed_backward": [P, P, P, N, N, F, F, SEED],
-    "smoothed_loss": [P, P, P, P, N, N, F],
-    "consistent_loss": [P, P, P, P, N, N, F, F],
-    "attend": [P, P, P, P, P],
-    "attend_backward": [P, P, P, P, P, P, P, P],
-    "attend_to_past": [P, P, P, P],
-    "attend_to_source": [P, P, P, P],
-    "best_continuations": [P, P, P, P, P, P, P, P, N, N, N, N, N, N],
-    "int8_product": [P, P, P, N, ctypes.c_int32],
-    "bf16_product": [P, P, P, N, ctypes.c_int32],
-    "decoder_step": [P, P],
-    "encode_sources": [P, P],
-    "search_steps": [P, P, P, P],
-}
-FP32_SIGNATURES: dict[str, list[Any]] = {  # for float alone
-    "panel_product": [P, P, P, N, ctypes.c_int32],
-}
-BEAM_SIGNATURES: dict[str, list[Any]] = {  # for no type of number
-    "extend_beams": [P, P, P, P, P, N, P, P],
-    "reorder_ancestors": [P, P, P, N, N, N, N],
-}
-OTHER_SIGNATURES: dict[str, list[Any]] = {  # of functions that take no memory
-    "add_gradient": [P, P, N],
-    "adam_step": [P, P, P, P, P, N, F, F, F, F, F],
-    "use_threads": [ctypes.c_int32],
-}
-STRUCTURES = {  # whose sizes these functions tell, in this order
-    "training_structure_sizes": [structures.Shape],
-    "decoding_structure_sizes": [
-        *(structures.Weight, structures.Beams, structures.DecoderLayer, structures.Step),
-        *(structures.Sources, structures.BeamAccount, structures.EndingRules, structures.Search),
-    ],
-}
-TILE_PRODUCT: list[Any] = [P, N, FLAG, P, N, FLAG, P, P, N, N, N, N, FLAG]  # for bf16 alone, with AMX
-
-_KINDS = {torch.float32: "float", torch.bfloat16: "bf16"}
+_KINDS = dict(zip((torch.float32, torch.bfloat16), KINDS, strict=True))
+Library = Any  # cffi's, with the functions of kernels.h
 
 
 Wanted = tuple[Tensor, tuple[int, ...], torch.dtype]
 
 
-def addresses(kernel: str, **arguments: Wanted) -> list[int]:
+def addresses(kernel: str, **arguments: Wanted) -> dict[str, Address]:
     """Where these tensors lie in memory: the one door to the kernels, which check nothing themselves.
 
     Of each argument the tensor with the shape and type that the kernel will take for granted. ValueError names one that
     has another, has gaps between its rows, or does not lie on the CPU.
     """
-    found = []
+    found = {}
     for name, (x, shape, dtype) in arguments.items():
         if x.shape != shape or x.dtype is not dtype or not x.is_contiguous() or not x.is_cpu:
             gaps = "" if x.is_contiguous() else " with gaps"
             is_what = f"{tuple(x.shape)} of {x.dtype} on {x.device}{gaps}"
             raise ValueError(f"kernel {kernel}: {name} is {is_what}; expected {tuple(shape)} of {dtype} on cpu.")
-        found.append(x.data_ptr())
+        found[name] = address(x.data_ptr())
     return found
+
+
+def unchecked(**tensors: Tensor) -> dict[str, Address]:
+    """Where tensors lie that were made for the kernel, or come from an earlier call of it."""
+    return {name: address(x.data_ptr()) for name, x in tensors.items()}
 
 
 def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
     """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
     if numbers.dtype is not torch.int64 or not numbers.is_contiguous() or not numbers.is_cpu:
         addresses(kernel, **{name: (numbers, tuple(numbers.shape), torch.int64)})
-    place: int = library().first_outside(numbers.data_ptr(), numbers.numel(), least, end)  # type: ignore[union-attr]
+    place: int = cast(Library, library()).first_outside(address(numbers.data_ptr()), numbers.numel(), least, end)
     if place >= 0:
         wrong = int(numbers.flatten()[place])
         raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
 
 
-def kernel(name: str, like: Tensor) -> Callable[..., None]:
-    """The kernel of this name for tensors of this type."""
-    return _kernel(name, like.dtype)
+def kernel(name: str, like: Tensor | None = None) -> Callable[..., None]:
+    """A function of kernels.h, or of typed_kernels.h for numbers of this tensor's type. It takes arguments by name.
+
+    MemoryError if it lacks memory, RuntimeError if it was not compiled for this processor.
+    """
+    return _kernel(name if like is None else f"{name}_{_KINDS[like.dtype]}")
 
 
 @functools.cache
-def _kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(library(), f"{name}_{_KINDS[dtype]}")
-    return function
+def _kernel(name: str) -> Callable[..., None]:
+    function, parameters = getattr(library(), name), PARAMETERS[name]
+
+    def call(**arguments: Any) -> None:
+        if len(arguments) != len(parameters):
+            raise TypeError(f"kernel {name}: {', '.join(arguments)} given; expected {', '.join(parameters)}.")
+        values = [arguments[parameter] for parameter in parameters]
+        status = function(*[ffi.NULL if value is None else value for value in values])
+        if status:  # nothing from a function that cannot fail
+            _raise(name, status)
+
+    return call
+
+
+def _raise(kernel: str, status: int) -> None:
+    if status == constants("Status")["NO_MEMORY"]:
+        raise MemoryError(f"kernel {kernel}: not enough memory")
+    raise RuntimeError(f"kernel {kernel}: not compiled for this processor")
 
 
 def has_int8() -> bool:
@@ -151,7 +131,7 @@ def has_tiles() -> bool:
     return bool(getattr(library(), "has_tiles", int)())
 
 
-def library() -> ctypes.CDLL | None:
+def library() -> Library | None:
     """The kernels, each as NAME_float and most as NAME_bf16; None where they cannot be used."""
     return _found()[0]
 
@@ -166,7 +146,7 @@ class NotLoadable(HeedError):
 
 
 @functools.cache
-def _found() -> tuple[ctypes.CDLL | None, str]:
+def _found() -> tuple[Library | None, str]:
     without = "PyTorch's operations alone"
     if native_kernels() == "none":
         return None, f"{without}, as HEED_KERNELS=0 asks"
@@ -198,7 +178,7 @@ def _unusable(why: str) -> tuple[None, str]:
     return None, "PyTorch's operations alone"
 
 
-def _use_one_thread_in_forks(kernels: ctypes.CDLL) -> None:
+def _use_one_thread_in_forks(kernels: Library) -> None:
     """A forked process has none of OpenMP's threads, but its OpenMP would wait for them, PyTorch's operations too."""
 
     def in_child() -> None:
@@ -230,7 +210,7 @@ def _version_and_flags(compiler: Sequence[str]) -> tuple[bytes, list[str], list[
 
 def _compiled_or_kept(
     compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
-) -> ctypes.CDLL:
+) -> Library:
     """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     key = hashlib.sha256(
@@ -319,7 +299,7 @@ def _processor() -> bytes:
     return b"\n".join(sorted(set(facts)))
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
+def _loaded(path: Path) -> Library:
     """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others.
 
     NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again
@@ -338,13 +318,14 @@ def _loaded(path: Path) -> ctypes.CDLL:
         # What was checked is loaded, whatever the file's name leads to by now.
         try:
             if platform.system() == "Linux":
-                loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+                loaded = ffi.dlopen(f"/proc/self/fd/{descriptor}")
             else:
                 loaded = _load_copy(code, path.parent)
         except OSError as error:
             raise NotLoadable(f"{path}: the system does not load it: {error}") from None
         try:
-            _declare(loaded)
+            for name in PARAMETERS:
+                getattr(loaded, name)
         except AttributeError as error:
             raise OSError(f"{path}: {error}") from None
     except (OSError, NotLoadable):
@@ -353,41 +334,9 @@ def _loaded(path: Path) -> ctypes.CDLL:
     return loaded  # the descriptor stays open: under its number dlopen would find this library again, not another one
 
 
-def _load_copy(code: bytes, folder: Path) -> ctypes.CDLL:
+def _load_copy(code: bytes, folder: Path) -> Library:
     """A library, loaded from a copy in a new folder that only this user can open."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=COPY) as name:
         copy = Path(name) / "kernels.so"
         copy.write_bytes(code)
-        return ctypes.CDLL(str(copy))
-
-
-def declare(function: Any, arguments: list[Any]) -> None:
-    """Tells ctypes what an exported function takes, and that it may lack memory for what it computes."""
-    function.argtypes, function.restype, function.errcheck = arguments, ctypes.c_int32, _check_memory
-
-
-def _check_memory(lacking: int, function: Any, _arguments: Any) -> None:
-    if lacking:
-        raise MemoryError(f"kernel {function.__name__}: not enough memory")
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    """Tells ctypes what the functions take. AttributeError if one is missing, OSError if structures differ in size."""
-    exported = {f"{name}_{kind}": arguments for name, arguments in SIGNATURES.items() for kind in ("float", "bf16")}
-    exported |= {f"{name}_float": arguments for name, arguments in FP32_SIGNATURES.items()}
-    exported |= BEAM_SIGNATURES
-    if library.has_tiles():
-        exported["tile_product"] = TILE_PRODUCT
-    for name, arguments in exported.items():
-        declare(getattr(library, name), arguments)
-    for name, arguments in OTHER_SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
-    library.first_outside.argtypes, library.first_outside.restype = [P, N, N, N], N
-    for function, structures_of in STRUCTURES.items():
-        sizes = (ctypes.c_int64 * len(structures_of))()
-        getattr(library, function)(sizes)
-        for size, structure in zip(sizes, structures_of, strict=True):
-            if size != ctypes.sizeof(structure):
-                ours = ctypes.sizeof(structure)
-                raise OSError(f"structure {structure.__name__} has {size} bytes in C++, {ours} in Python")
+        return ffi.dlopen(str(copy))

@@ -3,7 +3,6 @@
 Rows are hypotheses, `beam` per sentence; of an encoder, the tokens of packed sources.
 """
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints, Pace
-from heed.backends.cpu import structures
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, library
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, unchecked
+from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.weights import PackedWeight
 from heed.model.architecture import Activation
 
-ACTIVATIONS: dict[Activation, int] = {"relu": 0, "gelu": 1, "swish": 2}  # kernels.h's enum
+ACTIVATIONS = {name.lower(): value for name, value in constants("Activation").items()}
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,22 @@ class Beams:
     widths: tuple[int, int]
 
     @cached_property
-    def structure(self) -> ctypes.Structure:
+    def structure(self) -> Structure:
         """As the kernels take it."""
         (n_slots, capacity), n_rows, n_active = self.ancestors.shape, len(self.slots), len(self.active)
         at = addresses(
             "attend_to_past",
             ancestors=(self.ancestors, (n_slots, capacity), torch.int32),
-            active=(self.active, (n_active,), torch.int64),
+            rows=(self.active, (n_active,), torch.int64),
             slots=(self.slots, (n_rows,), torch.int64),
             lengths=(self.lengths, (n_rows,), torch.int64),
             src_lengths=(self.src_lengths, (n_rows // self.beam,), torch.int64),
         )
-        check_range("attend_to_past", "active", self.active, 0, n_rows)
+        check_range("attend_to_past", "rows", self.active, 0, n_rows)
         check_range("attend_to_past", "slots", self.slots, 0, n_slots)
         check_range("attend_to_past", "lengths", self.lengths, 0, capacity)
-        return structures.Beams(*at, n_active, self.beam, capacity, self.n_heads, *self.widths)
+        sizes = {"n_rows": n_active, "beam": self.beam, "capacity": capacity}
+        return structure("Beams", **at, **sizes, heads=_heads(self.n_heads, self.widths))
 
     def cache(self, x: Tensor, dtype: torch.dtype) -> Wanted:
         """A layer's keys and values, as the kernels want them."""
@@ -79,7 +79,7 @@ def attend_to_past(
     out = qkv.new_empty(len(qkv), values)
     wanted = (len(beams.active), 2 * keys + values)
     at = addresses("attend_to_past", qkv=(qkv, wanted, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
-    kernel("attend_to_past", qkv)(*at, ctypes.addressof(beams.structure), out.data_ptr())
+    kernel("attend_to_past", qkv)(**at, beams=beams.structure, **unchecked(out=out))
     return out
 
 
@@ -90,7 +90,7 @@ def attend_to_source(
     keys, values = (beams.n_heads * width for width in beams.widths)
     out = q.new_empty(len(q), values)
     at = addresses("attend_to_source", q=(q, (len(beams.active), keys), q.dtype), memories=beams.memories(memories))
-    kernel("attend_to_source", q)(*at, ctypes.addressof(beams.structure), out.data_ptr())
+    kernel("attend_to_source", q)(**at, beams=beams.structure, **unchecked(out=out))
     return out
 
 
@@ -119,23 +119,17 @@ class _Layers:
         first_word: int,
         epsilon: float,
     ):
-        self._kept, self._epsilon = (layers, first_norm), epsilon
+        self._kept = (layers, first_norm)
         self._sizes = {weight.number_bytes for layer in layers for weight in layer.weights.values()}
         norms = (part for layer in layers for norm in layer.norms.values() for part in norm)
         self._dtypes = {part.dtype for part in (*first_norm, *norms)}
-        norm_pointers = [part.data_ptr() for part in first_norm] if first_norm else [None, None]
-        self._options = (ACTIVATIONS[activation], first_word, *norm_pointers)
-        self._array = (structures.DecoderLayer * len(layers))()
-        for to, layer in zip(self._array, layers, strict=True):
-            for name, weight in layer.weights.items():
-                setattr(to, name, weight.structure)
-            for name, (gain, bias) in layer.norms.items():
-                setattr(to, f"{name}_gain", gain.data_ptr())
-                setattr(to, f"{name}_bias", bias.data_ptr())
+        self._options = {"activation": ACTIVATIONS[activation], "first_word": first_word, "epsilon": epsilon}
+        self._options |= unchecked(**dict(zip(("first_gain", "first_bias"), first_norm, strict=False)))
+        self._array = array("DecoderLayer", [_layer_structure(layer) for layer in layers])
 
     def _step(
-        self, kernel: str, embedding: Tensor, positions: Tensor, beams: ctypes.Structure, *, tokens: int | None
-    ) -> ctypes.Structure:
+        self, kernel: str, embedding: Tensor, positions: Tensor, beams: Structure, *, tokens: Address | None
+    ) -> Structure:
         (vocab_size, d_model), dtype = embedding.shape, embedding.dtype
         if self._dtypes != {dtype} or not self._sizes <= ({4} if dtype == torch.float32 else {1, 2}):
             raise ValueError(f"kernel {kernel}: the model's dtype was changed after its weights were packed.")
@@ -144,12 +138,9 @@ class _Layers:
             embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
             positions=(positions, (len(positions), d_model), dtype),
         )
-        return structures.Step(
-            ctypes.addressof(self._array),
-            *(len(self._array), d_model, self._array[0].inner.d_out, *self._options, beams, tokens),
-            *at,
-            *(math.sqrt(d_model), self._epsilon),
-        )
+        sizes = {"n_layers": len(self._array), "d_model": d_model, "d_ff": self._array[0].inner.d_out}
+        options = self._options | {"scale": math.sqrt(d_model)}
+        return structure("Step", layers=self._array, **sizes, **options, beams=beams[0], tokens=tokens, **at)
 
 
 class EncoderLayers(_Layers):
@@ -157,9 +148,8 @@ class EncoderLayers(_Layers):
 
     def __init__(self, layers: Sequence[Layer], memories: Sequence[PackedWeight], **options: Any):
         super().__init__(layers, **options)
-        self._kept_memories, self._kv = memories, (structures.Weight * len(memories))()
-        for i, weight in enumerate(memories):
-            self._kv[i] = weight.structure
+        self._kept_memories = memories
+        self._kv = array("Weight", [weight.structure for weight in memories])
 
     def encode(
         self,
@@ -180,12 +170,14 @@ class EncoderLayers(_Layers):
         sentences, places = map(np.ascontiguousarray, mask.nonzero())  # of each token
         tokens, lengths = src.numpy()[mask], mask.sum(1)
         offsets = np.concatenate([[0], lengths.cumsum()])
-        tokens_at, places_at, sentences_at, offsets_at = _array_addresses(
+        rows = np.arange(len(tokens))
+        at = _array_addresses(
             "encode_sources",
             tokens=(tokens, tokens.shape, np.int64),
             places=(places, tokens.shape, np.int64),
             sentences=(sentences, tokens.shape, np.int64),
             offsets=(offsets, (n_sentences + 1,), np.int64),
+            rows=(rows, tokens.shape, np.int64),
         )
         if not _within(tokens, len(embedding)):
             raise IndexError(f"kernel encode_sources: tokens out of range; expected 0 to {len(embedding) - 1}.")
@@ -195,17 +187,20 @@ class EncoderLayers(_Layers):
         if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
             raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
         memories = embedding.new_empty(len(self._kv), n, kv_width)
-        rows = np.arange(n)
-        beams = structures.Beams(
-            *(None, rows.ctypes.data, None, places_at, None),
-            *(n, 1, 0, n_heads, *widths),
+        beams = structure(
+            "Beams", rows=at["rows"], lengths=at["places"], n_rows=n, beam=1, heads=_heads(n_heads, widths)
         )
-        step = self._step("encode_sources", embedding, positions, beams, tokens=tokens_at)
-        sources = structures.Sources(
-            *(offsets_at, sentences_at, n_sentences, len(self._kv)),
-            *(ctypes.addressof(self._kv), memories.data_ptr()),
+        step = self._step("encode_sources", embedding, positions, beams, tokens=at["tokens"])
+        sources = structure(
+            "Sources",
+            offsets=at["offsets"],
+            sentences=at["sentences"],
+            n_sentences=n_sentences,
+            n_memories=len(self._kv),
+            kv=self._kv,
+            **unchecked(memories=memories),
         )
-        kernel("encode_sources", embedding)(ctypes.addressof(step), ctypes.addressof(sources))
+        kernel("encode_sources", embedding)(step=step, sources=sources)
         return memories, torch.from_numpy(offsets[:-1])
 
 
@@ -230,11 +225,11 @@ class DecoderLayers(_Layers):
 
         caches and memories are not changed but replaced: the same object has the same addresses.
         """
-        (at,) = addresses("decoder_step", tokens=(tokens, (len(beams.slots),), torch.int64))
+        at = addresses("decoder_step", tokens=(tokens, (len(beams.slots),), torch.int64))
         check_range("decoder_step", "tokens", tokens, 0, len(embedding))
         x = torch.empty(len(beams.active), embedding.shape[1], **IN_FP32)
-        step = self._structure(embedding, positions, caches, memories, beams, tokens=at)
-        kernel("decoder_step", embedding)(ctypes.addressof(step), x.data_ptr())
+        step = self._structure(embedding, positions, caches, memories, beams, **at)
+        kernel("decoder_step", embedding)(step=step, **unchecked(x=x))
         return x
 
     def search(
@@ -254,11 +249,10 @@ class DecoderLayers(_Layers):
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
         (n_sentences, beam), prefix_width = account.last.shape, prefixes.shape[1]
         account_structure, rules_structure = _account_structures(account, rules)
-        (prefixes_at,) = _array_addresses("search_steps", prefixes=(prefixes, (n_sentences, prefix_width), np.int64))
-        waiting_at = None
+        at = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
+        at |= _array_addresses("search_steps", prefixes=(prefixes, (n_sentences, prefix_width), np.int64))
         if pace.n_waiting is not None:
-            (waiting_at,) = _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
-        (never_at,) = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
+            at |= _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
         if output.d_out != len(embedding) or len(beams.slots) != n_sentences * beam or wanted.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
         longest = int(account.lengths.max()) + pace.most
@@ -266,16 +260,23 @@ class DecoderLayers(_Layers):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
         if not _within(account.last, len(embedding)) or not _within(prefixes.clip(min=0), len(embedding)):
             raise IndexError("kernel search_steps: an id is out of range.")
-        search = structures.Search(
-            *(account_structure, rules_structure, output.structure, prefixes_at, never_at),
-            *(prefix_width, wanted.min_tokens, wanted.k, pace.most, pace.least, pace.most_done, waiting_at),
+        search = structure(
+            "Search",
+            **at,
+            account=account_structure[0],
+            rules=rules_structure[0],
+            output=output.structure[0],
+            prefix_width=prefix_width,
+            min_tokens=wanted.min_tokens,
+            k=wanted.k,
+            most_steps=pace.most,
+            least_steps=pace.least,
+            most_done=pace.most_done,
         )
-        done, n_steps = np.zeros(n_sentences, np.bool_), ctypes.c_int64()
+        done, n_steps = np.zeros(n_sentences, np.bool_), ffi.new("int64_t *")
         step = self._structure(embedding, positions, caches, memories, beams, tokens=None)
-        kernel("search_steps", embedding)(
-            ctypes.addressof(step), ctypes.addressof(search), done.ctypes.data, ctypes.addressof(n_steps)
-        )
-        return None if n_steps.value < 0 else done
+        kernel("search_steps", embedding)(step=step, search=search, done=address(done.ctypes.data), n_steps=n_steps)
+        return None if n_steps[0] < 0 else done
 
     def _structure(
         self,
@@ -285,13 +286,14 @@ class DecoderLayers(_Layers):
         memories: Tensor,
         beams: Beams,
         *,
-        tokens: int | None,
-    ) -> ctypes.Structure:
+        tokens: Address | None,
+    ) -> Structure:
         if caches is not self._caches or memories is not self._memories:
             for layer, cache, sources in zip(self._array, caches, memories, strict=True):
-                layer.cache, layer.memories = addresses(
+                at = addresses(
                     "decoder_step", cache=beams.cache(cache, embedding.dtype), memories=beams.memories(sources)
                 )
+                layer.cache, layer.memories = at["cache"], at["memories"]
             self._caches, self._memories = caches, memories
         check_range("decoder_step", "lengths", beams.lengths, 0, len(positions))
         return self._step("decoder_step", embedding, positions, beams.structure, tokens=tokens)
@@ -315,15 +317,15 @@ def best_continuations(
     at = addresses(
         "best_continuations",
         logits=(logits, (len(active), len(never)), logits.dtype),
-        active=(active, (len(active),), torch.int64),
+        rows=(active, (len(active),), torch.int64),
         log_probs=(log_probs, (n_sentences, beam), torch.float64),
         required=(required, (n_sentences, beam), torch.int64),
         never=(never, (len(never),), torch.bool),
         may_end=(may_end, (n_sentences,), torch.bool),
     )
-    check_range("best_continuations", "active", active, 0, n_sentences * beam)
-    sizes = (len(active), n_sentences, beam, len(never))
-    kernel("best_continuations", logits)(*at, values.data_ptr(), indices.data_ptr(), *sizes, eos, k)
+    check_range("best_continuations", "rows", active, 0, n_sentences * beam)
+    sizes = {"n_rows": len(active), "n_sentences": n_sentences, "beam": beam, "vocab": len(never)}
+    kernel("best_continuations", logits)(**at, **unchecked(values=values, indices=indices), **sizes, eos=eos, k=k)
     return values, indices
 
 
@@ -335,25 +337,24 @@ def extend_beams(
     account_structure, rules_structure = _account_structures(account, rules)
     at = _array_addresses(
         "extend_beams",
-        log_probs=(continuations.log_probs, (n, k), np.float64),
+        values=(continuations.log_probs, (n, k), np.float64),
         parents=(continuations.parents, (n, k), np.int64),
         ids=(continuations.ids, (n, k), np.int64),
     )
     if not (k >= beam and account.width > account.lengths.max() and _within(continuations.parents, beam)):
         raise IndexError("kernel extend_beams: a length or parent out of range.")
     rows, done = np.empty((n, beam), np.int64), np.empty(n, np.bool_)
-    library().extend_beams(  # type: ignore[union-attr]
-        *(ctypes.addressof(account_structure), ctypes.addressof(rules_structure), *at),
-        *(k, rows.ctypes.data, done.ctypes.data),
-    )
+    outputs = {"rows": address(rows.ctypes.data), "done": address(done.ctypes.data)}
+    kernel("extend_beams")(account=account_structure, rules=rules_structure, **at, k=k, **outputs)
     return rows, done
 
 
-def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[ctypes.Structure, ctypes.Structure]:
+def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Structure, Structure]:
     """The account and the rules as the kernels take them."""
     (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
     i64, f64, i32 = np.int64, np.float64, np.int32
-    *at, penalties = _array_addresses(
+    penalties = _array_addresses("extend_beams", penalties=(rules.penalties, rules.penalties.shape, f64))
+    at = _array_addresses(
         "extend_beams",
         lengths=(account.lengths, (n,), i64),
         limits=(account.limits, (n,), i64),
@@ -365,7 +366,6 @@ def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[ctype
         best_log_probs=(account.best_log_probs, (n, n_best), f64),
         best_lengths=(account.best_lengths, (n, n_best), i64),
         best_ids=(account.best_ids, (n, n_best, width), i32),
-        penalties=(rules.penalties, rules.penalties.shape, f64),
     )
     if not (
         _within(account.limits, len(rules.penalties))
@@ -374,8 +374,8 @@ def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[ctype
     ):
         raise IndexError("kernel extend_beams: a length or limit out of range.")
     return (
-        structures.BeamAccount(*at, n, beam, n_best, width),
-        structures.EndingRules(penalties, rules.eos, rules.early_stopping),
+        structure("BeamAccount", **at, n_sentences=n, beam=beam, n_best=n_best, width=width),
+        structure("EndingRules", **penalties, eos=rules.eos, early_stopping=rules.early_stopping),
     )
 
 
@@ -399,15 +399,31 @@ def reorder_ancestors(
     check_range("reorder_ancestors", "parents", parents, 0, n_slots)
     if not 0 <= n_positions <= capacity or n_rows % beam:
         raise IndexError(f"kernel reorder_ancestors: {n_positions} positions of {n_rows} rows; expected {capacity}.")
-    library().reorder_ancestors(*at, n_rows, beam, capacity, n_positions)  # type: ignore[union-attr]
+    kernel("reorder_ancestors")(**at, n_rows=n_rows, beam=beam, capacity=capacity, n=n_positions)
 
 
-def _array_addresses(kernel: str, **arguments: tuple[NDArray[Any], tuple[int, ...], type[np.generic]]) -> list[int]:
+def _array_addresses(
+    kernel: str, **arguments: tuple[NDArray[Any], tuple[int, ...], type[np.generic]]
+) -> dict[str, Address]:
     """As `addresses`, of numpy's arrays."""
     for name, (x, shape, dtype) in arguments.items():
         if x.shape != shape or x.dtype != dtype or not x.flags.c_contiguous:
             raise ValueError(f"kernel {kernel}: {name} is {x.shape} of {x.dtype}; expected {shape} of {dtype}.")
-    return [x.ctypes.data for x, _, _ in arguments.values()]
+    return {name: address(x.ctypes.data) for name, (x, _, _) in arguments.items()}
+
+
+def _heads(n: int, widths: tuple[int, int]) -> dict[str, int]:
+    return {"n": n, "d_k": widths[0], "d_v": widths[1]}
+
+
+def _layer_structure(layer: Layer) -> Structure:
+    norms = {
+        f"{name}_{part}": x
+        for name, norm in layer.norms.items()
+        for part, x in zip(("gain", "bias"), norm, strict=True)
+    }
+    weights = {name: weight.structure[0] for name, weight in layer.weights.items()}
+    return structure("DecoderLayer", **weights, **unchecked(**norms))
 
 
 def _within(numbers: Ints, end: int) -> bool:

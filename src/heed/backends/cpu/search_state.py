@@ -13,7 +13,7 @@ from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, En
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
 from heed.backends.cpu.forward import StackNorms, Stream
-from heed.backends.cpu.weights import Bf16Linear, Fp32Linear, Int8Linear
+from heed.backends.cpu.weights import PACKED, Fp32Linear
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
 from heed.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -118,7 +118,7 @@ class CpuSearchState:
         pace: Pace,
     ) -> Bools | None:
         output = self._model.output
-        if self._fused_layers is None or not isinstance(output, (Fp32Linear, Bf16Linear, Int8Linear)):
+        if self._fused_layers is None or not isinstance(output, PACKED):
             return None
         if self._longest == self._capacity:
             self._grow()
@@ -130,7 +130,7 @@ class CpuSearchState:
             self._caches,
             self._memories,
             self._beams(active=torch.empty(0, dtype=torch.int64)),
-            output.packed,
+            cast(Fp32Linear, output).packed,
             account,
             rules,
             wanted,
@@ -239,7 +239,7 @@ def _fused_encoder(model: Transformer) -> EncoderLayers | None:
     ]
     memories = [layer.cross_attention.kv for layer in cast(list[DecoderLayer], list(model.decoder))]
     products = [*memories, *(product for of in of_layers for product in of.values())]
-    if model.arch.radius is not None or not all(isinstance(product, (Fp32Linear, Int8Linear)) for product in products):
+    if model.arch.radius is not None or not all(isinstance(product, PACKED) for product in products):
         return None
     return EncoderLayers(
         [_fused_layer(of, norms, i, ("self", "feed_forward")) for i, of in enumerate(of_layers)],
@@ -261,8 +261,7 @@ def _fused_decoder(model: Transformer, norms: StackNorms) -> DecoderLayers | Non
         }
         for layer in cast(list[DecoderLayer], list(model.decoder))
     ]
-    kinds = (Fp32Linear, Bf16Linear, Int8Linear)
-    if not all(isinstance(product, kinds) for of in of_layers for product in of.values()):
+    if not all(isinstance(product, PACKED) for of in of_layers for product in of.values()):
         return None
     return DecoderLayers(
         [_fused_layer(of, norms, i, ("self", "cross", "feed_forward")) for i, of in enumerate(of_layers)],

@@ -3,7 +3,6 @@
 Axes: token = real positions of packed sequences, d = width. Tensors are fp32 or bf16 on a CPU; sums are fp32.
 """
 
-import ctypes
 import math
 from typing import Any
 
@@ -13,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, library
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, unchecked
+from heed.backends.cpu.declarations import structure
 from heed.backends.cpu.packed import PackedSequences
-from heed.backends.cpu.structures import Shape
 from heed.runtime.memory import free_memory
 
 
@@ -51,26 +50,24 @@ def product(
     arguments: dict[str, Wanted] = {
         "a": (a.T if crosswise else a, (depth, m) if crosswise else (m, depth), bf16),
         "b": (b if b.stride(1) == 1 else b.T, (depth, n) if b.stride(1) == 1 else (n, depth), bf16),
-        "out": (out, (m, n), torch.float32 if add else bf16),
+        "c": (out, (m, n), torch.float32 if add else bf16),
     }
     if bias is not None:
         arguments["bias"] = (bias, (n,), bf16)
-    at = addresses("tile_product", **arguments)
-    library().tile_product(  # type: ignore[union-attr]  # has_tiles found it
-        at[0], max(a.stride()), crosswise, at[1], max(b.stride()), b.stride(1) == 1,
-        None if bias is None else at[3], at[2], out.stride(0), m, n, depth, add,
-    )  # fmt: skip
+    kernel("tile_product")(
+        **{"bias": None} | addresses("tile_product", **arguments),
+        **{"a_ld": max(a.stride()), "b_ld": max(b.stride()), "c_ld": out.stride(0)},
+        **{"a_transposed": crosswise, "b_transposed": b.stride(1) == 1},
+        **{"m": m, "n": n, "depth": depth, "add": add},
+    )
     return out
 
 
 def add_gradient(gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
     """total += gradient, one in bf16 and the other in fp32: PyTorch takes ten times as long."""
-    at = addresses(
-        "add_gradient",
-        gradient=(gradient, tuple(total.shape), torch.bfloat16),
-        total=(total, tuple(total.shape), torch.float32),
-    )
-    library().add_gradient(*at, total.numel())  # type: ignore[union-attr]  # a backend on the kernels calls this
+    shape = tuple(total.shape)
+    at = addresses("add_gradient", x=(gradient, shape, torch.bfloat16), sum=(total, shape, torch.float32))
+    kernel("add_gradient")(**at, n=total.numel())
 
 
 def adam_step(
@@ -90,15 +87,19 @@ def adam_step(
     Afterwards the gradient is zero, and the copy in bf16 is the weight's. step: which one this is, from 1 on.
     """
     shape = tuple(weight.shape)
-    tensors = {"weight": weight, "mean": mean, "square": square, "gradient": gradient}
+    tensors = {"weights": weight, "means": mean, "squares": square, "gradients": gradient}
     wanted: dict[str, Wanted] = {name: (x, shape, torch.float32) for name, x in tensors.items()}
     if copy is not None:
         wanted["copy"] = (copy, shape, torch.bfloat16)
-    at = addresses("adam_step", **wanted)
-    library().adam_step(  # type: ignore[union-attr]
-        *at, *([None] if copy is None else []), weight.numel(),
-        rate / (1 - betas[0] ** step), math.sqrt(1 - betas[1] ** step), *betas, epsilon,
-    )  # fmt: skip
+    kernel("adam_step")(
+        **{"copy": None} | addresses("adam_step", **wanted),
+        n=weight.numel(),
+        rate=rate / (1 - betas[0] ** step),
+        root=math.sqrt(1 - betas[1] ** step),
+        beta1=betas[0],
+        beta2=betas[1],
+        epsilon=epsilon,
+    )
 
 
 def _tiled(x: Tensor) -> bool:
@@ -176,8 +177,8 @@ def _add_norm(
     mean, rstd = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     rows, columns = (x.shape, x.dtype), ((d,), x.dtype)
     at = addresses("add_norm", x=(x, *rows), branch=(branch, *rows), gain=(gain, *columns), bias=(bias, *columns))
-    outputs = [t.data_ptr() for t in (total, y, mean, rstd)]
-    kernel("add_norm", x)(*at, *outputs, n, d, dropout, seed, epsilon)
+    outputs = unchecked(sum=total, y=y, mean=mean, rstd=rstd)
+    kernel("add_norm", x)(**at, **outputs, n=n, d=d, rate=dropout, seed=seed, epsilon=epsilon)
     return total, y, mean, rstd
 
 
@@ -205,9 +206,11 @@ class _AddNorm(torch.autograd.Function):
         wanted: dict[str, Wanted] = {"dy": (dy, total.shape, total.dtype)}
         if dtotal is not None:
             wanted["dsum"] = (dtotal, total.shape, total.dtype)
-        at = [*addresses("add_norm_backward", **wanted), *([None] if dtotal is None else [])]
-        others = [t.data_ptr() for t in (total, gain, mean, rstd, dx, dbranch, dgain, dbias)]
-        kernel("add_norm_backward", total)(*at, *others, n, d, ctx.dropout, ctx.seed)
+        kernel("add_norm_backward", total)(
+            **{"dsum": None} | addresses("add_norm_backward", **wanted),
+            **unchecked(sum=total, gain=gain, mean=mean, rstd=rstd, dx=dx, dbranch=dbranch, dgain=dgain, dbias=dbias),
+            **{"n": n, "d": d, "rate": ctx.dropout, "seed": ctx.seed},
+        )
         return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
 
 
@@ -223,7 +226,7 @@ class _BiasReLU(torch.autograd.Function):
         d = h.shape[-1]
         at = addresses("bias_relu", h=(h, h.shape, h.dtype), bias=(bias, (d,), h.dtype))
         ctx.mark_dirty(h)
-        kernel("bias_relu", h)(*at, h.numel() // d, d)
+        kernel("bias_relu", h)(**at, n=h.numel() // d, d=d)
         ctx.save_for_backward(h)
         return h
 
@@ -235,7 +238,7 @@ class _BiasReLU(torch.autograd.Function):
         dy = dy.contiguous()
         dh, dbias = torch.empty_like(y), torch.zeros(d, **IN_FP32)
         at = addresses("bias_relu_backward", dy=(dy, y.shape, y.dtype), y=(y, y.shape, y.dtype))
-        kernel("bias_relu_backward", y)(*at, dh.data_ptr(), dbias.data_ptr(), y.numel() // d, d)
+        kernel("bias_relu_backward", y)(**at, **unchecked(dh=dh, dbias=dbias), n=y.numel() // d, d=d)
         return dh, dbias.to(y.dtype)
 
 
@@ -273,11 +276,11 @@ class _Embed(torch.autograd.Function):
         at = addresses(
             "embed",
             ids=(ids, (n,), torch.int64),
-            positions=(positions, (n,), torch.int64),
+            places=(positions, (n,), torch.int64),
             table=(table, (len(table), d), table.dtype),
-            position_table=(position_table, (len(position_table), d), table.dtype),
+            positions=(position_table, (len(position_table), d), table.dtype),
         )
-        kernel("embed", table)(*at, y.data_ptr(), n, d, scale, dropout, ctx.seed)
+        kernel("embed", table)(**at, **unchecked(y=y), n=n, d=d, scale=scale, rate=dropout, seed=ctx.seed)
         ctx.save_for_backward(ids, positions)
         return y
 
@@ -305,10 +308,10 @@ def _embed_backward(
     at = addresses(
         "embed_backward",
         dy=(dy, (len(indices), d), dy.dtype),
-        indices=(indices, (n,), torch.int64),
-        gradient=(gradient, (size, d), torch.float32),
+        ids=(indices, (n,), torch.int64),
+        dtable=(gradient, (size, d), torch.float32),
     )
-    kernel("embed_backward", dy)(*at, n, d, scale, ctx.dropout, ctx.seed)
+    kernel("embed_backward", dy)(**at, n=n, d=d, scale=scale, rate=ctx.dropout, seed=ctx.seed)
     return gradient.to(dy.dtype) if main_grad is None else None
 
 
@@ -322,7 +325,9 @@ def smoothed_loss_(
         "smoothed_loss", logits=(logits, (n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
     )
     check_range("smoothed_loss", "targets", targets, 0, vocab_size)
-    kernel("smoothed_loss", logits)(*at, loss.data_ptr(), nll.data_ptr(), n, vocab_size, label_smoothing)
+    kernel("smoothed_loss", logits)(
+        **at, **unchecked(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing
+    )
     return loss, nll
 
 
@@ -340,8 +345,9 @@ def consistent_loss_(
         "consistent_loss", logits=(logits, (2 * n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
     )
     check_range("consistent_loss", "targets", targets, 0, vocab_size)
-    outputs, sizes = (loss.data_ptr(), nll.data_ptr()), (n, vocab_size)
-    kernel("consistent_loss", logits)(*at, *outputs, *sizes, label_smoothing, consistency)
+    kernel("consistent_loss", logits)(
+        **at, **unchecked(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, alpha=consistency
+    )
     return loss, nll
 
 
@@ -415,27 +421,31 @@ class _Attend(torch.autograd.Function):
         n_offsets, n_keys = len(tgt.offsets), len(src.positions)
         at = addresses(
             "attend",
-            offsets=(tgt.offsets, (n_offsets,), torch.int64),
-            src_offsets=(src.offsets, (n_offsets,), torch.int64),
+            q_offsets=(tgt.offsets, (n_offsets,), torch.int64),
+            k_offsets=(src.offsets, (n_offsets,), torch.int64),
             q=(q, (len(tgt.positions), sum(widths) if kv is None else widths[0]), q.dtype),
             **({} if kv is None else {"kv": (kv, (n_keys, sum(widths[1:])), q.dtype)}),
         )
-        check_range("attend", "offsets", tgt.offsets, 0, len(q) + 1)
-        check_range("attend", "src_offsets", src.offsets, 0, n_keys + 1)
-        parts = _parts(q, kv, widths)
-        shape = Shape(
-            *at[:2],
-            n_offsets - 1,
-            n_heads,
-            widths[1] // n_heads,
-            widths[2] // n_heads,
-            *(part.stride(0) for part in parts),
-            _seed() if dropout else 0,
-            dropout,
-            causal,
+        check_range("attend", "q_offsets", tgt.offsets, 0, len(q) + 1)
+        check_range("attend", "k_offsets", src.offsets, 0, n_keys + 1)
+        queries, keys, values = _parts(q, kv, widths)
+        shape = structure(
+            "Shape",
+            q_offsets=at["q_offsets"],
+            k_offsets=at["k_offsets"],
+            n_sentences=n_offsets - 1,
+            n_heads=n_heads,
+            d_k=widths[1] // n_heads,
+            d_v=widths[2] // n_heads,
+            q_stride=queries.stride(0),
+            k_stride=keys.stride(0),
+            v_stride=values.stride(0),
+            seed=_seed() if dropout else 0,
+            rate=dropout,
+            causal=causal,
         )
         out = q.new_empty(len(q), widths[2])
-        kernel("attend", q)(*(t.data_ptr() for t in (*parts, out)), ctypes.addressof(shape))
+        kernel("attend", q)(**unchecked(q=queries, k=keys, v=values, out=out), shape=shape)
         ctx.save_for_backward(q, kv)
         ctx.shape, ctx.widths, ctx.tgt = shape, widths, (tgt, src)
         return out
@@ -446,7 +456,9 @@ class _Attend(torch.autograd.Function):
         q, kv = ctx.saved_tensors
         dout = dout.contiguous()
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
-        addresses("attend_backward", dout=(dout, (len(q), ctx.widths[2]), q.dtype))
-        tensors = (*_parts(q, kv, ctx.widths), dout, *_parts(dq, dkv, ctx.widths))
-        kernel("attend_backward", q)(*(t.data_ptr() for t in tensors), ctypes.addressof(ctx.shape))
+        names = (("q", "k", "v"), ("dq", "dk", "dv"))
+        parts = (_parts(q, kv, ctx.widths), _parts(dq, dkv, ctx.widths))
+        tensors = {name: part for of in zip(names, parts, strict=True) for name, part in zip(*of, strict=True)}
+        at = addresses("attend_backward", dout=(dout, (len(q), ctx.widths[2]), q.dtype))
+        kernel("attend_backward", q)(**at, **unchecked(**tensors), shape=ctx.shape)
         return dq, dkv, None, None, None, None, None, None

@@ -1,6 +1,5 @@
 """Weights prepacked for the few rows of a search, and their products by the kernels of csrc/*_products.h."""
 
-import ctypes
 from copy import deepcopy
 from typing import Any
 
@@ -10,8 +9,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.backends.cpu import structures
-from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, has_tiles, kernel
+from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, has_tiles, kernel, unchecked
+from heed.backends.cpu.declarations import Structure, structure
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -30,13 +29,11 @@ class PackedWeight:
         self._tensors: tuple[Tensor, ...] = (panels, *quantized, F.pad(bias, (0, -d_out % PANEL)))
         self.structure = self._structure()
 
-    def _structure(self) -> ctypes.Structure:
+    def _structure(self) -> Structure:
         panels, *quantized, bias = self._tensors
-        offsets, steps = quantized or (None, None)
-        return structures.Weight(
-            *(panels.data_ptr(), _address(offsets), _address(steps), bias.data_ptr()),
-            *(self.d_in, self.d_out, self.number_bytes),
-        )
+        tensors = {"panels": panels, "bias": bias} | dict(zip(("offsets", "steps"), quantized, strict=False))
+        sizes = {"d_in": self.d_in, "d_out": self.d_out, "number_bytes": self.number_bytes}
+        return structure("Weight", **unchecked(**tensors), **sizes)
 
     @property
     def number_bytes(self) -> int:
@@ -120,8 +117,8 @@ def bf16_product(
 def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], weight.d_out)
-    (at,) = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
-    kernel(name, x)(at, ctypes.addressof(weight.structure), y.data_ptr(), x.numel() // weight.d_in, relu)
+    at = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
+    kernel(name, x)(**at, **unchecked(y=y), weight=weight.structure, n=x.numel() // weight.d_in, relu=relu)
     return y
 
 
@@ -184,7 +181,3 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
                 setattr(module, name, kinds[precision](child))
         give_back_freed_memory()
     return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
-
-
-def _address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels.h"
+#include "exports.h"
 
 namespace heed {
 

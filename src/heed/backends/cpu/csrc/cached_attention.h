@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "kernels.h"
+#include "exports.h"
 #include "row_math.h"
 #include "threads.h"
 

@@ -99,54 +99,50 @@ using heed::Beams;
 using heed::Weight;
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                         \
- int32_t attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                 \
-  return heed::lacks_memory([&] { heed::all_attend_to_past(qkv, cache, *beams, out); });             \
- }                                                                                                   \
- int32_t attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) { \
-  return heed::lacks_memory([&] { heed::all_attend_to_source(q, memories, *beams, out); });          \
- }                                                                                                   \
- int32_t int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::lacks_memory([&] {                                                                    \
-if constexpr (heed::HAS_INT8_DOT)                                                                       \
-heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                   \
-  });                                                                                                \
- }                                                                                                   \
- int32_t bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::lacks_memory([&] {                                                                    \
-if constexpr (heed::HAS_BF16_DOT)                                                                       \
-heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                        \
-  });                                                                                                \
+#define HEED_DEFINE(T, NAME)                                                                              \
+ heed::Status attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                 \
+  return heed::status_of([&] { heed::all_attend_to_past(qkv, cache, *beams, out); });                     \
+ }                                                                                                        \
+ heed::Status attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) { \
+  return heed::status_of([&] { heed::all_attend_to_source(q, memories, *beams, out); });                  \
+ }                                                                                                        \
+ heed::Status int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
+  return heed::status_of([&] {                                                                            \
+if constexpr (heed::HAS_INT8_DOT)                                                                            \
+heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                        \
+else                                                                                                         \
+throw heed::NotHere();                                                                                      \
+  });                                                                                                     \
+ }                                                                                                        \
+ heed::Status bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
+  return heed::status_of([&] {                                                                            \
+if constexpr (heed::HAS_BF16_DOT)                                                                            \
+heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                             \
+else                                                                                                         \
+throw heed::NotHere();                                                                                      \
+  });                                                                                                     \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
-int32_t panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
-    return heed::lacks_memory([&] { heed::panel_product(x, *weight, y, n, relu); });
+heed::Status panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
+    return heed::status_of([&] { heed::panel_product(x, *weight, y, n, relu); });
 }
-int32_t decoder_step_float(const heed::Step<float>* step, float* x) {
-    return heed::lacks_memory([&] { heed::decoder_step<heed::Fp32Products>(*step, x); });
+heed::Status decoder_step_float(const heed::Step<float>* step, float* x) {
+    return heed::status_of([&] { heed::decoder_step<heed::Fp32Products>(*step, x); });
 }
-int32_t decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
-    return heed::lacks_memory([&] {
+heed::Status decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
+    return heed::status_of([&] {
         if (step->layers[0].qkv.number_bytes == 2)
             heed::decoder_step<heed::NarrowProducts<heed::Bf16Memory>>(*step, x);
         else if constexpr (heed::HAS_INT8_DOT)
             heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
+        else
+            throw heed::NotHere();
     });
 }
 void use_threads(int32_t n) { omp_set_num_threads(n); }
 int32_t has_int8() { return heed::HAS_INT8_DOT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }
-void decoding_structure_sizes(int64_t* sizes) {
-    sizes[0] = sizeof(Weight);
-    sizes[1] = sizeof(Beams);
-    sizes[2] = sizeof(heed::DecoderLayer<float>);
-    sizes[3] = sizeof(heed::Step<float>);
-    sizes[4] = sizeof(heed::Sources<float>);
-    sizes[5] = sizeof(heed::BeamAccount);
-    sizes[6] = sizeof(heed::EndingRules);
-    sizes[7] = sizeof(heed::Search);
-}
 }

@@ -71,13 +71,17 @@ static void encode_sources(const Step<typename Products::Stored>& step,
 }  // namespace heed
 
 extern "C" {
-int32_t encode_sources_float(const heed::Step<float>* step, const heed::Sources<float>* sources) {
-    return heed::lacks_memory([&] { heed::encode_sources<heed::Fp32Products>(*step, *sources); });
+heed::Status encode_sources_float(const heed::Step<float>* step, const heed::Sources<float>* sources) {
+    return heed::status_of([&] { heed::encode_sources<heed::Fp32Products>(*step, *sources); });
 }
-int32_t encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
-    return heed::lacks_memory([&] {
-        if constexpr (heed::HAS_INT8_DOT)
+heed::Status encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
+    return heed::status_of([&] {
+        if (step->layers[0].qkv.number_bytes == 2)
+            heed::encode_sources<heed::NarrowProducts<heed::Bf16Memory>>(*step, *sources);
+        else if constexpr (heed::HAS_INT8_DOT)
             heed::encode_sources<heed::NarrowProducts<heed::QuantizedMemory>>(*step, *sources);
+        else
+            throw heed::NotHere();
     });
 }
 }

@@ -1,15 +1,13 @@
-// The exported functions and the structures that they take. The Python side (build.py, structures.py) declares the
-// same, compares the structures' sizes when it loads the library, and checks shapes, types and ranges before each call:
-// nothing is checked in C++.
+// The exported functions and the structures that they take: their only declaration. Python reads this file and
+// typed_kernels.h (declarations.py), so they keep to what C has, templates of T and one-line member functions aside.
+// Python checks shapes, types and ranges before each call: nothing is checked in C++.
 //
-// Arguments stand in this order: inputs, outputs, sizes, options. NAME_float reads and writes float, NAME_bf16 bf16;
-// both compute in float. Rows lie one behind the other without gaps, unless a stride says otherwise. What may take
-// memory of its own returns whether there was too little: 0 or 1.
+// Arguments stand in this order: inputs, outputs, sizes, options. Rows follow each other without gaps, unless a stride
+// says otherwise. What returns a Status says whether it was done; what returns anything else cannot fail.
 
 #pragma once
 
 #include <atomic>
-#include <new>
 
 #include "vector.h"
 
@@ -51,7 +49,10 @@ struct Beams {
     Heads heads;
 };
 
-enum Activation : int64_t { RELU, GELU, SWISH };
+enum Activation { RELU, GELU, SWISH };
+
+// NO_MEMORY: too little for what it computes. NOT_HERE: the library was compiled for a processor without it.
+enum Status { DONE, NO_MEMORY, NOT_HERE };
 
 // The norms are those behind the sums with each sub-layer's output; with pre-norm each belongs to the next sub-layer.
 template <class T>
@@ -67,7 +68,7 @@ template <class T>
 struct Step {
     const DecoderLayer<T>* layers;
     int64_t n_layers, d_model, d_ff;
-    Activation activation;
+    int64_t activation;                // an Activation
     int64_t first_word;                // the first position that has a word's embedding, not its position alone: 0 or 1
     const T *first_gain, *first_bias;  // with pre-norm: of the norm before the first sub-layer; else null
     Beams beams;
@@ -120,110 +121,43 @@ struct Search {
     const std::atomic<int64_t>* n_waiting;
 };
 
-// Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs,
-// its log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is
-// excluded. By sentence: whether it may_end, by eos.
-struct ContinuationRequest {
-    const int64_t* rows;
-    const double* log_probs;
-    const int64_t* required;
-    const uint8_t *never, *may_end;
-    int64_t n_rows, n_sentences, beam, vocab, eos, k;
-};
-
-// Of each sentence the k best continuations by the logits x · Wᵀ, which are never all kept: see continuations.h.
-void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
-                           int64_t* indices);
-
-// Runs an exported function. No exception may leave it: ctypes knows none, so that it would end the process.
-template <class Run>
-static int32_t lacks_memory(Run run) noexcept {
-    try {
-        run();
-    } catch (const std::bad_alloc&) {
-        return 1;
-    }
-    return 0;
-}
-
 }  // namespace heed
 
 #define HEED_EXPORT __attribute__((visibility("default")))
 
 extern "C" {
-#define HEED_DECLARE(T, NAME)                                                                                             \
- /* sum = x + dropout(branch), y = LayerNorm(sum): section 5.4 of the paper; x (n, d) */                                  \
- HEED_EXPORT int32_t add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,             \
-                                     float* mean, float* rstd, int64_t n, int64_t d, float rate, uint64_t seed,           \
-                                     float epsilon);                                                                      \
- /* dsum: the sum's gradient where it is used besides y, or null */                                                       \
- HEED_EXPORT int32_t add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain,                    \
-                                              const float* mean, const float* rstd, T* dx, T* dbranch, float* dgain,      \
-                                              float* dbias, int64_t n, int64_t d, float rate, uint64_t seed);             \
- /* h = max(0, h + bias), in place; h (n, d) */                                                                           \
- HEED_EXPORT int32_t bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d);                                         \
- HEED_EXPORT int32_t bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d);       \
- /* y = dropout(table[id] · scale + positions[place]); for an id of -1 of the position alone */                          \
- HEED_EXPORT int32_t embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y,    \
-                                  int64_t n, int64_t d, float scale, float rate, uint64_t seed);                          \
- /* Adds the gradient to dtable. */                                                                                       \
- HEED_EXPORT int32_t embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d,          \
-                                           float scale, float rate, uint64_t seed);                                       \
- /* Label-smoothed loss and negative log-likelihood; logits (n, vocab) become the loss's gradient. */                     \
- HEED_EXPORT int32_t smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,          \
-                                          int64_t vocab, float epsilon);                                                  \
- /* The same of two passes, logits (2 n, vocab), with alpha / 4 of the divergences between them. */                       \
- HEED_EXPORT int32_t consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,        \
-                                            int64_t vocab, float epsilon, float alpha);                                   \
- /* Attention (equation 1) in every head of packed sequences, and its gradients. */                                       \
- HEED_EXPORT int32_t attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);                 \
- HEED_EXPORT int32_t attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,       \
-                                            const heed::Shape* shape);                                                    \
- /* Attention of a search's rows to their past, whose new keys and values are entered first, and to the source. */        \
- HEED_EXPORT int32_t attend_to_past_##NAME(const T* qkv, T* cache, const heed::Beams* beams, T* out);                     \
- HEED_EXPORT int32_t attend_to_source_##NAME(const T* q, const T* const* memories, const heed::Beams* beams, T* out);     \
- /* Of each sentence the k best continuations: see continuations.h. */                                                    \
- HEED_EXPORT int32_t best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,             \
-                                               const int64_t* required, const uint8_t* never, const uint8_t* may_end,     \
-                                               double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences,     \
-                                               int64_t beam, int64_t vocab, int64_t eos, int64_t k);                      \
- /* y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16(). \
-  */                                                                                                                      \
- HEED_EXPORT int32_t int8_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);          \
- HEED_EXPORT int32_t bf16_product_##NAME(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);          \
- /* x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and          \
-    norms are, products are in what the weights are in, bf16 or 8-bit integers. */                                        \
- HEED_EXPORT int32_t decoder_step_##NAME(const heed::Step<T>* step, float* x);                                            \
- /* The memories of sources. Weights are in float, or in 8-bit integers with the rest in bf16. */                         \
- HEED_EXPORT int32_t encode_sources_##NAME(const heed::Step<T>* step, const heed::Sources<T>* sources);                   \
- /* At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out        \
-    rows, lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was      \
-    not finite. */                                                                                                        \
- HEED_EXPORT int32_t search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,            \
-                                         int64_t* n_steps);
+#define T float
+#define KERNEL(NAME) NAME##_float
+#include "typed_kernels.h"
+#undef KERNEL
+#undef T
 
-HEED_DECLARE(float, float)
-HEED_DECLARE(heed::bf16, bf16)
-#undef HEED_DECLARE
+#define T heed::bf16
+#define KERNEL(NAME) NAME##_bf16
+#include "typed_kernels.h"
+#undef KERNEL
+#undef T
 
 // y = x · Wᵀ + bias, with ReLU or without, W in float.
-HEED_EXPORT int32_t panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
+HEED_EXPORT heed::Status panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n,
+                                             int32_t relu);
 // c (m, n) = a (m, depth) · b (depth, n) + bias in bf16, or with `add` c += a · b, c in float. a is stored as (depth,
 // m) if a_transposed, b as (depth, n) if b_transposed, else as (n, depth). Only if has_tiles().
-HEED_EXPORT int32_t tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
-                                 int64_t b_ld, int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld,
-                                 int64_t m, int64_t n, int64_t depth, int32_t add);
+HEED_EXPORT heed::Status tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,
+                                      int64_t b_ld, int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld,
+                                      int64_t m, int64_t n, int64_t depth, int32_t add);
 // sum += x of n numbers; Adam's step on n weights: see optimizer.h.
 HEED_EXPORT void add_gradient(const heed::bf16* x, float* sum, int64_t n);
 HEED_EXPORT void adam_step(float* weights, float* means, float* squares, float* gradients, heed::bf16* copy, int64_t n,
                            float rate, float root, float beta1, float beta2, float epsilon);
 // Extends every row by one of the k continuations of its sentence. rows (n_sentences, beam): which row each was; done
 // (n_sentences): whether the sentence's search is over.
-HEED_EXPORT int32_t extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
-                                 const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done);
+HEED_EXPORT heed::Status extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules,
+                                      const double* values, const int64_t* parents, const int64_t* ids, int64_t k,
+                                      int64_t* rows, uint8_t* done);
 // Reorders a beam: see beam_account.h.
-HEED_EXPORT int32_t reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
-                                      int64_t beam, int64_t capacity, int64_t n);
+HEED_EXPORT heed::Status reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents,
+                                           int64_t n_rows, int64_t beam, int64_t capacity, int64_t n);
 // Lets the calling thread's later calls take n threads.
 HEED_EXPORT void use_threads(int32_t n);
 // Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
@@ -232,8 +166,4 @@ HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
-// The sizes in bytes of the structures above: of Shape; of Weight, Beams, DecoderLayer, Step, Sources, BeamAccount,
-// EndingRules, Search.
-HEED_EXPORT void training_structure_sizes(int64_t* sizes);
-HEED_EXPORT void decoding_structure_sizes(int64_t* sizes);
 }

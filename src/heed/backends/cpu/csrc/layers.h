@@ -133,11 +133,15 @@ public:
         products_.product(space_.x, layer.inner, space_.wide, n_, step_.activation == RELU, team_);
         team_.split(n_, [&](int64_t i) {
             float* const row = space_.wide + i * step_.d_ff;
-            switch (step_.activation) {
-                case RELU: break;  // by the product
-                case GELU: apply(gelu, row, step_.d_ff); break;
-                case SWISH: apply(swish, row, step_.d_ff); break;
-                default: std::abort();  // decoding_ops.py has an activation that kernels.h has not
+            switch (Activation(step_.activation)) {
+                case RELU:
+                    break;  // by the product
+                case GELU:
+                    apply(gelu, row, step_.d_ff);
+                    break;
+                case SWISH:
+                    apply(swish, row, step_.d_ff);
+                    break;
             }
             products_.take(i, row, step_.d_ff);
         });

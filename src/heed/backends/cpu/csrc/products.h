@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "kernels.h"
+#include "exports.h"
 #include "search_tiles.h"
 #include "threads.h"
 

@@ -2,7 +2,7 @@
 // extends the account by them, as decoding/beam.py does step by step.
 
 #include "beam_account.h"
-#include "kernels.h"
+#include "exports.h"
 #include "threads.h"
 
 namespace heed {
@@ -68,7 +68,7 @@ static bool extend_sentence(const Search& search, const Beams& beams, int64_t s,
 
 template <class T>
 static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint8_t* done,
-                            int32_t (*decoder_step)(const Step<T>*, float*)) {
+                            Status (*decoder_step)(const Step<T>*, float*)) {
     const BeamAccount& account = search.account;
     const int64_t n = account.n_sentences, beam = account.beam, k = search.k;
     StepMemory memory(n, beam, k, of_caller.d_model);
@@ -84,7 +84,7 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
     };
     for (; n_steps < search.most_steps && n_done < n && !pauses(); n_steps++) {
         const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
-        if (decoder_step(&step, memory.x.get())) throw std::bad_alloc();
+        check(decoder_step(&step, memory.x.get()));
         product_continuations(memory.x.get(), search.output,
                               {memory.rows.data(), account.log_probs, memory.required.data(), search.never,
                                memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
@@ -102,18 +102,19 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                           \
- int32_t search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done, int64_t* n_steps) { \
-  return heed::lacks_memory(                                                                                           \
-      [&] { heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); }); });   \
+#define HEED_DEFINE(T, NAME)                                                                                         \
+ heed::Status search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,              \
+                                  int64_t* n_steps) {                                                                \
+  return heed::status_of(                                                                                            \
+      [&] { heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); }); }); \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
 #undef HEED_DEFINE
 
-int32_t extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
-                     const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
-    return heed::lacks_memory([&] {
+heed::Status extend_beams(const heed::BeamAccount* account, const heed::EndingRules* rules, const double* values,
+                          const int64_t* parents, const int64_t* ids, int64_t k, int64_t* rows, uint8_t* done) {
+    return heed::status_of([&] {
         std::vector<int32_t> old;
         for (int64_t s = 0; s < account->n_sentences; s++) {
             heed::SentenceAccount sentence{*account, *rules, s};
@@ -121,9 +122,9 @@ int32_t extend_beams(const heed::BeamAccount* account, const heed::EndingRules* 
         }
     });
 }
-int32_t reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
-                          int64_t beam, int64_t capacity, int64_t n) {
-    return heed::lacks_memory([&] {
+heed::Status reorder_ancestors(int32_t* ancestors, const int64_t* slots, const int64_t* parents, int64_t n_rows,
+                               int64_t beam, int64_t capacity, int64_t n) {
+    return heed::status_of([&] {
         std::vector<int32_t> old;
         for (int64_t first = 0; first < n_rows; first += beam)
             heed::reorder_ancestors(ancestors, slots + first, parents + first, beam, capacity, n, old);

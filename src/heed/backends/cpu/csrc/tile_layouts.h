@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "kernels.h"
+#include "exports.h"
 
 namespace heed {
 

@@ -252,48 +252,48 @@ static void consistent_loss(T* logits, const int64_t* targets, float* loss, floa
 }  // namespace heed
 
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                                          \
- int32_t add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,        \
-                         float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {               \
-  return heed::lacks_memory(                                                                                          \
-      [&] { heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon); });                 \
- }                                                                                                                    \
- int32_t add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,         \
-                                  const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n,        \
-                                  int64_t d, float rate, uint64_t seed) {                                             \
-  return heed::lacks_memory([&] {                                                                                     \
-const auto run = dsum ? heed::add_norm_backward<true, T> : heed::add_norm_backward<false, T>;                            \
-run(dy, dsum, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                                       \
-  });                                                                                                                 \
- }                                                                                                                    \
- int32_t bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) {                                                \
-  return heed::lacks_memory([&] { heed::bias_relu(h, bias, n, d); });                                                 \
- }                                                                                                                    \
- int32_t bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {              \
-  return heed::lacks_memory([&] { heed::bias_relu_backward(dy, y, dh, dbias, n, d); });                               \
- }                                                                                                                    \
- int32_t embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n, \
-                      int64_t d, float scale, float rate, uint64_t seed) {                                            \
-  return heed::lacks_memory([&] { heed::embed(ids, places, table, positions, y, n, d, scale, rate, seed); });         \
- }                                                                                                                    \
- int32_t embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,     \
-                               float rate, uint64_t seed) {                                                           \
-  return heed::lacks_memory([&] { heed::embed_backward(dy, ids, dtable, n, d, scale, rate, seed); });                 \
- }                                                                                                                    \
- int32_t smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,   \
-                              float epsilon) {                                                                        \
-  return heed::lacks_memory([&] { heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon); });             \
- }                                                                                                                    \
- int32_t consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab, \
-                                float epsilon, float alpha) {                                                         \
-  return heed::lacks_memory([&] { heed::consistent_loss(logits, targets, loss, nll, n, vocab, epsilon, alpha); });    \
- }                                                                                                                    \
- int32_t attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                            \
-  return heed::lacks_memory([&] { heed::attend(q, k, v, out, *s); });                                                 \
- }                                                                                                                    \
- int32_t attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,               \
-                                const heed::Shape* s) {                                                               \
-  return heed::lacks_memory([&] { heed::attend_backward(q, k, v, dout, dq, dk, dv, *s); });                           \
+#define HEED_DEFINE(T, NAME)                                                                                           \
+ heed::Status add_norm_##NAME(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean,    \
+                              float* rstd, int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {           \
+  return heed::status_of(                                                                                              \
+      [&] { heed::add_norm(x, branch, gain, bias, sum, y, mean, rstd, n, d, rate, seed, epsilon); });                  \
+ }                                                                                                                     \
+ heed::Status add_norm_backward_##NAME(const T* dy, const T* dsum, const T* sum, const T* gain, const float* mean,     \
+                                       const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n,    \
+                                       int64_t d, float rate, uint64_t seed) {                                         \
+  return heed::status_of([&] {                                                                                         \
+const auto run = dsum ? heed::add_norm_backward<true, T> : heed::add_norm_backward<false, T>;                             \
+run(dy, dsum, sum, gain, mean, rstd, dx, dbranch, dgain, dbias, n, d, rate, seed);                                        \
+  });                                                                                                                  \
+ }                                                                                                                     \
+ heed::Status bias_relu_##NAME(T* h, const T* bias, int64_t n, int64_t d) {                                            \
+  return heed::status_of([&] { heed::bias_relu(h, bias, n, d); });                                                     \
+ }                                                                                                                     \
+ heed::Status bias_relu_backward_##NAME(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {          \
+  return heed::status_of([&] { heed::bias_relu_backward(dy, y, dh, dbias, n, d); });                                   \
+ }                                                                                                                     \
+ heed::Status embed_##NAME(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y,        \
+                           int64_t n, int64_t d, float scale, float rate, uint64_t seed) {                             \
+  return heed::status_of([&] { heed::embed(ids, places, table, positions, y, n, d, scale, rate, seed); });             \
+ }                                                                                                                     \
+ heed::Status embed_backward_##NAME(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale, \
+                                    float rate, uint64_t seed) {                                                       \
+  return heed::status_of([&] { heed::embed_backward(dy, ids, dtable, n, d, scale, rate, seed); });                     \
+ }                                                                                                                     \
+ heed::Status smoothed_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,              \
+                                   int64_t vocab, float epsilon) {                                                     \
+  return heed::status_of([&] { heed::smoothed_loss(logits, targets, loss, nll, n, vocab, epsilon); });                 \
+ }                                                                                                                     \
+ heed::Status consistent_loss_##NAME(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n,            \
+                                     int64_t vocab, float epsilon, float alpha) {                                      \
+  return heed::status_of([&] { heed::consistent_loss(logits, targets, loss, nll, n, vocab, epsilon, alpha); });        \
+ }                                                                                                                     \
+ heed::Status attend_##NAME(const T* q, const T* k, const T* v, T* out, const heed::Shape* s) {                        \
+  return heed::status_of([&] { heed::attend(q, k, v, out, *s); });                                                     \
+ }                                                                                                                     \
+ heed::Status attend_backward_##NAME(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,           \
+                                     const heed::Shape* s) {                                                           \
+  return heed::status_of([&] { heed::attend_backward(q, k, v, dout, dq, dk, dv, *s); });                               \
  }
 
 HEED_DEFINE(float, float)
@@ -305,7 +305,6 @@ void adam_step(float* weights, float* means, float* squares, float* gradients, h
                float root, float beta1, float beta2, float epsilon) {
     heed::adam_step(weights, means, squares, gradients, copy, n, rate, root, beta1, beta2, epsilon);
 }
-void training_structure_sizes(int64_t* sizes) { sizes[0] = sizeof(heed::Shape); }
 int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end) {
     for (int64_t i = 0; i < n; i++)
         if (numbers[i] < least || numbers[i] >= end) return i;

@@ -1,0 +1,46 @@
+// What the sources of exported functions share besides kernels.h.
+
+#pragma once
+
+#include <new>
+
+#include "kernels.h"
+
+namespace heed {
+
+// Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs,
+// its log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is
+// excluded. By sentence: whether it may_end, by eos.
+struct ContinuationRequest {
+    const int64_t* rows;
+    const double* log_probs;
+    const int64_t* required;
+    const uint8_t *never, *may_end;
+    int64_t n_rows, n_sentences, beam, vocab, eos, k;
+};
+
+// Of each sentence the k best continuations by the logits x · Wᵀ, which are never all kept: see continuations.h.
+void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
+                           int64_t* indices);
+
+struct NotHere {};
+
+static inline void check(Status status) {
+    if (status == NO_MEMORY) throw std::bad_alloc();
+    if (status == NOT_HERE) throw NotHere();
+}
+
+// Runs an exported function. No exception may leave it: C has none, so that it would end the process.
+template <class Run>
+static Status status_of(Run run) noexcept {
+    try {
+        run();
+    } catch (const std::bad_alloc&) {
+        return NO_MEMORY;
+    } catch (const NotHere&) {
+        return NOT_HERE;
+    }
+    return DONE;
+}
+
+}  // namespace heed
