@@ -94,5 +94,6 @@ struct Bf16Memory {
         : numbers(aligned<bf16>((n + MORE_TILE_ROWS) * in_pairs(d_in))), widest(in_pairs(d_in)) {}
     Bf16Rows rows(int64_t first = 0) const { return {numbers.get() + first * widest}; }
 };
+static_assert(HoldsRows<Bf16Memory>::value);
 
 }  // namespace heed

@@ -150,7 +150,7 @@ static void best_continuations(const T* logits, Continuations& wanted, double* v
 // The best continuations by the logits x · Wᵀ: of them, some rows' logits of a piece exist at a time, in a thread's
 // cache.
 //
-// product: as panel_products of QuantizedRows. begin(team): what each thread does first.
+// product: as HoldsRows describes panel_products. begin(team): what each thread does first.
 template <class Begin, class Product>
 static void product_continuations(const Weight& weight, int64_t n, int64_t rows_at_a_time, Continuations& wanted,
                                   double* values, int64_t* indices, Begin begin, Product product) {

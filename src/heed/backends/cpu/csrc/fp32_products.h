@@ -151,8 +151,7 @@ struct SplitRows {
         if (splits(d_in)) split_numbers(row, numbers + i * split_row(d_in), d_in);
     }
 
-    // Rows x from i on, n of them, by the panels from `first` to `end`; y: of the first one. next(p): the panel that is
-    // fetched from memory meanwhile.
+    // As HoldsRows describes it; x: the rows themselves, for products without tiles.
     template <class Next>
     void panel_products(const float* x, int64_t i, int64_t n, const Weight& weight, int64_t first, int64_t end,
                         Next next, bool relu, float* y, int64_t y_ld) const {

@@ -127,8 +127,6 @@ struct QuantizedRows {
         quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in));
     }
 
-    // Rows from i on, n of them, by the panels from `first` to `end`; y: of the first one. next(p): the panel that is
-    // fetched from memory meanwhile.
     template <class U, class Next>
     void panel_products(int64_t i, int64_t n, const Weight& weight, int64_t first, int64_t end, Next next, bool relu,
                         U* y, int64_t y_ld) const {
@@ -150,5 +148,6 @@ struct QuantizedMemory {
           widest(in_fours(d_in)) {}
     QuantizedRows rows(int64_t first = 0) const { return {numbers.get() + first * widest, steps.get() + first}; }
 };
+static_assert(HoldsRows<QuantizedMemory>::value);
 
 }  // namespace heed

@@ -14,7 +14,18 @@
 namespace heed {
 
 // Products are in float with weights, keys and values in float, or in bf16 or 8-bit integers with keys and values in
-// bf16; everything between them is float. Memory holds the rows as the products read them; take(i, …) puts row i there.
+// bf16, which is Stored; everything between them is float. Memory and Rows are as HoldsRows describes them.
+// product(rows, weight, y, n, relu, team) multiplies the first n rows, which were taken before.
+template <class Products, class = void>
+struct Multiplies : std::false_type {};
+template <class Products>
+struct Multiplies<
+    Products, std::void_t<typename Products::Stored, decltype(typename Products::Memory(int64_t(), int64_t()).rows()),
+                          decltype(Products(std::declval<typename Products::Rows>())
+                                       .take(int64_t(), (const float*)nullptr, int64_t())),
+                          decltype(Products(std::declval<typename Products::Rows>())
+                                       .product((const float*)nullptr, std::declval<const Weight&>(), (float*)nullptr,
+                                                int64_t(), bool(), std::declval<Team&>()))>> : std::true_type {};
 
 struct Fp32Products {
     using Stored = float;
@@ -40,6 +51,9 @@ struct NarrowProducts {
         rows_product(x, weight, y, n, relu, team);
     }
 };
+
+static_assert(Multiplies<Fp32Products>::value);
+static_assert(Multiplies<NarrowProducts<Bf16Memory>>::value && Multiplies<NarrowProducts<QuantizedMemory>>::value);
 
 // What the layers write to. Each row has its own part of each, whatever the width of the products that are stored
 // there.

@@ -3,6 +3,9 @@
 
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "exports.h"
 #include "search_tiles.h"
 #include "threads.h"
@@ -92,8 +95,23 @@ static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64
             __builtin_prefetch(static_cast<const char*>(next) + i * share / rows + at, 0, 2);
 }
 
-// Rows as narrow products read them, in bf16 or 8-bit integers: `Rows` takes rows of numbers, and multiplies n of them,
-// from row i on, by some panels (panel_products); `Memory` holds them.
+// A Memory(n, widest) holds n rows of at most `widest` numbers as narrow products read them, in bf16 or 8-bit integers.
+// memory.rows(first) are those from `first` on:
+//   take(i, row, d_in) puts a row of float or bf16 there as the i-th;
+//   panel_products(i, n, weight, first, end, next, relu, y, y_ld) multiplies n of them, from the i-th on, by the panels
+//   from `first` to `end`; y is for the first of these, and next(p) is the panel that is fetched from memory meanwhile.
+// Each result depends on its own row and output alone, and no call writes to memory of another's rows.
+template <class Memory, class = void>
+struct HoldsRows : std::false_type {};
+template <class Memory>
+struct HoldsRows<Memory,
+                 std::void_t<decltype(Memory(int64_t(), int64_t())),
+                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const float*)nullptr, 0)),
+                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const bf16*)nullptr, 0)),
+                             decltype(std::declval<Memory>().rows().panel_products(
+                                 int64_t(), int64_t(), std::declval<const Weight&>(), int64_t(), int64_t(),
+                                 (int64_t(*)(int64_t)) nullptr, bool(), (float*)nullptr, int64_t()))>>
+    : std::true_type {};
 
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
 template <class Rows, class U>
