@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint check test soak lowest docs clean
+.PHONY: demo lint check fast-tests test soak lowest docs clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -21,7 +21,10 @@ lint: .venv/ready-dev
 	$(BIN)/lint-imports
 
 # Tests run side by side, each on one thread.
-check: lint
+check: .venv/ready-dev
+	@$(MAKE) -j2 --output-sync=target --no-print-directory lint fast-tests
+
+fast-tests: .venv/ready-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not soak" --hypothesis-profile=few
 
 test: lint

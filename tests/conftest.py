@@ -31,7 +31,7 @@ from tests.commands import Commands
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("heed", deadline=None)  # a busy machine is no failure
-hypothesis.settings.register_profile("few", deadline=None, max_examples=20)  # make check
+hypothesis.settings.register_profile("few", deadline=None, max_examples=10)  # make check
 hypothesis.settings.load_profile("heed")
 SPECIAL = SpecialIds()
 # Settings that the networks of other toolkits have and the paper's does not, all at once.

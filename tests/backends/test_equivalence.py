@@ -441,8 +441,8 @@ def plain_search(case: Case) -> list[list[Hypothesis]]:
 
 
 def weight(case: Case) -> pytest.MarkDecorator | tuple[()]:
-    """The wider a network, the longer its tests take."""
-    return pytest.mark.soak if case.d_model > 128 else pytest.mark.slow if case.d_model > 64 else ()
+    """The wider a network, the longer its tests take; threads cost most where several tests run side by side."""
+    return pytest.mark.soak if case.d_model > 128 else pytest.mark.slow if case.d_model > 64 or case.threads > 1 else ()
 
 
 @pytest.fixture(params=[pytest.param(case, marks=weight(case)) for case in CASES], ids=str)

@@ -74,6 +74,7 @@ def test_samples_depend_on_seed_and_number_alone():
     assert drawn(1, 64) == drawn(1, 7) != drawn(2, 7)
 
 
+@pytest.mark.slow
 @given(source=SHORT)
 @settings(max_examples=10)
 def test_drawing_among_one_id_is_greedy_search(source):

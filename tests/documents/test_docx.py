@@ -182,6 +182,7 @@ def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():
         translated(letter(), broken)
 
 
+@pytest.mark.slow
 def test_any_changed_byte_is_refused_or_harmless():
     content = letter()
     times = [found.start() + 12 for found in re.finditer(rb"PK\x01\x02", content)]  # of members, unread

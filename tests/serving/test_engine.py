@@ -76,6 +76,7 @@ def test_requests_that_are_searched_together_get_the_bytes_that_each_gets_alone(
         assert engine.n_searching == engine.n_waiting == 0
 
 
+@pytest.mark.slow
 def test_a_book_does_not_hold_up_a_sentence(translator):
     async def both(engine):
         done = []
@@ -95,6 +96,7 @@ def test_a_book_does_not_hold_up_a_sentence(translator):
         assert asyncio.run(both(engine)) == ["sentence", "book"]
 
 
+@pytest.mark.slow
 def test_a_kind_of_search_that_never_ends_gives_others_their_turn(translator):
     async def both(engine):
         book = asyncio.create_task(translations(engine, SENTENCES * 100))
@@ -126,6 +128,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_try_again(slow_translator
         assert engine.metrics.value("heed_cancelled_total") == 3
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_empty_takes_a_request_of_any_size_and_then_half_a_queue_more(translator):
     async def books(engine):
         book = asyncio.create_task(translations(engine, ["one"] * 500))

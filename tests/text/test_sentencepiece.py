@@ -225,6 +225,7 @@ def opus_pair(opus_folder):
     return opus_mt_tokenizer(opus_folder), theirs
 
 
+@pytest.mark.slow
 @given(text=TEXTS | st.sampled_from([">>fra<<", ">>fra<< ", ">>", "  >>fra<<", "<<>>"]).flatmap(
     lambda code: TEXTS.map(code.__add__)
 ))  # fmt: skip

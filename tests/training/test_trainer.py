@@ -154,6 +154,7 @@ def test_bf16_follows_the_loss_of_fp32(tmp_path, number_tokenizer):
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)  # bf16 has 8 bits: 0.4 % a number
 
 
+@pytest.mark.slow
 def test_only_the_last_checkpoints_are_kept(tmp_path, number_tokenizer):
     run_training(tmp_path, number_tokenizer, "kept")
     assert checkpoint_steps(tmp_path / "kept" / "checkpoints") == [20, 30]
@@ -232,6 +233,7 @@ def one_fault():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [FP32, BF16], ids=["fp32", "bf16"])
 def test_a_step_without_a_finite_gradient_is_skipped_and_its_lines_are_named(tmp_path, number_tokenizer, machine):
     said: list[str] = []
@@ -354,6 +356,7 @@ def test_another_unit_of_checkpoints_counts_from_the_last_one(tmp_path, number_t
     assert state.step == 20 and first >= 30
 
 
+@pytest.mark.slow
 def test_a_stopped_run_that_is_ended_there_logs_its_learning_rate(tmp_path, number_tokenizer):
     with pytest.raises(Stopped):
         run_training(tmp_path, number_tokenizer, "stopped", report_every=4, report=signal_at(12, said := []))
@@ -402,6 +405,7 @@ def test_minutes_end_with_the_step_in_which_they_are_over(tmp_path, number_token
     assert (state.step, state.finished) == (4, "max_minutes=2")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_failed_is_validated_and_counted_once(tmp_path, number_tokenizer, monkeypatch):
     real, failed = Checkpoints.save, []
 
@@ -432,6 +436,7 @@ def test_a_state_that_was_stopped_before_the_newest_checkpoint_is_not_resumed_fr
     assert said[0].startswith("Resumed from step 20 ")
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_the_lowest_loss_is_kept_if_asked_for(tmp_path, number_tokenizer):
     _, state = run_training(
         tmp_path, number_tokenizer, "run", falling=False, checkpoint_every="5 steps", average_last="best", patience=4

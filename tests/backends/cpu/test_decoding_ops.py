@@ -50,6 +50,7 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
         assert torch.equal(weights.fp32_product(x[i : i + 1], packed)[0], y[i])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d_in", [100, 128, 2048])
 def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     """PyTorch's own product is no measure: on some processors it adds up parts of a long sum, and errs less."""
@@ -68,6 +69,7 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     assert float(ours) < 2 * float(plain)
 
 
+@pytest.mark.slow
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(

@@ -423,6 +423,7 @@ def test_the_cases_call_every_kernel():
     assert {case.name for case in all_cases()} == set(PARAMETERS) - without_memory - TESTED_ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="no qemu-aarch64, which runs Arm's instructions")
 @pytest.mark.parametrize(
     ("compiler", "more"),

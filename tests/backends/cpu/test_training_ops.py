@@ -71,6 +71,7 @@ def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, bia
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=error * (float(expected.abs().max()) + depth**0.5))
 
 
+@pytest.mark.slow
 def test_products_made_side_by_side_are_those_made_one_by_one():
     torch.manual_seed(0)
     pairs = [(torch.randn(96, 640).bfloat16(), torch.randn(640, 80).bfloat16()) for _ in range(64)]
@@ -311,6 +312,7 @@ def test_the_loss_of_two_passes_and_its_gradients_are_the_plain_ones(dtype, n, b
         torch.testing.assert_close(ours.float() / scale, grad / scale, **TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @both_types
 def test_the_gradient_of_two_passes_is_exact_whatever_their_distance(dtype):
     """By the logits as they are stored, so that nothing but the kernel's own arithmetic and the result is rounded."""

@@ -15,7 +15,7 @@ Structure = Any  # cffi's pointer to a structure, or several, that it owns
 
 def _in_c(text: str) -> str:
     """C that cffi reads: pointers to numbers of a template's T, or of bf16, become pointers to void."""
-    text = re.sub(r" *//.*", "", text)
+    text = "\n".join(line.partition("//")[0].rstrip() for line in text.splitlines())
     text = re.sub(r"^(#.*|extern \"C\" \{|namespace heed \{|\})$", "", text, flags=re.MULTILINE)
     text = re.sub(r"template <class T>|<T>|\bheed::|HEED_EXPORT ", "", text)
     text = re.sub(r"^ +\w+ \w+\(\) const \{.*\}$", "", text, flags=re.MULTILINE)  # member functions
