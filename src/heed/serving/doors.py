@@ -4,6 +4,7 @@ A page of any site can make a browser send requests to this machine. Its Origin 
 at this machine (DNS rebinding) is found in Host. Programs other than browsers send no Origin.
 """
 
+import functools
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -96,6 +97,7 @@ def is_loopback(address: str) -> bool:
     return found is not None and any(found in network for network in LOOPBACK)
 
 
+@functools.lru_cache(maxsize=1024)  # the same few, in every request
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text.partition("%")[0])
