@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.
 
     heed.train("multi30k-en-de", "runs/first")
-    heed.load("runs/first/model").translate(["a dog runs ."])[0].text
+    heed.load("runs/first/model").translate("a dog runs .").text
 
 Public names are loaded on first use: `import heed` imports no torch and changes nothing in the process (`tune_process`
 does, for a program that wants the speed of Heed's commands).

@@ -73,7 +73,7 @@ def load(
     precision: DecodingPrecisionChoice = "auto",
     network: type[Transformer] | None = None,
 ) -> Translator:
-    """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate(["two"])`.
+    """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate("two")`.
 
     device: cpu, cuda, cuda:1 …; by default the fastest there is.
     precision: "fp32", "bf16", "int8", or "auto", the fastest of them on this machine.

@@ -20,6 +20,13 @@ class Stopped(Exception):
         self.signal = signal
 
 
+def refuse_text(**lists: object) -> None:
+    """HeedError for a single text where a list of texts is expected: its characters would be taken for texts."""
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise HeedError(f"{name} is one text; expected a list of texts: write [text] for a single one.")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, or a device's, for which PyTorch raises RuntimeError and its subclasses."""
     return isinstance(error, MemoryError) or (

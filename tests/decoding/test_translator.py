@@ -1,5 +1,6 @@
 """Texts in, translations out, in order, whatever the batching."""
 
+import inspect
 import math
 import multiprocessing
 import os
@@ -53,6 +54,21 @@ def test_order_is_kept_and_batching_changes_nothing(translator):
     assert [t.source for t in together] == texts
     assert [t.text for t in together] == [translator.translate([text])[0].text for text in texts]
     assert together[0].text == together[-1].text
+
+
+def test_one_text_gives_one_translation_and_never_one_a_character(translator):
+    for text in ("two three", "", "7"):
+        (in_a_list,) = translator.translate([text], n_best=2)
+        assert translator.translate(text, n_best=2) == in_a_list
+    log_probs, alignments = map(inspect.unwrap, (Translator.log_probs, Translator.alignments))  # types are checked here
+    for refused in (
+        lambda: list(translator.stream("two")),
+        lambda: log_probs(translator, "two", ["zwei"]),
+        lambda: log_probs(translator, ["two"], "zwei"),
+        lambda: alignments(translator, "two", "zwei"),
+    ):
+        with pytest.raises(HeedError, match=r"is one text; expected a list of texts: write \[text\] for a single one"):
+            refused()
 
 
 def test_blank_lines_stay_empty(translator):

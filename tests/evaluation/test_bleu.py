@@ -22,6 +22,13 @@ def test_tokenisation_matters_and_the_signature_says_which():
     assert "tok:13a" in detokenised.signature
 
 
+@pytest.mark.parametrize("score", [bleu, chrf, exact_matches])
+def test_single_texts_are_not_lists_of_characters(score):
+    for given, named in ((("a b", "a b"), "hypotheses"), ((["a b"], "a b"), "references")):
+        with pytest.raises(HeedError, match=f"{named} is one text; expected a list of texts: write .text. for"):
+            score(*given)
+
+
 def test_faulty_input_is_refused():
     for score in (bleu, chrf, exact_matches):
         with pytest.raises(HeedError, match="2 hypotheses, 1 references"):

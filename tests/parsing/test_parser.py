@@ -112,6 +112,13 @@ def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
     assert [line.split(":")[0] for line in said] == ["sentence 1", "sentence 4"]
 
 
+def test_a_text_in_place_of_words_is_refused(tokenizer):
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
+    for sentences in (["the dog barks"], "the dog barks", [["the"], "dog"]):
+        with pytest.raises(HeedError, match=r"sentence [12] is one text; expected a list of its words: write text.spl"):
+            parser.parse(sentences)
+
+
 def test_words_and_tags_that_do_not_fit_are_refused(tokenizer):
     parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
     with pytest.raises(HeedError, match="sentence 2: 2 words, but 1 tags"):

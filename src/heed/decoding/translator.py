@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 import torch
 
@@ -17,7 +18,7 @@ from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
-from heed.errors import HeedError
+from heed.errors import HeedError, refuse_text
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
 from heed.model.transformer import Transformer
@@ -127,16 +128,38 @@ class Translator(PickledByValue):
             languages=(loaded[0].card.src, loaded[0].card.tgt),
         )
 
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a str is an Iterable[str] of its characters
+        self,
+        texts: str,
+        *,
+        n_best: int = ...,
+        prefix: str = ...,
+        sampling: SamplingSettings | None = ...,
+        utility: Utility | None = ...,
+    ) -> Translation: ...
+
+    @overload
     def translate(
         self,
         texts: Iterable[str],
+        *,
+        n_best: int = ...,
+        prefix: str = ...,
+        sampling: SamplingSettings | None = ...,
+        utility: Utility | None = ...,
+    ) -> list[Translation]: ...
+
+    def translate(
+        self,
+        texts: str | Iterable[str],
         *,
         n_best: int = 1,
         prefix: str = "",
         sampling: SamplingSettings | None = None,
         utility: Utility | None = None,
-    ) -> list[Translation]:
-        """One translation of each text, in order. An empty or blank text stays empty.
+    ) -> Translation | list[Translation]:
+        """The translation of a text, or a list with one of each text, in order. A blank text becomes an empty one.
 
         n_best: how many alternatives each has, at most beam_size. prefix: what every translation begins with. sampling:
         draws beam_size translations and gives the n_best of them, instead of searching.
@@ -146,7 +169,9 @@ class Translator(PickledByValue):
         Aziz 2020), those found by their probability (Kumar & Byrne 2004). Equal texts count as one. A text in pieces is
         chosen piece by piece. HeedError for a beam_size above 100.
         """
-        return list(self.stream(texts, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility))
+        several = [texts] if isinstance(texts, str) else texts
+        found = list(self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility))
+        return found[0] if isinstance(texts, str) else found
 
     def stream(
         self,
@@ -165,6 +190,7 @@ class Translator(PickledByValue):
 
         name: what reports call a text, given its number from 1 and the text.
         """
+        refuse_text(texts=texts)
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
@@ -251,6 +277,7 @@ class Translator(PickledByValue):
         A target with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
         are not as many targets as sources, or if a pair is longer than learned positions.
         """
+        refuse_text(sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
         pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_targets(targets), strict=True))
@@ -292,6 +319,7 @@ class Translator(PickledByValue):
 
         None for a pair without words, or with a side of more tokens than one search takes. Costs one forward pass.
         """
+        refuse_text(sources=sources, targets=targets)
         n_layers = len(self.models[0].decoder)
         if layer is not None and not 1 <= layer <= n_layers:
             raise HeedError(f"layer {layer}: the model has {n_layers}.")

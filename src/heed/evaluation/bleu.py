@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from heed.errors import HeedError
+from heed.errors import HeedError, refuse_text
 
 Tokenization = Literal["13a", "none", "intl", "char", "zh"]
 
@@ -64,6 +64,7 @@ def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float
 
 
 def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    refuse_text(hypotheses=hypotheses, references=references)
     if len(hypotheses) != len(references):
         raise HeedError(
             f"{len(hypotheses):,} hypotheses, {len(references):,} references: both must have the same number of lines."

@@ -291,6 +291,8 @@ def _paired(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -
 
 
 def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> None:
+    if isinstance(words, str) or isinstance(tags, str):
+        raise HeedError(f"sentence {number + 1} is one text; expected a list of its words: write text.split().")
     for word in words:
         check_unicode(word)
         if [word] != split_words(word):
