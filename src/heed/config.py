@@ -120,6 +120,11 @@ def shown(value: object) -> str:
         return f"a value of type {type(value).__name__} that is too long to show"
 
 
+def _in_one_line(text: str) -> str:
+    """Without control characters, which a name in a file may have."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def toml_text(settings: Mapping[str, Any]) -> str:
     """TOML of nested settings; None stands for "not set" and is left out."""
 
@@ -170,14 +175,14 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
         raise HeedError(f"{where}: {shown(error.object)} is not valid Unicode text; write it in UTF-8.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        name = cut(".".join(str(part) for part in first["loc"]))
+        name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
         if first["type"] == "extra_forbidden":
             known = _known_names(kind)
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_siblings(known, name))}."
             raise HeedError(f"{where}: unknown setting {name}; {hint}") from None
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        message = cut(message[:1].lower() + message[1:], 4 * SHOWN)
+        message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
         found = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
         subject = f"setting {name}: " if name else ""
         raise HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.") from None
