@@ -1,6 +1,7 @@
 """Scores carry how they were made."""
 
 import pytest
+from sacrebleu import corpus_bleu, corpus_chrf
 
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, checked_tokenization, chrf, exact_matches
@@ -27,6 +28,16 @@ def test_single_texts_are_not_lists_of_characters(score):
     for given, named in ((("a b", "a b"), "hypotheses"), ((["a b"], "a b"), "references")):
         with pytest.raises(HeedError, match=f"{named} is one text; expected a list of texts: write .text. for"):
             score(*given)
+
+
+def test_several_references_are_scored_as_sacrebleu_scores_them():
+    hypotheses, first, second = ["the cat sat here ."], ["a cat sat there ."], ["the cat was here ."]
+    assert bleu(hypotheses, first, second).value == pytest.approx(corpus_bleu(hypotheses, [first, second]).score)
+    assert bleu(hypotheses, first, second).value > bleu(hypotheses, first).value
+    assert chrf(hypotheses, first, second).value == pytest.approx(corpus_chrf(hypotheses, [first, second]).score)
+    assert "nrefs:2" in bleu(hypotheses, first, second).signature
+    with pytest.raises(HeedError, match="1 hypotheses, 2 references"):
+        bleu(hypotheses, first, second * 2)
 
 
 def test_faulty_input_is_refused():

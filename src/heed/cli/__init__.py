@@ -12,7 +12,7 @@ from heed.cli.documents import translate_file
 from heed.cli.exchange import export, import_
 from heed.cli.paper import paper_app
 from heed.cli.parsing import evalb, parse
-from heed.cli.process import run_and_exit
+from heed.cli.process import Verb, run_and_exit
 from heed.cli.recipe import options, recipe_app
 from heed.cli.run import average, demo, info, train
 from heed.cli.serving import serve
@@ -46,7 +46,7 @@ for verb, example in (
     (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
     (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
 ):
-    app.command(verb.__name__.rstrip("_").replace("_", "-"), epilog=f"Example: {example}")(verb)
+    app.command(verb.__name__.rstrip("_").replace("_", "-"), cls=Verb, epilog=f"Example: {example}")(verb)
 for group, name in ((recipe_app, "recipe"), (data_app, "data"), (bench_app, "bench"), (paper_app, "paper")):
     app.add_typer(group, name=name)
 app.callback()(options)

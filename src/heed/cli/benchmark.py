@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.process import Verb
 from heed.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
 from heed.errors import HeedError
 from heed.runtime.process import import_torch_for_training
@@ -12,7 +13,7 @@ from heed.runtime.process import import_torch_for_training
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@bench_app.command("train", epilog="Example: heed bench train --preset tiny")
+@bench_app.command("train", cls=Verb, epilog="Example: heed bench train --preset tiny")
 def bench_train(
     preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
     vocab: Annotated[int | None, typer.Option(min=4, help="Vocabulary. Default: the preset's.")] = None,
@@ -85,7 +86,7 @@ def bench_train(
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak{of_each}")
 
 
-@bench_app.command("decode", epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
+@bench_app.command("decode", cls=Verb, epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
 def bench_decode(
     preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
     beam: Annotated[int, typer.Option(min=1, help="Hypotheses per sentence; 1 is greedy.")] = 4,

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.process import Verb
 from heed.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
 from heed.text.printable import printable
 
 data_app = typer.Typer(help="Named corpora: list them, download them.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@data_app.command("list", epilog="Example: heed data list")
+@data_app.command("list", cls=Verb, epilog="Example: heed data list")
 def data_list(as_json: JSON = False) -> None:
     """List the corpora that Heed can download."""
     from heed.data.sources import catalogue
@@ -31,7 +32,7 @@ def data_list(as_json: JSON = False) -> None:
             show(line)
 
 
-@data_app.command("get", epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
+@data_app.command("get", cls=Verb, epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
 def data_get(
     name: Annotated[str, typer.Argument(help="A name from `heed data list`.")],
     src: Annotated[str, typer.Option(help="Source language.")] = "en",

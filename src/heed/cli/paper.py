@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heed.cli.process import Verb
 from heed.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
 from heed.runtime.process import import_torch_for_training
@@ -22,7 +23,7 @@ paper_app = typer.Typer(
 Out = Annotated[Path | None, typer.Option(help="Folder to write the page and its plots to. Default: print the page.")]
 
 
-@paper_app.command("table1", epilog="Example: heed paper table1 --out docs/paper")
+@paper_app.command("table1", cls=Verb, epilog="Example: heed paper table1 --out docs/paper")
 def paper_table1(out: Out = None, as_json: JSON = False) -> None:
     """Layer types: measured time and memory, fitted exponents, path lengths."""
     from heed.paper import table1
@@ -36,7 +37,7 @@ def paper_table1(out: Out = None, as_json: JSON = False) -> None:
         _show_page(table1.page(results, of_model), out)
 
 
-@paper_app.command("table2", epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
+@paper_app.command("table2", cls=Verb, epilog="Example: heed paper table2 --model runs/multi30k-en-de/model")
 def paper_table2(
     model: Annotated[list[Path] | None, typer.Option(help="Add the cost and scores of this model folder.")] = None,
     out: Out = None,
@@ -52,7 +53,7 @@ def paper_table2(
         _show_page(table2.page(model or []), out)
 
 
-@paper_app.command("table3", epilog="Example: heed paper table3 --run --rows A,big --seeds 2")
+@paper_app.command("table3", cls=Verb, epilog="Example: heed paper table3 --run --rows A,big --seeds 2")
 def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
@@ -101,7 +102,7 @@ def paper_table3(
         _show_page(table3.page(vocab_size, folder), out)
 
 
-@paper_app.command("table4", epilog="Example: heed paper table4 --run --treebank /ldc/wsj")
+@paper_app.command("table4", cls=Verb, epilog="Example: heed paper table4 --run --treebank /ldc/wsj")
 def paper_table4(
     run: Annotated[bool, typer.Option("--run", help="Train and evaluate a parser first.")] = False,
     treebank: Annotated[
@@ -141,7 +142,7 @@ def paper_table4(
         _show_page(table4.page(folder), out)
 
 
-@paper_app.command("equations", epilog="Example: heed paper equations --out docs/paper")
+@paper_app.command("equations", cls=Verb, epilog="Example: heed paper equations --out docs/paper")
 def paper_equations(out: Out = None, as_json: JSON = False) -> None:
     """The learning rate, the linearity of sinusoidal positions, the variance of dot products."""
     from heed.paper import equations
@@ -176,7 +177,7 @@ def _add_figure(number: int, shows: str) -> None:
         _paper_figure(number, model, sentence, word, lower, out)
 
     example = f"Example: heed paper figure{number} --model runs/multi30k-en-de/model --lower"
-    paper_app.command(f"figure{number}", help=shows, epilog=example)(command)
+    paper_app.command(f"figure{number}", cls=Verb, help=shows, epilog=example)(command)
 
 
 _add_figure(3, "All heads of an encoder layer: attention of one word.")
@@ -184,7 +185,7 @@ _add_figure(4, "One head in full, and the attention of one word in two heads.")
 _add_figure(5, "Two heads in full.")
 
 
-@paper_app.command("heads", epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
+@paper_app.command("heads", cls=Verb, epilog="Example: heed paper heads --model runs/multi30k-en-de/model --src dev.en")
 def paper_heads(
     model: FigureModel,
     src: Annotated[Path, typer.Option(help="Sentences, one per line.")],
@@ -207,7 +208,9 @@ def paper_heads(
         _show_page(figures.heads_page(model, src, lines, lower=lower), out)
 
 
-@paper_app.command("all", epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower")
+@paper_app.command(
+    "all", cls=Verb, epilog="Example: heed paper all --out docs/paper --model runs/multi30k-en-de/model --lower"
+)
 def paper_all(
     out: Annotated[Path, typer.Option(help="Folder of the pages.")],
     model: Annotated[Path | None, typer.Option(help="Trained model whose cost and figures to add.")] = None,

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -83,6 +84,20 @@ def _open_standard_streams() -> None:
         sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
+
+
+FILES = {"--src", "--tgt", "--hyp", "--ref", "--train", "--out", "--run", "--folder", "--html", "--params"}
+
+
+class Verb(typer.core.TyperCommand):
+    """A verb that refuses a file or folder given twice, of which only the last would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, times in Counter(given).items():
+            if times > 1 and not getattr(parameter, "multiple", True) and FILES & set(parameter.opts):
+                raise HeedError(f"{parameter.opts[0]} is given {times} times, and only one counts; leave out the rest.")
+        return super().parse_args(ctx, args)
 
 
 # click's; typer may have its own copy of click, which has no public name for it.

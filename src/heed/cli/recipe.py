@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.process import Verb
 from heed.cli.terminal import JSON, print_json, show
 
 recipe_app = typer.Typer(help="Recipes that come with Heed.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@recipe_app.command("list", epilog="Example: heed recipe list")
+@recipe_app.command("list", cls=Verb, epilog="Example: heed recipe list")
 def recipe_list(as_json: JSON = False) -> None:
     """List the names that heed train knows."""
     from heed.recipes import recipe_names, recipe_title
@@ -23,7 +24,7 @@ def recipe_list(as_json: JSON = False) -> None:
         show(f"{name:{width}}  {title}")
 
 
-@recipe_app.command("show", epilog="Example: heed recipe show multi30k-en-de > my.toml")
+@recipe_app.command("show", cls=Verb, epilog="Example: heed recipe show multi30k-en-de > my.toml")
 def recipe_show(name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.")]) -> None:
     """Print a recipe, as a starting point for your own."""
     from heed.recipes import recipe_text

@@ -254,7 +254,7 @@ def score(
 
 
 def evaluate(
-    ref: Annotated[Path, typer.Option(help="Reference translations.")],
+    ref: Annotated[list[Path], typer.Option(help="Reference translations; repeatable.")],
     model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --src with.")] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
     hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
@@ -282,17 +282,22 @@ def evaluate(
         given = (beam, length_penalty, length_penalty_form, early_stopping, device)
         if any(option is not None for option in given) or precision != "auto":
             raise HeedError("--hyp is translated already: leave out what says how a model translates.")
-        texts, references = read_sides((hyp, ref))
+        (texts, references), *more = (read_sides((hyp, path)) for path in ref)
         if advice := tokenization_advice(references, tokenization):
             say(advice)
-        scores = {"bleu": bleu(texts, references, tokenize=tokenization), "chrf": chrf(texts, references)}
+        others = [of for _, of in more]
+        scores = {
+            "bleu": bleu(texts, references, *others, tokenize=tokenization),
+            "chrf": chrf(texts, references, *others),
+        }
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
     _check_search(beam, early_stopping)
     _check_penalty(length_penalty, length_penalty_form)
     assert model is not None and src is not None
     import_torch()
-    sources, references = read_sides((src, ref))
+    (sources, references), *more = (read_sides((src, path)) for path in ref)
+    others = [of for _, of in more]
     if advice := tokenization_advice(references, tokenization):
         say(advice)
 
@@ -310,7 +315,7 @@ def evaluate(
             length_penalty_form=_form(length_penalty_form),
             early_stopping=early_stopping,
         )
-        return evaluate_translations(translator, sources, references, name=str(src), tokenize=tokenization)
+        return evaluate_translations(translator, sources, references, *others, name=str(src), tokenize=tokenization)
 
     if precision == "all":
         _show_precisions(evaluation, as_json=as_json)

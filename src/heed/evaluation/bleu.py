@@ -41,19 +41,24 @@ def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> st
     return f"{n_tokenised:,} of {len(references):,} references end in ' .'. If the text is tokenised: --tokenize none."
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: Tokenization = "13a") -> Score:
-    """Corpus BLEU. 13a fits detokenised text; "none" text that is already tokenised, as lc.norm.tok files are."""
-    _check_lengths(hypotheses, references)
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *others: Sequence[str], tokenize: Tokenization = "13a"
+) -> Score:
+    """Corpus BLEU. 13a fits detokenised text; "none" text that is already tokenised, as lc.norm.tok files are.
+
+    others: further references of the same hypotheses.
+    """
+    _check_lengths(hypotheses, references, *others)
     metric = BLEU(tokenize=tokenize, force=True)  # no warning, which names an option of sacrebleu's
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    value = metric.corpus_score(list(hypotheses), [list(of) for of in (references, *others)]).score
     return Score("BLEU", value, str(metric.get_signature()))
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus chrF2 (Popović 2015)."""
-    _check_lengths(hypotheses, references)
+def chrf(hypotheses: Sequence[str], references: Sequence[str], *others: Sequence[str]) -> Score:
+    """Corpus chrF2 (Popović 2015); others: further references, of which a sentence's best counts."""
+    _check_lengths(hypotheses, references, *others)
     metric = CHRF()
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    value = metric.corpus_score(list(hypotheses), [list(of) for of in (references, *others)]).score
     return Score("chrF2", value, str(metric.get_signature()))
 
 
@@ -63,11 +68,12 @@ def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float
     return sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references)
 
 
-def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    refuse_text(hypotheses=hypotheses, references=references)
-    if len(hypotheses) != len(references):
-        raise HeedError(
-            f"{len(hypotheses):,} hypotheses, {len(references):,} references: both must have the same number of lines."
-        )
-    if not references:
+def _check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> None:
+    for of in references:
+        refuse_text(hypotheses=hypotheses, references=of)
+        if len(hypotheses) != len(of):
+            raise HeedError(
+                f"{len(hypotheses):,} hypotheses, {len(of):,} references: both must have the same number of lines."
+            )
+    if not hypotheses:
         raise HeedError("there is no line to score.")

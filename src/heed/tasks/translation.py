@@ -147,10 +147,16 @@ class TranslationTask:
 
 
 def evaluate_translations(
-    translator: Translator, sources: list[str], references: list[str], *, name: str, tokenize: Tokenization
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    *others: list[str],
+    name: str,
+    tokenize: Tokenization,
 ) -> Evaluation:
     """BLEU and chrF of the model's translations, and its perplexity per token of the references.
 
+    others: further references, which count for BLEU and chrF.
     Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev; if
     none is left, there is none.
     """
@@ -162,7 +168,7 @@ def evaluate_translations(
     log_probs = [values for line, values in found if not (has_symbols and line.strip() and len(values) == 1)]
     n_tokens = sum(map(len, log_probs))
     ppl = perplexity(-sum(map(sum, log_probs)) / n_tokens) if n_tokens else None
-    scores = {"bleu": bleu(texts, references, tokenize=tokenize), "chrf": chrf(texts, references)}
+    scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
     return Evaluation(name, len(sources), scores, ppl, translator.precision, seconds)
 
 
