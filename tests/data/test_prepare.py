@@ -8,9 +8,10 @@ import pytest
 from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
-from heed.data.prepare import DataSettings, _encoded_chunks, prepare
+from heed.data.prepare import DataSettings, _encoded_chunks, _numbered, prepare
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
+from heed.runtime.files import seal
 from heed.text.tokenizer import TokenizerSettings
 
 
@@ -42,7 +43,7 @@ def test_long_lines_are_encoded_a_few_at_a_time(tmp_path, number_tokenizer):
     long, short = "one " * 50_000, "one"  # characters: 200,000 a line
     src = write(tmp_path / "src", [long] * 13 + [short])
     tgt = write(tmp_path / "tgt", [short] * 13 + [long])
-    chunks = list(_encoded_chunks(((src, tgt),), number_tokenizer))
+    chunks = list(_encoded_chunks(_numbered([(src, tgt)], []), number_tokenizer))
     lengths = [[len(s) + len(t) for _, (s, t) in pairs] for pairs, *_ in chunks]
     assert all(sum(chunk) - chunk[-1] < MAX_CHARACTERS for chunk in lengths) and len(chunks) == 3
     assert [number for pairs, *_ in chunks for number, _ in pairs] == list(range(1, 15))
@@ -111,6 +112,34 @@ def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
         report=lines.append,
     )
     assert not lines
+
+
+def test_a_pair_left_out_is_named_by_its_file_and_its_line_there(tmp_path):
+    text = [("one two", "eins zwei"), ("three", ""), ("four five", "vier"), ("six", "sechs")]
+    files = [
+        (write(tmp_path / f"{name}.en", [s for s, _ in pairs]), write(tmp_path / f"{name}.de", [t for _, t in pairs]))
+        for name, pairs in (("first", text), ("second", text[:1]), ("third", text[1:]))
+    ]
+    prepared = prepare(
+        TextFiles(train=tuple(files), dev=files[0]),
+        DataSettings(src="en", tgt="de", train=["s", "t"], dev=["s", "t"]),
+        TokenizerSettings(vocab_size=600),
+        folder=tmp_path / "data",
+        report=lambda line: None,
+    )
+    dropped = (tmp_path / "data" / "train.dropped.tsv").read_text().splitlines()
+    empty = [(2, "first"), (1, "third")]
+    assert dropped == [f"{line}\twith an empty side\t{tmp_path / name}.en" for line, name in empty]
+    places = [prepared.train.place(int(line)) for line in prepared.train.lines]
+    names = ["first"] * 3 + ["second"] + ["third"] * 2
+    assert places == list(zip([str(tmp_path / f"{n}.en") for n in names], [1, 3, 4, 1, 2, 3], strict=True))
+    assert prepared.dev.place(4) == (str(tmp_path / "first.en"), 4)
+    facts = json.loads((tmp_path / "data" / "train" / "corpus.json").read_text())
+    for texts in ([["a", -1]], [["a"]], "a", [[1, 2]], {"a": 1}):
+        (tmp_path / "data" / "train" / "corpus.json").write_text(json.dumps(facts | {"texts": texts}))
+        seal(tmp_path / "data" / "train")
+        with pytest.raises(HeedError, match="corpus.json: texts holds .*, expected a name and a number of lines"):
+            ParallelCorpus(tmp_path / "data" / "train", vocab_size=600)
 
 
 def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):

@@ -73,7 +73,7 @@ SCRATCH = RECIPE.replace('start_from = "given"\n', "") + SMALL
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["model.max_positions=40"], "line 2 of the news text has .* positions, but model.max_positions is 40"),
+        (["model.max_positions=40"], "news, line 2: .* positions, but model.max_positions is 40"),
         (["model.max_positions=40", "decoding.max_extra_tokens=50"], "max_positions=40 leaves no room for a target"),
     ],
 )

@@ -204,8 +204,15 @@ class TokenBatches:
         return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
 
     def lines(self, micro_batches: list[Rows]) -> list[int]:
-        """Where these rows stood in the training text, counted from 1."""
+        """Where these rows stood in the training text, counted from 1 through all of its files."""
         return sorted(self._corpus.lines[np.concatenate(micro_batches)].tolist())
+
+    def named(self, lines: Sequence[int]) -> str:
+        """Some of `lines` for the user to read, each by its number in its file."""
+        by_file: dict[str, list[str]] = {}
+        for file, number in map(self._corpus.place, lines):
+            by_file.setdefault(file, []).append(f"{number:,}")
+        return " and ".join(f"lines {', '.join(of)} of {file or 'the training text'}" for file, of in by_file.items())
 
     def _cut(self, order: Rows) -> list[Rows]:
         """Consecutive pieces of `order`, each as long as both its padded sides stay within the limits."""

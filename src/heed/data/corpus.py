@@ -26,6 +26,7 @@ STORE_FILES = ("corpus.json", "lines.npy", *ID_FILES)
 CHUNK_PAIRS = 4096  # written at a time
 CHUNK_NUMBERS = 2**22  # checked at a time
 ID_TYPES = ("uint16", "uint32")
+Texts = Sequence[Sequence[Any]]  # a name of a file and its number of lines, of each
 
 
 class ParallelCorpus:
@@ -44,6 +45,7 @@ class ParallelCorpus:
             self._stamps = self._stamped()
             check(folder, STORE_FILES)
             facts = read_json(folder / "corpus.json")
+            self._texts = _texts(facts.pop("texts", []))
             if facts.get("dtype") not in ID_TYPES:
                 raise HeedError(f"corpus.json: dtype is {shown(facts.get('dtype'))}, expected {' or '.join(ID_TYPES)}.")
             dtype = np.dtype(facts["dtype"])
@@ -98,11 +100,33 @@ class ParallelCorpus:
         """The line of each pair in its text files, counted from 1 through all of them."""
         return self._lines
 
+    def place(self, line: int) -> tuple[str, int]:
+        """The file in which one of `lines` stands, and its number there; without a file if that was not recorded."""
+        return place_of_line(self._texts, line)
+
     @property
     def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Number of ids of each source and of each target."""
         src, tgt = (np.diff(self._offsets[side]).astype(np.int32) for side in SIDES)
         return src, tgt
+
+
+def place_of_line(texts: Texts, line: int) -> tuple[str, int]:
+    """The file among `texts`, which are read one after another, that has this line, and the line's number there."""
+    for name, n_lines in texts:
+        if line <= n_lines:
+            return name, line
+        line -= n_lines
+    return "", line
+
+
+def _texts(recorded: Any) -> Texts:
+    """HeedError unless it is a list of names, each with a number of lines."""
+    entries: list[Any] = recorded if isinstance(recorded, list) else [recorded]
+    for entry in entries:
+        if not (isinstance(entry, list) and list(map(type, entry)) == [str, int] and entry[1] >= 0):
+            raise HeedError(f"corpus.json: texts holds {shown(entry)}, expected a name and a number of lines.")
+    return entries
 
 
 class _Ids:
@@ -165,10 +189,12 @@ def write_corpus(
     vocab_size: int,
     src_vocab_size: int | None = None,
     lines: Sequence[int] | None = None,
+    texts: Texts = (),
 ) -> ParallelCorpus:
     """Writes pairs of ids as they come; the folder appears whole or not at all.
 
-    lines: where each pair stood, complete when the pairs have come to an end; else they are counted.
+    lines: where each pair stood, counted through all `texts`; else they are counted. Both are complete when the pairs
+    have come to an end.
     """
     dtype = np.dtype(np.uint16 if max(vocab_size, src_vocab_size or 0) <= 2**16 else np.uint32)
     with whole_folder(folder) as temporary:
@@ -179,13 +205,13 @@ def write_corpus(
                 for i, (side, file) in enumerate(zip(SIDES, (src_file, tgt_file), strict=True)):
                     lengths[side].extend(len(pair[i]) for pair in chunk)
                     np.fromiter(chain.from_iterable(pair[i] for pair in chunk), dtype=dtype).tofile(file)
-        facts = {"dtype": dtype.name, "n_pairs": len(lengths["src"])}
+        facts: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lengths["src"])}
         for side in SIDES:
             offsets = np.concatenate([[0], np.cumsum(lengths[side], dtype=np.int64)]).astype(np.int64)
             np.save(temporary / f"{side}.offsets.npy", offsets, allow_pickle=False)
             facts[f"n_{side}_tokens"] = int(offsets[-1])
         numbers = np.arange(1, len(lengths["src"]) + 1) if lines is None else np.asarray(lines)
         np.save(temporary / "lines.npy", numbers.astype(np.uint32), allow_pickle=False)
-        write_json(temporary / "corpus.json", facts)
+        write_json(temporary / "corpus.json", facts | ({"texts": list(texts)} if texts else {}))
         seal(temporary)
     return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)

@@ -5,17 +5,17 @@ import re
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.corpus import ParallelCorpus, place_of_line, write_corpus
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
@@ -217,15 +217,18 @@ def _write_split(
 ) -> None:
     dropped: Counter[str] = Counter()
     lines = array("L")
+    texts: list[tuple[str, int]] = []
     with whole_file(folder / f"{name}.dropped.tsv") as temporary, temporary.open("w", encoding="utf-8") as list_file:
 
         def drop(line: int, reason: str) -> None:
             dropped[reason] += 1
-            list_file.write(f"{line}\t{reason}\n")
+            file, number = place_of_line(texts, line)
+            list_file.write(f"{number}\t{reason}\t{file}\n")
 
-        encoded = _encoded(pairs, tokenizer, data, name == "train", lines, drop, report)
+        numbered = _numbered(pairs, texts)
+        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, report)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
-        corpus = write_corpus(folder / name, encoded, **sizes, lines=lines)
+        corpus = write_corpus(folder / name, encoded, **sizes, lines=lines, texts=texts)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
     summary = {"kept": len(corpus), "src_tokens": n_src, "tgt_tokens": n_tgt, "dropped": dict(dropped)}
     with whole_file(folder / f"{name}.report.json") as temporary:
@@ -235,8 +238,18 @@ def _write_split(
     report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{left_out}.")
 
 
+def _numbered(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Pairs of lines, counted from 1 through all files; `texts` gets each file of sources with the lines read of it."""
+    numbers = count(1)
+    for files in pairs:
+        texts.append((str(files[0]), 0))
+        for n_lines, pair in enumerate(read_pairs(files), start=1):
+            texts[-1] = (str(files[0]), n_lines)
+            yield next(numbers), pair
+
+
 def _encoded(
-    pairs: tuple[FilePair, ...],
+    numbered: Iterator[tuple[int, tuple[str, str]]],
     tokenizer: AnyTokenizer,
     data: DataSettings,
     limited: bool,
@@ -249,7 +262,7 @@ def _encoded(
     limited: whether pairs that are empty, long or of very different lengths are dropped.
     """
     last_report = time.monotonic()
-    for chunk, *both_sides in _encoded_chunks(pairs, tokenizer):
+    for chunk, *both_sides in _encoded_chunks(numbered, tokenizer):
         if time.monotonic() - last_report > REPORT_SECONDS:
             last_report = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
@@ -280,14 +293,13 @@ def _characters(numbered_pair: tuple[int, tuple[str, str]]) -> int:
 
 
 def _encoded_chunks(
-    pairs: tuple[FilePair, ...], tokenizer: AnyTokenizer
+    numbered: Iterator[tuple[int, tuple[str, str]]], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), a chunk at a time.
 
     A chunk ends after CHUNK_LINES pairs, or with the pair that brings it to MAX_CHARACTERS characters. The tokenizer
     encodes the next chunks on all cores while earlier ones are written.
     """
-    numbered = enumerate((pair for files in pairs for pair in read_pairs(files)), start=1)
     chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=_characters)
     ahead: deque[tuple[NumberedPairs, Encoded, Encoded]] = deque()
     with ThreadPoolExecutor(2) as pool:

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
@@ -243,23 +241,21 @@ def _check_positions(recipe: Recipe, prepared: Prepared, files: TextFiles) -> No
         return
     most = recipe.model.max_positions
 
-    texts: list[tuple[str, NDArray[Any], NDArray[Any]]] = [  # name, ids of the longer side, number of the line
-        (name, np.maximum(*corpus.lengths), corpus.lines)
-        for name, corpus in (("training", prepared.train), ("dev", prepared.dev))
-    ]
+    longest = []  # ids of the longest side of each set, and where it stands
+    for corpus in (prepared.train, prepared.dev):
+        longer = np.maximum(*corpus.lengths)
+        row = int(longer.argmax())
+        longest.append((int(longer[row]), *corpus.place(int(corpus.lines[row]))))
     if recipe.parsing is None:  # a parser's test sets are only parsed, where long sentences get flat trees
-        for name, pair in files.tests.items():
+        for pair in files.tests.values():
             src, tgt = read_sides(pair)
             ids = zip(prepared.tokenizer.encode_lines(src), prepared.tokenizer.encode_targets(tgt), strict=True)
-            longer = np.array([max(map(len, both)) for both in ids])
-            texts.append((name, longer, np.arange(1, len(longer) + 1)))
-    for name, longer, lines in texts:
-        n_positions = longer + 1  # with bos or eos
-        row = int(n_positions.argmax())
-        if n_positions[row] > most:
+            longest.append(max((max(map(len, both)), str(pair[0]), line) for line, both in enumerate(ids, start=1)))
+    for n_ids, file, line in longest:
+        if n_ids >= most:  # with bos or eos
             raise HeedError(
-                f"line {lines[row]:,} of the {name} text has {n_positions[row]:,} positions, but "
-                f"model.max_positions is {most:,}: raise it, or shorten the line."
+                f"{file or 'the prepared text'}, line {line:,}: {n_ids + 1:,} positions, but model.max_positions is "
+                f"{most:,}: raise it, or shorten the line."
             )
 
 

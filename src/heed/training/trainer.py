@@ -294,10 +294,10 @@ class _Loop:
         self.state.window_tokens -= n_tgt_tokens
         lines = self.batches.lines(micro_batches)
         self.logbook.record("fault", step, lines=" ".join(map(str, lines)), rollbacks=self.state.rollbacks)
-        some = ", ".join(f"{line:,}" for line in lines[:10]) + (" …" if len(lines) > 10 else "")
+        more = " …" if len(lines) > 10 else ""
         self.logbook.report(
-            f"step {step:,}: loss or gradient not finite, step skipped. Its {len(lines):,} pairs are lines {some} of "
-            "the training text (metrics.jsonl lists them all)."
+            f"step {step:,}: loss or gradient not finite, step skipped. Its {len(lines):,} pairs are "
+            f"{self.batches.named(lines[:10])}{more} (metrics.jsonl lists them all)."
         )
         if self.n_faults >= MAX_FAULTS:
             raise _NotFinite
