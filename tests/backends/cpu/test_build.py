@@ -310,7 +310,7 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
         with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
             options = {"label_smoothing": 0.1, "consistency": 5.0}
             training_ops.consistent_loss_(torch.zeros(2, 5), torch.tensor([target]), **options)
-    with pytest.raises(IndexError, match="active holds 4; expected 0 to 3"):
+    with pytest.raises(IndexError, match="rows holds 4; expected 0 to 3"):
         decoding_ops.best_continuations(
             torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
             torch.full((2, 2), -1), torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
