@@ -97,7 +97,9 @@ MISTAKES = {
     "heed.lode": "attr-defined",
     "heed.load(3)": "arg-type",
     'heed.load("m", beams=3)': "call-arg",
-    'heed.load("m").translate("text", beams=3)': "call-arg",
+    'heed.load("m").translate("text", beams=3)': "call-overload",
+    'heed.load("m").translate("text")[0]': "index",
+    'heed.load("m").translate(["text"]).text': "attr-defined",
     'heed.train("r", "run", on_steps=print)': "call-arg",
     'heed.train("r", "run", on_step=lambda record: record.los)': "attr-defined",
 }
@@ -215,4 +217,5 @@ def test_a_users_script_passes_mypy_strict_and_its_mistakes_do_not(environment, 
     done = subprocess.run(command, cwd=place, env=without_source(), capture_output=True, text=True)
     first = SCRIPT.count("\n") + 3
     errors = re.findall(r"(?m)^(\S+?):(\d+): error: .*\[(\S+)\]$", done.stdout)
+    errors = list(dict.fromkeys(errors))  # one mistake may be two errors
     assert errors == [("script.py", str(first + i), kind) for i, kind in enumerate(MISTAKES.values())], done.stdout
