@@ -83,6 +83,17 @@ static void all_attend_to_source(const T* q, const T* const* memories, const Bea
     });
 }
 
+// HERE: whether the library has these products.
+template <bool HERE, class Memory, class T>
+static Status product_if_here(const T* x, const Weight& weight, T* y, int64_t n, bool relu) {
+    return status_of([&] {
+        if constexpr (HERE)
+            narrow_product<Memory>(x, weight, y, n, relu);
+        else
+            throw NotHere();
+    });
+}
+
 static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu) {
     const SplitMemory memory(n, weight.d_in);
     const SplitRows rows = memory.rows();
@@ -107,20 +118,10 @@ extern "C" {
   return heed::status_of([&] { heed::all_attend_to_source(q, memories, *beams, out); });                  \
  }                                                                                                        \
  heed::Status int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::status_of([&] {                                                                            \
-if constexpr (heed::HAS_INT8_DOT)                                                                            \
-heed::narrow_product<heed::QuantizedMemory>(x, *weight, y, n, relu);                                        \
-else                                                                                                         \
-throw heed::NotHere();                                                                                      \
-  });                                                                                                     \
+  return heed::product_if_here<heed::HAS_INT8_DOT, heed::QuantizedMemory>(x, *weight, y, n, relu);        \
  }                                                                                                        \
  heed::Status bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::status_of([&] {                                                                            \
-if constexpr (heed::HAS_BF16_DOT)                                                                            \
-heed::narrow_product<heed::Bf16Memory>(x, *weight, y, n, relu);                                             \
-else                                                                                                         \
-throw heed::NotHere();                                                                                      \
-  });                                                                                                     \
+  return heed::product_if_here<heed::HAS_BF16_DOT, heed::Bf16Memory>(x, *weight, y, n, relu);             \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)
