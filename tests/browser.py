@@ -20,6 +20,7 @@ CHROMIUM = (
 )
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
 SECONDS = 20  # within which whatever a test waits for must come
+START_SECONDS = 180  # the first start reads 280 MB of Chromium from a disk that may be slow
 
 
 class Tab:
@@ -29,10 +30,12 @@ class Tab:
         self._commands, self._answers = commands, answers
         self._rest, self._number, self._session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
+        self._seconds = START_SECONDS
         target = self.do("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.do("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.do(f"{domain}.enable")
+        self._seconds = SECONDS
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A command of the protocol (chromedevtools.github.io/devtools-protocol) and its result."""
@@ -46,7 +49,7 @@ class Tab:
         return answer["result"]
 
     def _next_message(self) -> dict[str, Any]:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + self._seconds
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._answers], [], [], max(0, deadline - time.monotonic()))
             part = os.read(self._answers, 2**16) if ready else b""
