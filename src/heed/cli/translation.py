@@ -63,6 +63,10 @@ def translate(
     early_stopping: EarlyStopping = None,
     min_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that every translation has at least.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
+    max_extra_tokens: Annotated[
+        int | None,
+        typer.Option(min=0, help="Tokens that a translation has at most more than its line. Default: the model's."),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
     n_best: Annotated[
         int,
@@ -104,6 +108,9 @@ def translate(
         ),
     ] = None,
     language: Language = None,
+    strict: Annotated[
+        bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
+    ] = False,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
@@ -116,7 +123,7 @@ def translate(
     if document_format is not None:
         lines_only = {
             "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--sample": sample,
-            "--mbr": mbr,
+            "--mbr": mbr, "--strict": strict,
         }  # fmt: skip
         for option, is_set in lines_only.items():
             if is_set:
@@ -154,6 +161,7 @@ def translate(
         length_penalty_form=_form(length_penalty_form),
         min_tokens=min_tokens,
         max_tokens=max_tokens,
+        max_extra_tokens=max_extra_tokens,
         early_stopping=early_stopping,
     )
     beam_size = translator.settings.beam_size
@@ -165,13 +173,17 @@ def translate(
     lines = UntilError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
     stream = translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling, utility=compared_by)
+    any_cut_off = False
     for translation in stream:
+        any_cut_off |= not translation.ended
         if as_json:
             _print_as_json(translation, with_utility=compared_by is not None)
         else:
             _print_n_best(translation, n_best, with_scores=scores)
         sys.stdout.flush()
     lines.raise_error()
+    if strict and any_cut_off:
+        raise typer.Exit(1)
 
 
 def _print_as_json(translation: "Translation", *, with_utility: bool) -> None:
@@ -303,7 +315,8 @@ def evaluate(
 
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
         from heed.decoding.translator import Translator
-        from heed.tasks.translation import evaluate_translations
+        from heed.model_folder import read_config
+        from heed.tasks.translation import evaluate_translations, longest_pair
 
         translator = Translator.load(
             model,
@@ -315,7 +328,15 @@ def evaluate(
             length_penalty_form=_form(length_penalty_form),
             early_stopping=early_stopping,
         )
-        return evaluate_translations(translator, sources, references, *others, name=str(src), tokenize=tokenization)
+        return evaluate_translations(
+            translator,
+            sources,
+            references,
+            *others,
+            name=str(src),
+            tokenize=tokenization,
+            max_tokens=longest_pair(read_config(model).card),
+        )
 
     if precision == "all":
         _show_precisions(evaluation, as_json=as_json)

@@ -1,5 +1,6 @@
 """Lines of text from files and streams, with errors that say which file and line."""
 
+import codecs
 import gzip
 import os
 import threading
@@ -8,13 +9,32 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from heed.errors import HeedError
+from heed.text.line_rules import is_blank
 
 T = TypeVar("T")
 FilePair = tuple[Path, Path]
+
+UTF_16 = "UTF-16, not UTF-8; convert the text, with iconv for example"
+# What a file begins with that is no text, at which place.
+OTHER_KINDS = {
+    (b"\x1f\x8b", 0): "compressed with gzip; unpack it, or end its name with .gz",
+    (b"\xfd7zXZ\0", 0): "compressed with xz; unpack it, or compress it with gzip",
+    (b"1AY&SY", 4): "compressed with bzip2; unpack it, or compress it with gzip",
+    (b"\x28\xb5\x2f\xfd", 0): "compressed with zstd; unpack it, or compress it with gzip",
+    (b"\x04\x22\x4d\x18", 0): "compressed with lz4; unpack it, or compress it with gzip",
+    (b"7z\xbc\xaf\x27\x1c", 0): "a 7z archive, not text; unpack it",
+    (b"PK\3\4", 0): "a zip archive, not text; unpack it",
+    (b"%PDF-", 0): "a PDF document, not text",
+    (codecs.BOM_UTF32_LE, 0): UTF_16.replace("16", "32"),
+    (codecs.BOM_UTF32_BE, 0): UTF_16.replace("16", "32"),
+    (codecs.BOM_UTF16_LE, 0): UTF_16,
+    (codecs.BOM_UTF16_BE, 0): UTF_16,
+}
 
 MAX_LINE_BYTES = 2**20  # a file without line ends, or a bomb of gzip, would fill the memory
 CHUNK_BYTES = 2**16
@@ -45,23 +65,46 @@ def lines_of_standard_input() -> Iterator[str]:
 def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Lines of UTF-8, without their ends (Unix or Windows) and without a byte order mark.
 
-    HeedError names the line that is not UTF-8 or longer than MAX_LINE_BYTES.
+    A mark may begin any line: files that were put together have several. HeedError names the line that is not UTF-8 or
+    longer than MAX_LINE_BYTES, and says what a file is that is compressed, UTF-16, binary or without line ends.
     """
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_not_of_another_kind(lines, name), start=1):
         line = line.removesuffix(b"\n")
         if len(line) > MAX_LINE_BYTES:
             raise HeedError(
                 f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected text, a sentence a line."
             )
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield line.removesuffix(b"\r").decode("utf-8")
+            yield line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
+            if b"\0" in line:
+                raise HeedError(f"{name}, line {number}: binary data, not text.") from None
             raise HeedError(
                 f"{name}, line {number}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; "
                 "convert the text, with iconv for example."
             ) from None
+
+
+def _not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines. HeedError if the first one shows that it is no text in UTF-8 with a line a sentence."""
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        return
+    for (beginning, place), kind in OTHER_KINDS.items():
+        if first.startswith(beginning, place):
+            raise HeedError(f"{name}: {kind}.")
+    if 3 * first.count(0) > len(first):
+        is_utf_16 = 0 in (first[::2].count(0), first[1::2].count(0))
+        raise HeedError(f"{name}: {UTF_16 if is_utf_16 else 'binary data, not text'}.")
+    if first.count(b"\r") > 1:  # perhaps the only line
+        if (second := next(lines, None)) is None:
+            raise HeedError(
+                f"{name}: {first.count(13):,} carriage returns and no line feed: its lines end as on old Macs; convert "
+                "it, with tr '\\r' '\\n' for example."
+            )
+        lines = chain([second], lines)
+    yield from chain([first], lines)
 
 
 def bounded_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -82,18 +125,26 @@ def bounded_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 def read_pairs(files: FilePair) -> Iterator[tuple[str, str]]:
     """Lines of both files side by side. HeedError if one is longer, or if there is no line at all."""
     src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
-    n_pairs = 0
+    n_pairs, hint = 0, ""
     while True:
         src, tgt = next(src_lines, None), next(tgt_lines, None)
         if src is None or tgt is None:
             break
         n_pairs += 1
+        if not hint and ("\r" in src or "\r" in tgt):
+            file = files[0] if "\r" in src else files[1]
+            hint = (
+                f" ({file}, line {n_pairs:,} has a carriage return within, which some programs take for a line's end.)"
+            )
         yield src, tgt
     if src is not None or tgt is not None:
-        rest = 1 + sum(1 for _ in (tgt_lines if src is None else src_lines))
-        n_src, n_tgt = n_pairs + rest * (src is not None), n_pairs + rest * (tgt is not None)
+        rest = [is_blank(line) for line in chain([src or tgt or ""], tgt_lines if src is None else src_lines)]
+        n_src, n_tgt = n_pairs + len(rest) * (src is not None), n_pairs + len(rest) * (tgt is not None)
+        if all(rest):
+            hint = f" (What {files[0] if tgt is None else files[1]} has more is blank.)"
         raise HeedError(
             f"{files[0]} has {n_src:,} lines, {files[1]} {n_tgt:,}: both sides of a corpus must have the same number."
+            + hint
         )
     if n_pairs == 0:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")

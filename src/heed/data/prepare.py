@@ -5,7 +5,7 @@ import re
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
@@ -15,11 +15,12 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.corpus import ParallelCorpus, place_of_line, write_corpus
+from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_corpus
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
+from heed.text.line_rules import reason_against_loss
 from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.printable import checked_language
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
@@ -27,6 +28,9 @@ from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
+SHARE_TO_WARN_OF = 0.001  # of tokens that the vocabulary lacks
+MENTIONED_LINES = 5
+SIDE_NAMES = {"src": "sources", "tgt": "targets"}
 
 NumberedPairs = list[tuple[int, tuple[str, str]]]
 Encoded = Future[list[list[int]]]  # lines of one side
@@ -70,6 +74,13 @@ class DataSettings(Settings):
     )
     max_tokens: int = Field(
         default=256, ge=1, le=1_000_000, description="a training pair with a longer side is left out"
+    )
+    max_unknown: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="refuse a set if a larger share of a side's tokens is text that the vocabulary lacks; only a given "
+        "model's vocabulary lacks any",
     )
     max_ratio: float = Field(
         default=9.0,
@@ -226,7 +237,8 @@ def _write_split(
             list_file.write(f"{number}\t{reason}\t{file}\n")
 
         numbered = _numbered(pairs, texts)
-        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, report)
+        unknown = _Unknown(tokenizer.special.unk, name, texts)
+        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, report)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
         corpus = write_corpus(folder / name, encoded, **sizes, lines=lines, texts=texts)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
@@ -236,6 +248,52 @@ def _write_split(
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
     left_out = f"; left out: {reasons} (listed in {folder / name}.dropped.tsv)" if reasons else ""
     report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{left_out}.")
+    for side in SIDES:
+        if unknown.share(side) > SHARE_TO_WARN_OF:
+            report(f"Warning: {unknown.described(side)}; the model can neither read nor write it.")
+
+
+class _Unknown:
+    """Counts the tokens of each side that stand for text which the vocabulary lacks."""
+
+    def __init__(self, unk: int | None, name: str, texts: Texts):
+        """name: of the set; texts: its files, as far as they have been read."""
+        self._unk, self._name, self._texts = unk, name, texts
+        self._n_unknown, self._n_tokens = Counter[str](), Counter[str]()
+        self._lines: dict[str, list[int]] = {side: [] for side in SIDES}  # the first that have one
+
+    def count(self, line: int, ids: Sequence[list[int]]) -> None:
+        """Adds a pair's; `line` counts through all files."""
+        if self._unk is None:
+            return
+        for side, of_side in zip(SIDES, ids, strict=True):
+            self._n_tokens[side] += len(of_side)
+            if n := of_side.count(self._unk):
+                self._n_unknown[side] += n
+                self._lines[side] += [line] * (len(self._lines[side]) < MENTIONED_LINES)
+
+    def share(self, side: str) -> float:
+        """Of all tokens, from 0 to 1."""
+        return self._n_unknown[side] / max(1, self._n_tokens[side])
+
+    def check(self, most: float) -> None:
+        """HeedError if the share of a side is larger."""
+        for side in SIDES:
+            if self.share(side) > most:
+                raise HeedError(
+                    f"{self.described(side)}: start from a model of this language, leave out training.start_from, or "
+                    f"begin a run with a higher data.max_unknown (now {most:g})."
+                )
+
+    def described(self, side: str) -> str:
+        """How many they are, and where the first stand."""
+        places = [place_of_line(self._texts, line) for line in self._lines[side]]
+        numbers = ", ".join(f"{number:,}" for file, number in places if file == places[0][0])
+        return (
+            f"{self._name}: the vocabulary lacks {self.share(side):.2%} of the {SIDE_NAMES[side]}' tokens "
+            f"({self._n_unknown[side]:,} of {self._n_tokens[side]:,}; first in the pairs of {places[0][0]}, "
+            f"line {numbers})"
+        )
 
 
 def _numbered(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
@@ -252,14 +310,15 @@ def _encoded(
     numbered: Iterator[tuple[int, tuple[str, str]]],
     tokenizer: AnyTokenizer,
     data: DataSettings,
-    limited: bool,
+    training: bool,
     lines: "array[int]",
     drop: Callable[[int, str], None],
+    unknown: "_Unknown",
     report: Callable[[str], None],
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids of the pairs that pass the filters; appends their line numbers to `lines`.
 
-    limited: whether pairs that are empty, long or of very different lengths are dropped.
+    training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
     """
     last_report = time.monotonic()
     for chunk, *both_sides in _encoded_chunks(numbered, tokenizer):
@@ -267,24 +326,17 @@ def _encoded(
             last_report = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
+            unknown.count(line, ids)
+            reason = reason_against_loss((src, tgt), ids, tokenizer, max_tokens=data.max_tokens, training=training)
             shorter, longer = sorted(map(len, ids))
-            if data.tgt_symbols and tgt.strip(" ") and not ids[1]:
-                reason = "with a symbol that the training set lacks"
-            elif not limited:
-                reason = None
-            elif not src.strip() or not tgt.strip():
-                reason = "with an empty side"
-            elif longer > data.max_tokens:
-                reason = f"longer than {data.max_tokens} tokens (data.max_tokens)"
-            elif longer > data.max_ratio * shorter:
+            if training and reason is None and longer > data.max_ratio * shorter:
                 reason = f"with a length ratio above {data.max_ratio:g} (data.max_ratio)"
-            else:
-                reason = None
             if reason is None:
                 lines.append(line)
                 yield ids[0], ids[1]
             else:
                 drop(line, reason)
+    unknown.check(data.max_unknown)
 
 
 def _characters(numbered_pair: tuple[int, tuple[str, str]]) -> int:

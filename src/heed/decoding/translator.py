@@ -24,6 +24,7 @@ from heed.model.attention_weights import AttentionWeights, attention_weights, me
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.alignment import Link, Translated
+from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.loading import AnyTokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
@@ -200,11 +201,14 @@ class Translator(PickledByValue):
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
         prefix_ids = self.prefix_ids(prefix)
-        line_numbers = itertools.count(1)
+        line_numbers, results_numbers = itertools.count(1), itertools.count(1)
+        unread, cut_off = Mentions(), Mentions()
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
             for line, pieces in zip(lines, self.pieces(lines), strict=True):
                 line_number = next(line_numbers)
+                if any(self.tokenizer.special.unk in piece for piece in pieces):
+                    unread.add(f"{name(line_number, line)} ({shown(self._unknown_text(line))})")
                 if len(pieces) > 1:
                     n_tokens = sum(map(len, pieces))
                     self.report(f"{name(line_number, line)}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
@@ -224,10 +228,26 @@ class Translator(PickledByValue):
 
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
-                yield self.joined(text, results)
+                translation = self.joined(text, results)
             else:
                 ranked = [self._ranked(found, utility, drawn=sampling is not None)[:n_best] for found in results]
-                yield self._joined_by_utility(text, ranked)
+                translation = self._joined_by_utility(text, ranked)
+            number = next(results_numbers)
+            if not translation.ended:
+                cut_off.add(name(number, text))
+            yield translation
+        if unread:
+            self.report(f"The model's vocabulary lacks a part of {unread}; it was not translated.")
+        if cut_off:
+            self.report(
+                f"Cut off, as they reached the longest length that is allowed: {cut_off}. {_limits(self.settings)}"
+            )
+
+    def _unknown_text(self, text: str) -> str:
+        """The parts of a source that the vocabulary lacks."""
+        ids, spans = self.tokenizer.encode(text), self.tokenizer.src_spans([text])[0]
+        found = zip(ids, spans, strict=False)  # an id at the end may have no span
+        return " ".join(text[start:end] for i, (start, end) in found if i == self.tokenizer.special.unk)
 
     def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
         """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""
@@ -264,12 +284,25 @@ class Translator(PickledByValue):
         return ids
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:
-        """The ids of each text, cut where they are too many to be searched together; no piece for a blank text."""
-        size = self._piece_tokens
+        """The ids of each text, in pieces where they are too many for one search; no piece for a blank text.
+
+        A text is cut at the end of a sentence, else at a space, else between graphemes.
+        """
         return [
-            [ids[i : i + size] for i in range(0, len(ids), size)] if text.strip() else []
+            [] if is_blank(text) or not ids
+            else [ids] if len(ids) <= self._piece_tokens
+            else [ids for _, ids in self._parts(text)]
             for text, ids in zip(texts, self.tokenizer.encode_lines(texts), strict=True)
-        ]
+        ]  # fmt: skip
+
+    def _parts(self, text: str) -> list[tuple[Part, list[int]]]:
+        """Of a text that is too long for one search: its parts with their ids."""
+
+        def spans_of(part: str) -> Spans:
+            return self.tokenizer.src_spans([part])[0]
+
+        parts = cut_line(text, self._piece_tokens, spans_of=spans_of, encode=self.tokenizer.encode_lines)
+        return [(part, ids) for part, ids in parts if ids]
 
     def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source.
@@ -333,8 +366,8 @@ class Translator(PickledByValue):
             for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
             if all(pair)  # of a text without a sign that can be seen, SentencePiece may leave nothing
             and list(map(len, pair)) == list(map(len, sides))
-            and sources[i].strip()
-            and targets[i].strip()
+            and not is_blank(sources[i])
+            and not is_blank(targets[i])
             and max(map(len, pair)) <= self._piece_tokens
         ]
         model = self.models[0]
@@ -369,20 +402,27 @@ class Translator(PickledByValue):
     def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """The translation that the hypotheses of a text's `pieces` make.
 
-        Of one piece, its n best; of several, the best of each, joined; of no piece, the empty text with probability 1.
+        Of one piece, its n best; of several, the best of each, joined with what stands between the pieces in the text;
+        of no piece, the empty text with probability 1.
         """
         if len(pieces) == 1:
             texts = [self._text(source, [hypothesis]) for hypothesis in pieces[0]]
         else:
-            texts = [self._text(source, [hypotheses[0] for hypotheses in pieces])]
+            parts = [part for part, _ in self._parts(source)] if pieces else []
+            texts = [self._text(source, [hypotheses[0] for hypotheses in pieces], parts)]
         best = texts[0]
         return Translation(
             source, best.text, best.score, best.log_prob, best.ended, tuple(texts), n_pieces=max(1, len(pieces))
         )
 
-    def _text(self, source: str, hypotheses: list[Hypothesis]) -> Translation:
+    def _text(self, source: str, hypotheses: list[Hypothesis], parts: Sequence[Part] = (Part(""),)) -> Translation:
+        text = ""
+        for hypothesis, part in zip(hypotheses, parts, strict=True):
+            translation, between = self.tokenizer.decode(hypothesis.ids), part.before
+            if part.after_sentence and text.endswith((".", "!", "?")) and translation[:1].isalnum():
+                between = between or " "  # from a language that needs no space there to one that does
+            text += between + translation
         # A line stays a line, whatever the model writes.
-        text = " ".join(self.tokenizer.decode(hypothesis.ids) for hypothesis in hypotheses)
         text = text.replace("\r", " ").replace("\n", " ")
         return Translation(
             source,
@@ -391,6 +431,17 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
         )
+
+
+def _limits(settings: DecodingSettings) -> str:
+    """What a user may raise so that translations can be longer."""
+    limits = {
+        "max_extra_tokens": settings.max_extra_tokens,
+        "max_length_factor": settings.max_length_factor,
+        "max_tokens": settings.max_tokens,
+    }
+    given = [f"{name} ({value:g})" for name, value in limits.items() if value is not None]
+    return f"Raise {' or '.join(given)}."
 
 
 def _groups(lengths: list[int]) -> Iterator[list[int]]:

@@ -10,12 +10,13 @@ import torch
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
-from heed.data.lines import read_sides
 from heed.data.prepare import Prepared, prepare
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.cost import n_parameters
 from heed.model.networks import is_installed, network_of
@@ -133,7 +134,9 @@ def train_files(
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())
         del given
-    _check_positions(recipe, prepared, files)
+    _check_positions(recipe, prepared)
+    if recipe.parsing is None:  # a tree is as long as it has to be
+        _report_unreachable(prepared.train, recipe.decoding, report)
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
@@ -235,28 +238,38 @@ def _prepare(
     return prepared
 
 
-def _check_positions(recipe: Recipe, prepared: Prepared, files: TextFiles) -> None:
-    """HeedError names a pair that is too long for learned positions; those of dev and the tests are of any length."""
+def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
+    """HeedError names a pair that is too long for learned positions."""
     if recipe.model.positions != "learned":
         return
     most = recipe.model.max_positions
-
     longest = []  # ids of the longest side of each set, and where it stands
     for corpus in (prepared.train, prepared.dev):
         longer = np.maximum(*corpus.lengths)
         row = int(longer.argmax())
         longest.append((int(longer[row]), *corpus.place(int(corpus.lines[row]))))
-    if recipe.parsing is None:  # a parser's test sets are only parsed, where long sentences get flat trees
-        for pair in files.tests.values():
-            src, tgt = read_sides(pair)
-            ids = zip(prepared.tokenizer.encode_lines(src), prepared.tokenizer.encode_targets(tgt), strict=True)
-            longest.append(max((max(map(len, both)), str(pair[0]), line) for line, both in enumerate(ids, start=1)))
     for n_ids, file, line in longest:
         if n_ids >= most:  # with bos or eos
             raise HeedError(
                 f"{file or 'the prepared text'}, line {line:,}: {n_ids + 1:,} positions, but model.max_positions is "
                 f"{most:,}: raise it, or shorten the line."
             )
+
+
+def _report_unreachable(corpus: ParallelCorpus, settings: DecodingSettings, report: Report) -> None:
+    """Says how many targets to learn from are longer than a search will ever make theirs."""
+    n_src, n_tgt = corpus.lengths
+    limits = np.zeros(n_src.max() + 1, np.int64)
+    for length in np.unique(n_src).tolist():
+        limits[length] = maximum_length(Source(0, (), length=length), settings)
+    (rows,) = np.nonzero(n_tgt >= limits[n_src])  # eos counts too
+    if len(rows):
+        file, line = corpus.place(int(corpus.lines[rows[0]]))
+        report(
+            f"{len(rows):,} of {len(corpus):,} training targets are longer than decoding.max_extra_tokens="
+            f"{settings.max_extra_tokens} or max_tokens let a translation be, first in the pair of {file}, line "
+            f"{line:,}."
+        )
 
 
 def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:

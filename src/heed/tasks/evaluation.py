@@ -17,6 +17,8 @@ class Evaluation:
     perplexity: float | None = None  # per target token
     precision: str | None = None  # of a model's computation
     seconds: float | None = None  # that a model took to translate
+    cut_off: int = 0  # translations that reached the longest length that is allowed
+    without_perplexity: int = 0  # references that are too long for the loss, or that the vocabulary cannot write
 
     def numbers(self) -> dict[str, Any]:
         """For JSON and logs: each value with its signature."""
@@ -24,7 +26,9 @@ class Evaluation:
         for key, score in self.scores.items():
             numbers |= {key: score.value, f"{key}_signature": score.signature}
         more = {"perplexity": self.perplexity, "precision": self.precision}
-        return numbers | {key: value for key, value in more.items() if value is not None}
+        numbers |= {key: value for key, value in more.items() if value is not None}
+        counts = {"cut_off": self.cut_off, "without_perplexity": self.without_perplexity}
+        return numbers | {key: count for key, count in counts.items() if count}
 
     def __str__(self) -> str:
         parts = [str(score) for score in self.scores.values()]

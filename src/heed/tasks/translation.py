@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from heed.data.lines import FilePair, count_pairs, read_sides
+from heed.data.prepare import DataSettings
 from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models
@@ -20,7 +21,10 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.recipe import Recipe
 from heed.tasks.evaluation import Evaluation
+from heed.text.line_rules import Mentions, reason_against_loss
 from heed.text.loading import AnyTokenizer
+
+LONGEST_PAIR = "tokens of the longest side"  # on the card
 
 
 class TranslationTask:
@@ -116,7 +120,7 @@ class TranslationTask:
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": data.corpus_name}
+            trained_on={"corpus": data.corpus_name, LONGEST_PAIR: data.max_tokens}
             | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
         )
 
@@ -139,11 +143,21 @@ class TranslationTask:
         """BLEU, chrF and perplexity on each set in turn."""
         (loaded,) = load_models([model_folder], device=None)
         translator = Translator(loaded.model, loaded.tokenizer, self.recipe.decoding, copy=False)
+        translator.report = report  # of lines; the precision is named below
         for name, pair in sets.items():
             report(f"Translating {name} with the {title} in {translator.precision}.")
             sources, references = read_sides(pair)
             tokenize = self.recipe.evaluation.tokenize
-            yield evaluate_translations(translator, sources, references, name=name, tokenize=tokenize)
+            max_tokens = self.recipe.data.max_tokens
+            yield evaluate_translations(
+                translator, sources, references, name=name, tokenize=tokenize, max_tokens=max_tokens
+            )
+
+
+def longest_pair(card: ModelCard) -> int:
+    """The most tokens that a side of a pair may have which counts for perplexity: that of the model's training."""
+    found = card.trained_on.get(LONGEST_PAIR)
+    return found if type(found) is int and found > 0 else int(DataSettings.model_fields["max_tokens"].default)
 
 
 def evaluate_translations(
@@ -153,23 +167,45 @@ def evaluate_translations(
     *others: list[str],
     name: str,
     tokenize: Tokenization,
+    max_tokens: int,
 ) -> Evaluation:
     """BLEU and chrF of the model's translations, and its perplexity per token of the references.
 
-    others: further references, which count for BLEU and chrF.
-    Perplexity leaves out references with a symbol that the vocabulary lacks, as preparation leaves them out of dev; if
-    none is left, there is none.
+    others: further references, which count for BLEU and chrF. max_tokens: perplexity leaves out the pairs that
+    preparation leaves out of dev, those with a longer side among them (`reason_against_loss`); if none is left, there
+    is none.
     """
-    found = zip(references, translator.log_probs(sources, references), strict=True)  # what it refuses shows at once
+    tokenizer, without = translator.tokenizer, Mentions()
+    positions = [model.arch.max_positions - 1 for model in translator.models if model.arch.positions == "learned"]
+    scored = []
+    lines = zip(sources, references, strict=True)
+    ids = zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(references), strict=True)
+    for i, (pair, pair_ids) in enumerate(zip(lines, ids, strict=True)):
+        reason = reason_against_loss(pair, pair_ids, tokenizer, max_tokens=min([max_tokens, *positions]))
+        if reason is None:
+            scored.append(i)
+        else:
+            without.add(f"line {i + 1:,} ({reason})")
+    if without:
+        translator.report(f"{name}: perplexity leaves out {without}.")
+    found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
     started = time.perf_counter()
-    texts = [translation.text for translation in translator.translate(sources)]
+    translations = translator.translate(sources)
     seconds = time.perf_counter() - started
-    has_symbols = bool(translator.tokenizer.symbols)
-    log_probs = [values for line, values in found if not (has_symbols and line.strip() and len(values) == 1)]
-    n_tokens = sum(map(len, log_probs))
-    ppl = perplexity(-sum(map(sum, log_probs)) / n_tokens) if n_tokens else None
+    texts = [translation.text for translation in translations]
+    n_tokens = sum(map(len, found))
+    ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
     scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
-    return Evaluation(name, len(sources), scores, ppl, translator.precision, seconds)
+    return Evaluation(
+        name,
+        len(sources),
+        scores,
+        ppl,
+        translator.precision,
+        seconds,
+        cut_off=sum(not translation.ended for translation in translations),
+        without_perplexity=len(without),
+    )
 
 
 def _file_pair(files: list[str]) -> FilePair:

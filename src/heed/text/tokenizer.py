@@ -244,6 +244,12 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
     except ValueError as error:
         raise HeedError(f"{error}; change the target lines.") from None
     special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols)]
+    least = len(special) + len(alphabet) * (1 if settings.kind == "bpe" else 2)
+    if settings.vocab_size < least:
+        raise HeedError(
+            f"tokenizer.vocab_size={settings.vocab_size:,} has no room for {len(symbols):,} target symbols, "
+            f"{least - len(special)} bytes and 3 special ids: {least:,} is the least; set more, to learn merges too."
+        )
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
         backend = _backend(models.BPE())

@@ -1,0 +1,165 @@
+"""The rules of a line of text: what is blank, what has no part in a loss, where a long line is cut.
+
+Preparation, validation, tests, translating, scoring and serving ask the same questions here.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tokenizers import Regex, pre_tokenizers
+
+from heed.text.loading import AnyTokenizer
+
+Spans = Sequence[tuple[int, int]]
+
+# What Unicode shows as nothing besides white space, control and format characters: Default_Ignorable_Code_Point of
+# Unicode 16 that are letters or marks, and the empty pattern of Braille.
+_HIDDEN = frozenset(
+    map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810)))
+) | frozenset(map(chr, (*range(0xFE00, 0xFE10), 0x2065, *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000))))
+# Format characters that are shown: signs that Arabic, Syriac and Kaithi write around a number.
+_SHOWN_FORMATS = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+_UNBROKEN_SPACES = "\xa0\u2007\u202f"  # no-break spaces stand within a number or a name
+_SENTENCE_END = re.compile(r"[.!?…؟۔।॥።։]['\"”’»)\]]{0,3}(?=\s)|[。！？｡．។။༎][」』）”’\"】〉》]{0,3}")
+_GRAPHEMES = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
+_AROUND = 256  # characters on both sides of a cut in which graphemes are looked for; longer ones are not kept whole
+
+
+class Part(NamedTuple):
+    """A part of a long line. before: what stood between it and the part before, such as a space.
+
+    after_sentence: whether the part before ended with a sentence.
+    """
+
+    text: str
+    before: str = ""
+    after_sentence: bool = False
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: it is empty, or all white space, controls and hidden characters."""
+    return all(map(_is_hidden, text))
+
+
+def _is_hidden(character: str) -> bool:
+    if character.isspace() or character in _HIDDEN:
+        return True
+    return unicodedata.category(character) in ("Cc", "Cf") and character not in _SHOWN_FORMATS
+
+
+def reason_against_loss(
+    lines: tuple[str, str],
+    ids: Sequence[Sequence[int]],
+    tokenizer: AnyTokenizer,
+    *,
+    max_tokens: int,
+    training: bool = False,
+) -> str | None:
+    """Why no loss and no perplexity counts a pair of lines, with the ids of each, such as "with a blank side"; None if they do.
+
+    max_tokens: the longest side of a training pair (data.max_tokens). training: whether it is one to learn from, which
+    may have unknown tokens; a perplexity that counted these would praise a model for writing nothing.
+    """
+    if any(map(is_blank, lines)):
+        return "with a blank side"
+    src_ids, tgt_ids = ids
+    if tokenizer.symbols and not tgt_ids:
+        return "with a symbol that the training set lacks"
+    if max(len(src_ids), len(tgt_ids)) > max_tokens:
+        return f"longer than {max_tokens} tokens (data.max_tokens)"
+    if not training and tokenizer.special.unk in tgt_ids:
+        return "with a target that the vocabulary lacks a part of"
+    return None
+
+
+class Mentions:
+    """Lines that something is said of: how many, and the first ten by name."""
+
+    def __init__(self) -> None:
+        self._n, self._first = 0, list[str]()
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, name: str) -> None:
+        self._n += 1
+        self._first += [name] * (len(self._first) < 10)
+
+    def __str__(self) -> str:
+        n_more = self._n - len(self._first)
+        return ", ".join(self._first) + (f" and {n_more:,} more" if n_more else "")
+
+
+def parts_of_line(text: str, spans: Spans, most: int) -> list[Part]:
+    """A line, cut so that no part has more than `most` of its tokens, whose spans of characters are given.
+
+    It is cut at the last sentence end that leaves few enough tokens, else at the last space, else between two
+    graphemes (UAX #29). Encoded alone, a part may have more tokens than it has in the line.
+    """
+    starts = [start for start, _ in spans]
+    parts: list[Part] = []
+    begin, before, after_sentence = 0, "", False
+    while (first := bisect_left(starts, begin)) + most < len(starts):
+        end, after_sentence_here = _cut(text, begin, max(begin + 1, starts[first + most]))
+        parts.append(Part(text[begin:end], before, after_sentence))
+        begin, after_sentence = end, after_sentence_here
+        while begin < len(text) and _may_break(text[begin]):
+            begin += 1
+        before = text[end:begin]
+    return [*parts, Part(text[begin:], before, after_sentence)]
+
+
+def _cut(text: str, begin: int, limit: int) -> tuple[int, bool]:
+    """Where the part that begins there ends, at most at `limit`; whether a sentence ends there."""
+    sentence_ends = [
+        end
+        for match in _SENTENCE_END.finditer(text, begin, limit + 1)
+        if begin < (end := match.end()) <= limit and not text[end : end + _AROUND].lstrip()[:1].islower()
+    ]
+    if sentence_ends:
+        return sentence_ends[-1], True
+    for end in range(limit, begin, -1):
+        if end < len(text) and _may_break(text[end]) and not is_blank(text[begin:end]):
+            while _may_break(text[end - 1]):
+                end -= 1
+            return end, False
+    first = max(begin, limit - _AROUND)
+    graphemes = _GRAPHEMES.pre_tokenize_str(text[first : limit + _AROUND])
+    ends = [first + end for _, (_, end) in graphemes if begin < first + end <= limit]
+    return max(ends, default=limit), False
+
+
+def _may_break(character: str) -> bool:
+    return character == "\u200b" or (character.isspace() and character not in _UNBROKEN_SPACES)
+
+
+def cut_line(
+    text: str,
+    most: int,
+    *,
+    spans_of: Callable[[str], Spans],
+    encode: Callable[[list[str]], list[list[int]]],
+    window: int | None = None,
+) -> list[tuple[Part, list[int]]]:
+    """The parts of a line with their ids, at most `most` of each: `parts_of_line`, cut again where that is too many.
+
+    window: the tokens that a part may have in the line, `most` by default. A single character of more than `most` ids
+    is cut between them.
+    """
+    window = window or most
+    parts = parts_of_line(text, spans_of(text), window)
+    found: list[tuple[Part, list[int]]] = []
+    for part, ids in zip(parts, encode([part.text for part in parts]), strict=True):
+        if len(ids) <= most:
+            found.append((part, ids))
+        elif window > 1:
+            (first, first_ids), *rest = cut_line(
+                part.text, most, spans_of=spans_of, encode=encode, window=max(1, window // 2)
+            )
+            found += [(part._replace(text=first.text), first_ids), *rest]
+        else:
+            found += [(part if i == 0 else Part(""), ids[i : i + most]) for i in range(0, len(ids), most)]
+    return found
