@@ -129,7 +129,7 @@ def test_a_pair_left_out_is_named_by_its_file_and_its_line_there(tmp_path):
     )
     dropped = (tmp_path / "data" / "train.dropped.tsv").read_text().splitlines()
     empty = [(2, "first"), (1, "third")]
-    assert dropped == [f"{line}\twith an empty side\t{tmp_path / name}.en" for line, name in empty]
+    assert dropped == [f"{line}\twith a blank side\t{tmp_path / name}.en" for line, name in empty]
     places = [prepared.train.place(int(line)) for line in prepared.train.lines]
     names = ["first"] * 3 + ["second"] + ["third"] * 2
     assert places == list(zip([str(tmp_path / f"{n}.en") for n in names], [1, 3, 4, 1, 2, 3], strict=True))

@@ -58,9 +58,9 @@ def reason_against_loss(
     max_tokens: int,
     training: bool = False,
 ) -> str | None:
-    """Why no loss and no perplexity counts a pair of lines, with the ids of each, such as "with a blank side"; None if they do.
+    """Why no loss and no perplexity counts a pair of lines, such as "with a blank side"; None if they do.
 
-    max_tokens: the longest side of a training pair (data.max_tokens). training: whether it is one to learn from, which
+    ids: those of each line. max_tokens: the longest side of a training pair (data.max_tokens). training: whether it is one to learn from, which
     may have unknown tokens; a perplexity that counted these would praise a model for writing nothing.
     """
     if any(map(is_blank, lines)):
