@@ -388,6 +388,13 @@ def test_text_between_gold_trees_is_named_and_no_pair(tmp_path):
     assert said == [f"{path}, line 1, column 1: 'a' outside of brackets; skipped."]
 
 
+def test_a_comment_in_place_of_a_prediction_skips_its_sentence(tmp_path):
+    (tmp_path / "gold").write_text(f"# gold\n{GOLD}\n{GOLD}\n\n")
+    (tmp_path / "parsed").write_text(f"\n# no parse\n{GOLD}\n# the end\n")
+    found = evalb(written(tmp_path)).all
+    assert (found.sentences, found.skipped, found.complete) == (2, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("word", "expected", "difference"),
     [

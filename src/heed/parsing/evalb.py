@@ -400,15 +400,19 @@ def read_pairs_of_trees(
 
 
 def _lines_of_pairs(gold_lines: list[str], lines: list[str]) -> list[int] | None:
-    """The numbers of all lines but comments; None if one file has more lines, or a comment where the other has none."""
+    """The numbers of the lines of pairs; None if one file has more lines, or a tree beside a comment in the gold file.
+
+    A comment beside a gold tree, such as "# no parse", is no prediction.
+    """
     if len(gold_lines) != len(lines):
         return None
     numbers = []
-    for number, pair in enumerate(zip(gold_lines, lines, strict=True), start=1):
-        if not any(map(is_comment, pair)):
+    for number, (gold, line) in enumerate(zip(gold_lines, lines, strict=True), start=1):
+        if is_comment(gold):
+            if line.strip() and not is_comment(line):
+                return None
+        elif gold.strip() or not is_comment(line):
             numbers.append(number)
-        elif any(line.strip() and not is_comment(line) for line in pair):
-            return None
     return numbers
 
 
