@@ -365,7 +365,7 @@ def test_a_gold_tree_that_cannot_be_used_leaves_out_its_pair(tmp_path, heed):
         (tmp_path / "parsed").write_text(parsed)
         done = heed("evalb", "gold", "parsed", cwd=tmp_path)
         assert done.stderr.splitlines() == [
-            f"gold, line {line}, column 602: brackets nested deeper than 200; the pair is left out.",
+            f"gold, line {line}, column 603: brackets nested deeper than 200; the pair is left out.",
             f"parsed, line {line_of_error}: 1 words, expected 6.",
             f"Left out: 1 of {3 + skipped} pairs, whose gold trees cannot be used.",
         ]
