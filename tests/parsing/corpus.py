@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from heed.parsing.trees import BadTree, Tree, cleaned, parsed_with_lines
+from heed.parsing.trees import BadTree, Tree, cleaned, parsed
 
 RECIPE = """
 preset = "parsing"
@@ -59,7 +59,11 @@ def write_treebank(folder: Path) -> None:
 
 def parse_tree(text: str) -> Tree | None:
     """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
-    found = list(parsed_with_lines([text]))
+    found = list(parsed([text]))
     if len(found) > 1:
         raise BadTree("more than one tree in a line", 1, 1)
-    return cleaned(found[0][0]) if found else None
+    if not found:
+        return None
+    if isinstance(found[0], BadTree):
+        raise found[0]
+    return cleaned(found[0])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PYEVALB import parser as reference_parser
 from PYEVALB.scorer import Scorer
 
+from heed.config import shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
@@ -32,7 +33,7 @@ def score(gold: str, predicted: str, params: Params | None = None):
 
 def written(folder: Path):
     """The pairs of the folder's files gold and parsed."""
-    return read_pairs_of_trees(folder / "gold", read_lines(folder / "parsed"), name="parsed")
+    return read_pairs_of_trees(folder / "gold", read_lines(folder / "parsed"), name="parsed", report=pytest.fail)[0]
 
 
 def test_the_same_tree_is_complete():
@@ -280,7 +281,7 @@ def test_agrees_with_pyevalb_on_a_thousand_damaged_trees():
     assert 50 < numbers["f1"] < 95  # they were damaged
 
 
-@pytest.mark.parametrize("label", ["ROOT", "S1", "TOP", ""])
+@pytest.mark.parametrize("label", ["ROOT", "S1", "VROOT", "TOP", ""])
 def test_a_root_that_no_label_deletes_counts_if_asked_for_as_in_pyevalb(tmp_path, label):
     rng, scorer = random.Random(9), Scorer()
     pairs = [(gold, damaged(gold, rng)) for gold in made_trees(60, rng)]
@@ -350,6 +351,73 @@ def test_agrees_with_evalb_itself(tmp_path, data_folder, root):
         names = ("recall", "precision", "f1", "complete_match", "average_crossing", "no_crossing")
         names += ("two_or_less_crossing", "tagging_accuracy")
         assert theirs[4:] == [pytest.approx(numbers[name], abs=0.006) for name in names]
+
+
+def test_a_gold_tree_that_cannot_be_used_leaves_out_its_pair(tmp_path, heed):
+    deep = "(TOP " + "(X " * MAX_DEPTH + "(NN a)" + ")" * (MAX_DEPTH + 1)
+    pretty = GOLD.replace(" (VP", "\n  (VP")
+    layouts = {
+        "a line each": (f"{GOLD}\n{deep}\n{GOLD}\n\n", f"{GOLD}\n{deep}\n(TOP (NN x))\n\n", 1, 2, 3),
+        "over lines": (f"*x*x*\n*x* LDC\n\n{pretty}\n{deep}\n{pretty}", f"# parsed\n{GOLD}\n\n(TOP (NN x))", 0, 6, 4),
+    }
+    for gold, parsed, skipped, line, line_of_error in layouts.values():
+        (tmp_path / "gold").write_text(gold)
+        (tmp_path / "parsed").write_text(parsed)
+        done = heed("evalb", "gold", "parsed", cwd=tmp_path)
+        assert done.stderr.splitlines() == [
+            f"gold, line {line}, column 603: brackets nested deeper than 200; the pair is left out.",
+            f"parsed, line {line_of_error}: 1 words, expected 6.",
+            f"Left out: 1 of {3 + skipped} pairs, whose gold trees cannot be used.",
+        ]
+        assert re.search(r"^  left out +1 +0$", done.stdout, re.MULTILINE)
+        scores = json.loads(heed("evalb", "gold", "parsed", "--json", "--verbose", cwd=tmp_path).stdout)["all"]
+        counts = [scores[name] for name in ("sentences", "errors", "skipped", "left_out", "f1", "complete_match")]
+        assert counts == [3 + skipped, 1, skipped, 1, 100, 100]
+    (tmp_path / "gold").write_text(f"{deep}\n")
+    done = heed("evalb", "gold", "gold", cwd=tmp_path)
+    assert done.returncode == 1 and "nested deeper than 200; there is no other tree to score." in done.stderr
+
+
+def test_text_between_gold_trees_is_named_and_no_pair(tmp_path):
+    (tmp_path / "gold").write_text(f"a header\nof two lines\n{GOLD}\n# a comment\n{GOLD}\n")
+    (tmp_path / "parsed").write_text(f"# one more\n{GOLD}\n{GOLD}\n")
+    said: list[str] = []
+    path = tmp_path / "gold"
+    pairs, lines = read_pairs_of_trees(path, read_lines(tmp_path / "parsed"), name="parsed", report=said.append)
+    assert evalb(pairs).all.complete == 2 and lines == [2, 3]
+    assert said == [f"{path}, line 1, column 1: 'a' outside of brackets; skipped."]
+
+
+def test_a_comment_in_place_of_a_prediction_skips_its_sentence(tmp_path):
+    (tmp_path / "gold").write_text(f"# gold\n{GOLD}\n{GOLD}\n\n")
+    (tmp_path / "parsed").write_text(f"\n# no parse\n{GOLD}\n# the end\n")
+    found = evalb(written(tmp_path)).all
+    assert (found.sentences, found.skipped, found.complete) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected", "difference"),
+    [
+        ("cafe\u0301", "caf\u00e9", " (from character 4: U+0065 U+0301, expected U+00E9)"),
+        ("p\u0430y", "pay", " (from character 2: U+0430, expected U+0061)"),
+        ("dog\u200b", "dog", " (from character 4: U+200B, expected nothing)"),
+        ("x" * 100 + "a", "x" * 100 + "b", " (from character 101: U+0061, expected U+0062)"),
+        ("cat", "dog", ""),
+    ],
+)
+def test_the_difference_between_words_that_look_alike_is_shown(word, expected, difference):
+    ((_, _, why),) = evalb([(parse_tree(f"(TOP (NN {expected}))"), parse_tree(f"(TOP (NN {word}))"))]).each
+    assert why == f"the word {shown(word)}, expected {shown(expected)}{difference}"
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_an_error_never_names_two_words_alike(word, expected):
+    if word != expected:
+        ((_, _, why),) = evalb(
+            [(Tree("TOP", (Tree("NN", word=expected),)), Tree("TOP", (Tree("NN", word=word),)))]
+        ).each
+        found, _, rest = why.removeprefix("the word ").partition(", expected ")
+        assert found != rest and len(why) < 600
 
 
 def test_command_line(tmp_path, heed):

@@ -16,6 +16,7 @@ from heed.parsing.trees import (
     cleaned,
     depth,
     linearised,
+    parsed,
     plain,
     read_trees,
     restored,
@@ -90,7 +91,7 @@ def test_no_tree_is_deeper_than_may_be_read():
         restored(["a"], ["NN", *unary * (MAX_DEPTH - 1)], order="in-order")
 
 
-@pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1"])
+@pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1", "VROOT", "ROOT-0"])
 def test_roots_of_all_kinds_are_top(root):
     assert parse_tree(DOG.replace("TOP", root)) == parse_tree(DOG)
 
@@ -107,6 +108,8 @@ def test_traces_go_with_what_they_leave_empty_and_function_tags_if_asked():
     assert str(cleaned(tree, functions=False)) == "(TOP (S (NP (NNP Kim)) (VP (VBZ likes) (ADVP (RB now)))))"
     assert parse_tree("(TOP (S (NP (-NONE- *))))") is None
     assert [category(label) for label in ("NP-SBJ", "NP=2", "-LRB-", "PRT|ADVP")] == ["NP", "NP", "-LRB-", "PRT|ADVP"]
+    features = parse_tree("(TOP (NP##fct=suj## (N##lemma=chat|g=m## chat) (## #)))")
+    assert str(cleaned(features, functions=False)) == "(TOP (NP (N chat) (## #)))"
 
 
 def test_unary_chains_stay():
@@ -133,15 +136,26 @@ def test_trees_over_many_lines_and_a_line_each_zipped_or_not(tmp_path):
     ("text", "line", "column", "part"),
     [
         ("(TOP (NN a))\n(TOP (S (NN b))", 2, 1, "never closed"),
-        ("( (S (NN a))\n( (S (NN b)))", 2, 1, "begins at line 1, column 1; perhaps that was never closed"),
+        (
+            "( (S (NN a))\n( (S (NN b)))",
+            1,
+            1,
+            "never closed; the first fault within: line 2, column 1, a bracket without",
+        ),
         ("(TOP (NN a)))", 1, 13, "not opened"),
-        ("(TOP\n (S ))", 2, 2, "S is empty"),
+        ("(TOP\n (S ))", 2, 2, "(S) is empty; expected (TAG word); its tree spans lines 1 to 2."),
         ("(TOP (NN a b))", 1, 12, "'b' beside"),
         ("(TOP ((NN a)))", 1, 6, "without a label"),
         ("(TOP (NN a (X b)))", 1, 12, "after the word"),
         ("word", 1, 1, "outside of brackets"),
         ("()", 1, 1, "empty bracket"),
-        ("(TOP " + "(S " * 300, 1, 5 + 3 * 199 + 1, "deeper than 200"),
+        ("(TOP (-LRB- ())", 1, 1, "column 13, an empty bracket; as a word, ( is written -LRB-"),
+        (
+            "(TOP " + "(S " * 300,
+            1,
+            1,
+            f"never closed; the first fault within: line 1, column {5 + 3 * 199 + 1}, brackets",
+        ),
     ],
 )
 def test_a_fault_is_named_with_file_line_and_column(tmp_path, text, line, column, part):
@@ -151,6 +165,67 @@ def test_a_fault_is_named_with_file_line_and_column(tmp_path, text, line, column
         list(read_trees(path))
     assert f"bad.mrg, line {line}, column {column}: " in str(caught.value)
     assert part in str(caught.value)
+
+
+def nested(depth: int, root: str = "TOP") -> str:
+    """A tree of `depth` brackets within one another."""
+    return f"({root} " + "(X " * (depth - 2) + "(NN a)" + ")" * (depth - 1)
+
+
+UNUSABLE = {
+    nested(MAX_DEPTH + 1): "brackets nested deeper than 200",
+    nested(MAX_DEPTH, root="S"): "brackets nested deeper than 200",  # with TOP above it
+    "(TOP (NP (NN a) (HYPH )))": "(HYPH) is empty; expected (TAG word)",
+    "(TOP (S (NP (PRP (Dia)))))": "(Dia) is empty; expected (TAG word)",
+    "(TOP (NN tea pot))": "the word 'pot' beside other contents",
+    "(TOP (S ( (NN x))))": "a bracket without a label",
+    "(TOP (NP (-LRB- () (NN a) (-RRB- ))))": "an empty bracket; as a word, ( is written -LRB-",
+}
+COMMENTS = [
+    "", " ", "*x*x*x*x*x*", "*x*  Copyright (C) 1995  *x*", "<S ID=5>", "</S>", "<DATE> 1994-01-01 </DATE>",
+    "<DOCTYPE SOURCE=\"wire (a)\"> chtb_0001 </DOCTYPE>", "#1", " # (NN a)", "%% Sent 1", "; Lisp's", "\ufeff",
+]  # fmt: skip
+
+
+@given(st.lists(st.one_of(CONSTITUENTS, st.sampled_from([*UNUSABLE, *COMMENTS])), max_size=8), st.data())
+def test_what_is_not_a_tree_never_changes_the_trees_around_it(parts, data):
+    """Nor does it matter whether a tree is written in one line or over several."""
+    trees = [part for part in parts if isinstance(part, Tree)]
+    faults = [UNUSABLE[part] for part in parts if part in UNUSABLE]
+    text = ""
+    for part in parts:
+        between = data.draw(st.sampled_from([" ", "\n  "])) if isinstance(part, Tree) or part in UNUSABLE else " "
+        text += str(part).replace(" (", f"{between}(") + "\n"
+    found = list(parsed(text.split("\n")))
+    assert [tree for tree in found if isinstance(tree, Tree)] == trees
+    said = [str(tree) for tree in found if isinstance(tree, BadTree)]
+    assert all(fault in message for fault, message in zip(faults, said, strict=True)), said
+
+
+def test_a_tree_that_cannot_be_used_is_named_and_the_others_are_read(tmp_path):
+    path = tmp_path / "t.mrg"
+    faults = UNUSABLE | {"no tree, nor a comment": "'no' outside of brackets"}
+    path.write_text("".join(f"<S ID={i}>\n{DOG}\n{text}\n</S>\n" for i, text in enumerate(faults)))
+    said: list[str] = []
+    assert list(read_trees(path, left_out=said.append)) == [parse_tree(DOG)] * len(faults)
+    for i, (message, fault) in enumerate(zip(said, faults.values(), strict=True)):
+        assert message.startswith(f"{path}, line {4 * i + 3}, column ") and fault in message
+    path.write_text(f"{DOG}\n(TOP (NN a)\n{DOG}\n")
+    with pytest.raises(HeedError, match="line 2, column 1: this bracket is never closed"):
+        list(read_trees(path, left_out=said.append))
+
+
+@pytest.mark.parametrize("root", ["TOP", "S"])
+def test_the_deepest_tree_can_be_written_and_read_again(root):
+    deepest = parse_tree(nested(MAX_DEPTH - (root == "S"), root))
+    assert depth(deepest) == MAX_DEPTH and parse_tree(str(deepest)) == deepest
+
+
+def test_markup_may_stand_in_the_line_of_a_tree():
+    assert [str(tree) for tree in parsed(["<S ID=1> (S (NN a)) </S>", "\ufeff(S (NN b)) (S (NN c))<P>"])] == [
+        "(S (NN a))", "(S (NN b))", "(S (NN c))",
+    ]  # fmt: skip
+    assert parse_tree("(S (# #) (% %) (NN <S>) (NN *x*) (NN ;))").words() == ["#", "%", "<S>", "*x*", ";"]
 
 
 def test_two_trees_in_a_line_are_refused():

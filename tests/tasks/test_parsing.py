@@ -75,6 +75,32 @@ def test_a_set_without_trees_is_named_and_leaves_nothing_that_stands_in_the_way(
     assert not list((tmp_path / "lines").glob(".*.part"))
 
 
+def test_trees_that_cannot_be_used_are_named_counted_and_left_out(bank, tmp_path):
+    good, bad = "(TOP (S (NN a)))", "(TOP (S (NN )))"
+    (bank / "treebank" / "mixed.ptb").write_text(f"*x*x*\n{good}\n{bad}\n{good}\n" + f"{bad}\n" * 11)
+    (bank / "treebank" / "bad.ptb").write_text(bad)
+    path = bank / "treebank" / "mixed.ptb"
+    named = [
+        f"{path}, line {line}, column 9: (NN) is empty; expected (TAG word); left out." for line in (3, *range(5, 14))
+    ]
+    changed = ['parsing.dev=["mixed.ptb"]', f'parsing.parsed=["{bank}/treebank/bad.ptb"]']
+    reports: list[str] = []
+    files = task_with(bank, *changed).text_files(tmp_path, directory=bank, mirror=None, report=reports.append)
+    (of_parsed,) = (report for report in reports if "bad.ptb" in report)
+    assert [report for report in reports if report != of_parsed] == [
+        "train: 400 trees; left out: 1.", *named, "dev: 2 trees; left out: 12.", "section23: 20 trees.",
+    ]  # fmt: skip
+    assert len(gold_trees(files.dev[0])) == 2 == sum(1 for _ in read_pairs(files.dev))
+    counted: list[str] = []
+    task_with(bank, *changed).count_pairs(directory=bank, mirror=None, report=counted.append)
+    assert counted[:10] == named and counted[10] == "dev: 2 trees; left out: 12."
+    assert counted[-1].endswith(f"from 400 gold ones in {bank}/treebank; left out: 1.")
+    with pytest.raises(
+        HeedError, match=r"no tree in bad.ptb, .* The first that cannot be used: .*bad.ptb, line 1, col"
+    ):
+        task_with(bank, 'parsing.dev=["bad.ptb"]').count_pairs(directory=bank, mirror=None, report=str)
+
+
 def test_the_card_says_how_trees_are_sequences_and_what_words_are_known(bank, tmp_path):
     task = task_with(bank, 'parsing.leaves="words"', "parsing.rare_words=2")
     files = task.text_files(tmp_path, directory=bank, mirror=None, report=str)

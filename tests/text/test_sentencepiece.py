@@ -126,7 +126,7 @@ def test_spans_are_the_characters_of_each_piece(lossless, text):
         assert tokenizer.tgt_spans([text]) == [spans]  # of the same vocabulary
         for (begin, end), piece in zip(spans, tokenizer.src_pieces(tokenizer.encode(text)), strict=True):
             assert 0 <= begin <= end <= len(text)
-            if not piece.startswith("<0x"):  # one byte of a character
+            if "⟨" not in piece:  # one byte of a character
                 assert text[begin:end].strip() == piece.strip()
 
 
@@ -184,6 +184,16 @@ def test_pieces_show_a_space_before_a_word(pair):
     ids = library.encode("two hundred")
     assert tokenizer.src_pieces(ids) == tokenizer.pieces(ids)
     assert "".join(tokenizer.pieces(ids)).strip() == "two hundred"
+
+
+def test_pieces_of_bytes_show_the_letter_that_they_form(tmp_path):
+    (tmp_path / "spm").write_bytes(trained(ENGLISH[:50], vocab_size=340, model_type="bpe", byte_fallback=True))
+    tokenizer = marian_tokenizer(tmp_path / "spm", tmp_path / "spm")
+    ids = tokenizer.encode("two 😀")
+    shown = ["😀⟨F0⟩", "😀⟨9F⟩", "😀⟨98⟩", "😀⟨80⟩"]
+    assert tokenizer.pieces(ids)[-4:] == shown == tokenizer.src_pieces(ids)[-4:]
+    assert tokenizer.pieces([ids[-1], ids[0], ids[-4]])[::2] == ["⟨80⟩", "⟨F0⟩"]
+    assert tokenizer.pieces(ids[:1])[0].startswith(" t")
 
 
 def test_a_model_without_the_package_says_what_to_install(spm, monkeypatch):

@@ -3,6 +3,8 @@
 import copy
 import json
 import os
+import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,6 +25,7 @@ from heed.text.tokenizer import (
     SpecialIds,
     Tokenizer,
     TokenizerSettings,
+    spelled_bytes,
     train_tokenizer,
 )
 
@@ -80,6 +83,45 @@ def test_a_saved_tokenizer_loads_as_it_was(tokenizer, tmp_path):
 
 def test_frequent_words_become_one_piece(tokenizer):
     assert tokenizer.pieces(tokenizer.encode("the fox"))[0] == " the"
+
+
+@given(st.text(), st.lists(st.integers(0, 200)))
+def test_each_part_of_a_text_shows_its_characters_whole_with_the_bytes_of_those_that_are_cut(text, cuts):
+    data = text.encode()
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    parts = [data[start:end] for start, end in pairwise(places)]
+    spelled, done = spelled_bytes(parts), 0
+    assert len(spelled) == len(parts)
+    for part, shown in zip(parts, spelled, strict=True):
+        expected, place = "", 0
+        for character in text:  # worked out from the places of all characters
+            begin, end = max(place, done), min(place + len(character.encode()), done + len(part))
+            if begin < end:
+                here = data[begin:end]
+                expected += character if here == character.encode() else f"{character}⟨{here.hex(' ').upper()}⟩"
+            place += len(character.encode())
+        assert shown == expected
+        done += len(part)
+
+
+@given(st.binary(max_size=40))
+def test_of_bytes_that_are_no_text_each_is_named(data):
+    for byte, shown in zip(data, spelled_bytes([bytes([byte]) for byte in data]), strict=True):
+        assert shown == chr(byte) if byte < 128 else shown.endswith(f"⟨{byte:02X}⟩")
+    broken = data.decode(errors="surrogateescape")
+    named = re.sub("[\udc80-\udcff]", lambda match: f"⟨{ord(match[0]) - 0xDC00:02X}⟩", broken)
+    assert spelled_bytes([data]) == [named]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_ids_of_bytes_show_the_letter_that_they_form(kind):
+    tokenizer = train_tokenizer(["a dog"], TokenizerSettings(kind=kind, vocab_size=600), ["NP"])
+    ids = tokenizer.encode("xไ")
+    shown = ["x", "ไ⟨E0⟩", "ไ⟨B9⟩", "ไ⟨84⟩"]
+    assert tokenizer.pieces(ids)[-4:] == shown
+    assert tokenizer.pieces([tokenizer.symbols["NP"], ids[-2], tokenizer.special.eos, ids[-1]]) == [
+        " NP", "⟨B9⟩", EOS, "⟨84⟩",
+    ]  # fmt: skip
 
 
 def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path):

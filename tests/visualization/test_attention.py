@@ -110,7 +110,7 @@ def test_pieces_of_a_word_are_joined_by_sum_and_mean(translator):
 def test_a_letter_of_several_pieces_is_part_of_its_word(kind):
     sentence = "Straße हिन्दी cafe\u0301s 日本."
     tokenizer = train_tokenizer(["a dog"], TokenizerSettings(kind=kind, vocab_size=600))
-    assert any("\ufffd" in piece for piece in tokenizer.pieces(tokenizer.encode(sentence)))
+    assert any("ß⟨" in piece for piece in tokenizer.pieces(tokenizer.encode(sentence)))
     torch.manual_seed(1)
     arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
     translator = Translator(Transformer(arch, len(tokenizer)), tokenizer)
@@ -237,12 +237,26 @@ def test_a_parsers_symbols_are_words_of_their_own():
     arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
     settings = DecodingSettings(beam_size=1, max_extra_tokens=5)
     parser = Translator(Transformer(arch, len(tokenizer)), tokenizer, settings)
-    for target, names in (("(NP DT NN )NP", "(NP DT NN )NP"), ("(NP ▁the DT ▁dog NN )NP", "(NP the DT dog NN )NP")):
+    for target, names in (
+        ("(NP DT NN )NP", "(NP DT NN )NP"),
+        ("(NP ▁the DT ▁dog NN )NP", "(NP the DT dog NN )NP"),
+        ("(NP ▁ไทย NN ▁ NN )NP", "(NP ไทย NN ␣ NN )NP"),
+    ):
         found = trace(parser, "the dog", target=target, whole_words=True)
         assert found.decoder.queries == ("<s>", *names.split()) and found.cross.queries == (*names.split(), "</s>")
         assert found.decoder.weights.shape[2:] == (len(names.split()) + 1,) * 2
     with pytest.raises(HeedError, match="the target 'der Hund' is none"):
         trace(parser, "the dog", target="der Hund")
+
+
+def test_a_page_shows_bytes_by_name_and_what_is_hidden_as_an_escape(model_folder, heed, tmp_path):
+    for name in ("a.html", "a.svg"):
+        done = heed("attention", model_folder, "ไ \u200b \x01", "--target", "ß", "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        page = (tmp_path / name).read_text(encoding="utf-8")
+        assert "\ufffd" not in page
+        for piece in ("ไ⟨E0⟩", "ไ⟨B9⟩", "ไ⟨84⟩", "\\x01"):
+            assert piece in page or json.dumps(piece)[1:-1] in page, (name, piece)
 
 
 def test_words_are_drawn_as_they_are(tmp_path):

@@ -119,11 +119,17 @@ def evalb(
     name, lines = str(predicted), read_lines(predicted)
     if name == "-":
         name, lines = "standard input", standard_input()
-    pairs = read_pairs_of_trees(gold, lines, name=name)
+    pairs, numbers = read_pairs_of_trees(gold, lines, name=name, report=say)
     result = scored(pairs, replace(read_params(params) if params else Params(), count_root=count_root))
-    errors = [(number, why) for number, (_, _, why) in enumerate(result.each, start=1) if why]
-    for number, why in errors if verbose else errors[:SHOWN_ERRORS]:
-        say(f"{name}, line {number}: {why}.")
+    errors = [
+        f"{why}; the pair is left out." if counts.left_out else f"{name}, line {number}: {why}."
+        for number, (_, counts, why) in zip(numbers, result.each, strict=True)
+        if why
+    ]
+    for error in errors if verbose else errors[:SHOWN_ERRORS]:
+        say(error)
+    if result.all.left_out:
+        say(f"Left out: {result.all.left_out:,} of {result.all.sentences:,} pairs, whose gold trees cannot be used.")
     if len(errors) > SHOWN_ERRORS and not verbose:
         say(f"{len(errors) - SHOWN_ERRORS:,} more errors: --verbose shows all.")
     if as_json:
@@ -152,20 +158,23 @@ def _print_sentences(result: "ParseScore") -> None:
             f"{scores['recall']:6.2f}  {scores['precision']:9.2f}  {counts.matched:7}  {counts.gold:4}  "
             f"{counts.predicted:9}  {counts.crossing:8}  {counts.words:5}  {counts.right_tags:10}"
         )
-        state = f"  error: {why}" if why else "  skipped" if counts.skipped else ""
+        kind = "left out" if counts.left_out else "error"
+        state = f"  {kind}: {why}" if why else "  skipped" if counts.skipped else ""
         show(f"{number:8}  {length:6}  {numbers}{state}")
 
 
 def _print_scores(result: "ParseScore") -> None:
     titles = {
-        "sentences": "Sentences", "errors": "  errors", "skipped": "  skipped", "recall": "Recall",
-        "precision": "Precision", "f1": "F1", "complete_match": "Complete match",
+        "sentences": "Sentences", "errors": "  errors", "skipped": "  skipped", "left_out": "  left out",
+        "recall": "Recall", "precision": "Precision", "f1": "F1", "complete_match": "Complete match",
         "average_crossing": "Average crossing", "no_crossing": "No crossing",
         "two_or_less_crossing": "Two or less crossing", "tagging_accuracy": "Tagging accuracy",
     }  # fmt: skip
     print(f"{'':22}{'all':>8}{f'≤ {result.params.cutoff}':>8}")
     short = result.short.numbers()
     for key, value in result.all.numbers().items():
+        if key == "left_out" and not value:
+            continue
         columns = (f"{number:8}" if isinstance(number, int) else f"{number:8.2f}" for number in (value, short[key]))
         print(f"{titles[key]:22}" + "".join(columns))
     if result.all.errors + result.all.skipped:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import cut, shown
+from heed.config import SHOWN, cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.parsing.trees import ROOT, ROOT_LABELS, BadTree, Tree, parsed_with_lines, without_empty
+from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parsed, without_empty
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
@@ -69,11 +69,12 @@ class Params:
 
 @dataclass
 class Counts:
-    """Sums over sentences; an erroneous or skipped one adds to nothing but its own count."""
+    """Sums over sentences; an erroneous, skipped or left out one adds to nothing but its own count."""
 
     sentences: int = 0
     errors: int = 0
     skipped: int = 0
+    left_out: int = 0  # their gold trees cannot be used
     matched: int = 0
     gold: int = 0
     predicted: int = 0
@@ -91,7 +92,7 @@ class Counts:
     @property
     def valid(self) -> int:
         """Sentences that were scored."""
-        return self.sentences - self.errors - self.skipped
+        return self.sentences - self.errors - self.skipped - self.left_out
 
     def numbers(self) -> dict[str, Any]:
         """Percentages and counts, as EVALB's summary has them."""
@@ -100,6 +101,7 @@ class Counts:
             "sentences": self.sentences,
             "errors": self.errors,
             "skipped": self.skipped,
+            "left_out": self.left_out,
             "recall": recall,
             "precision": precision,
             "f1": 2 * recall * precision / (recall + precision) if self.matched else 0.0,
@@ -118,7 +120,7 @@ class ParseScore:
     params: Params
     all: Counts = field(default_factory=Counts)
     short: Counts = field(default_factory=Counts)
-    each: list[tuple[int, Counts, str]] = field(default_factory=list)  # length, counts, why it is an error
+    each: list[tuple[int, Counts, str]] = field(default_factory=list)  # length, counts, why it is not scored
     missed_gold: int = 0  # brackets of erroneous and skipped sentences
     roots_left_out: Counter[str] = field(default_factory=Counter)  # by label: those of both sides that EVALB counts
 
@@ -134,16 +136,22 @@ class ParseScore:
         return 2 * recall * precision / (recall + precision) if self.all.matched else 0.0
 
 
-def evalb(pairs: Iterable[tuple[Tree | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
+def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
     """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.cleaned`), or from `read_pairs_of_trees`.
 
     A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
-    why there is none, and is an error. A gold tree of None has no words. Deleted tags take their words along, in each
-    tree by its own tags; so a word that is punctuation in one of them only makes an error.
+    why there is none, and is an error. A gold tree of None has no words; a text instead of it says why it cannot be
+    used, and the pair is left out. Deleted tags take their words along, in each tree by its own tags; so a word that is
+    punctuation in one of them only makes an error.
     """
     params = params or Params()
     score = ParseScore(params)
     for gold, predicted in pairs:
+        if isinstance(gold, str):
+            left_out = Counts(sentences=1, left_out=1)
+            score.all.add(left_out)  # not to `short`: its length is unknown
+            score.each.append((0, left_out, gold))
+            continue
         gold = gold or Tree(ROOT)
         length = sum(leaf.label not in params.deleted_for_length for leaf in gold.leaves())
         counts, why = _compared(gold, predicted, params)
@@ -174,7 +182,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
         return Counts(sentences=1, errors=1), f"{len(leaves)} words, expected {len(gold_leaves)}"
     for ours, theirs in zip(leaves, gold_leaves, strict=True):
         if not _same(str(ours.word), str(theirs.word), params.equal_words):
-            return Counts(sentences=1, errors=1), f"the word {shown(ours.word)}, expected {shown(theirs.word)}"
+            return Counts(sentences=1, errors=1), _other_word(str(ours.word), str(theirs.word))
     matched = _matches(gold_brackets, brackets, params)
     crossing = _crossing([bracket[1:] for bracket in brackets], [bracket[1:] for bracket in gold_brackets])
     return Counts(
@@ -220,7 +228,7 @@ def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[li
 
 
 def _is_root(node: Tree, above: Tree) -> bool:
-    return above.label == AS_WRITTEN and node.word is None and node.label in ROOT_LABELS
+    return above.label == AS_WRITTEN and node.word is None and is_root_label(node.label)
 
 
 def _roots_left_out(tree: Tree, params: Params) -> list[str]:
@@ -301,6 +309,24 @@ def _same(one: str, other: str, equal: frozenset[tuple[str, str]]) -> bool:
     return one == other or (one, other) in equal or (other, one) in equal
 
 
+def _other_word(found: str, expected: str) -> str:
+    """Names both words, with the code points in which they differ if a reader may not see the difference."""
+    n_before = _n_alike(found, expected)
+    n_after = _n_alike(found[n_before:][::-1], expected[n_before:][::-1])
+    parts = [word[n_before : len(word) - n_after] for word in (found, expected)]
+    said = f"the word {shown(found)}, expected {shown(expected)}"
+    if "".join(parts).isascii() and shown(found) != shown(expected):
+        return said
+    here, there = (cut(" ".join(f"U+{ord(c):04X}" for c in part[:SHOWN]), SHOWN) or "nothing" for part in parts)
+    return f"{said} (from character {n_before + 1}: {here}, expected {there})"
+
+
+def _n_alike(one: str, other: str) -> int:
+    """The length of what both begin with."""
+    unlike = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(unlike, min(len(one), len(other)))
+
+
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
@@ -341,45 +367,85 @@ def read_params(path: Path) -> Params:
 
 
 def read_pairs_of_trees(
-    gold: Path, predicted: Iterable[str], *, name: str
-) -> list[tuple[Tree | None, Tree | str | None]]:
-    """Gold trees, each with its prediction: of the same line where both files have as many, else of the same place.
+    gold: Path, predicted: Iterable[str], *, name: str, report: Callable[[str], None]
+) -> tuple[list[tuple[Tree | str | None, Tree | str | None]], list[int]]:
+    """(gold trees, each with its prediction; the line of each prediction).
 
-    Each is what is written without traces, below a node AS_WRITTEN, so that `evalb` can tell which tree has a root of
-    its own. predicted: a tree a line, or a blank one for none; name: where they are from. HeedError if a gold tree is
-    malformed or the numbers differ; a malformed prediction is a text that says so.
+    Pairs are of the same line where both files have as many, else of the same place; comments are no pairs. Each tree
+    is what is written without traces, below a node AS_WRITTEN, so that `evalb` can tell which has a root of its own. In
+    place of one that cannot be used, a text says why.
+
+    predicted: a tree a line, or a blank one for none; name: where they are from. report: told of text between gold
+    trees. HeedError if brackets of gold trees do not pair or the numbers differ.
     """
-    predictions = [_prediction(line) for line in predicted]
-    lines = list(read_lines(gold))
-    golds = _a_tree_each(lines) if len(lines) == len(predictions) else None
-    if golds is None:
-        try:
-            golds = [_as_written([tree]) for tree, _ in parsed_with_lines(lines)]
-        except BadTree as error:
-            raise HeedError(f"{gold}, line {error.line}, column {error.column}: {error}.") from None
-        while predictions and predictions[-1] is None and len(predictions) > len(golds):
-            predictions.pop()  # blank lines at the end
-    if len(golds) != len(predictions):
+    gold_lines, lines = list(read_lines(gold)), list(predicted)
+    numbers = _lines_of_pairs(gold_lines, lines)
+    golds = None if numbers is None else _a_tree_each(gold_lines, numbers, name=str(gold))
+    if numbers is None or golds is None:
+        golds = _trees_in_order(gold_lines, name=str(gold), report=report)
+        numbers = [number for number, line in enumerate(lines, start=1) if not is_comment(line)]
+        while numbers and len(numbers) > len(golds) and not lines[numbers[-1] - 1].strip():
+            numbers.pop()  # blank lines at the end
+    if len(golds) != len(numbers):
         raise HeedError(
-            f"{gold} has {len(golds):,} trees, {name} {len(predictions):,} lines: each tree needs the line of "
+            f"{gold} has {len(golds):,} trees, {name} {len(numbers):,} lines: each tree needs the line of "
             "its prediction, blank where there is none."
         )
-    if not any(golds):
-        raise HeedError(f"{gold}: there is no tree to score.")
-    return list(zip(golds, predictions, strict=True))
+    if not any(isinstance(tree, Tree) for tree in golds):
+        faults = [tree for tree in golds if isinstance(tree, str)]
+        raise HeedError(
+            f"{faults[0]}; there is no other tree to score." if faults else f"{gold}: there is no tree to score."
+        )
+    return [(tree, _prediction(lines[number - 1])) for tree, number in zip(golds, numbers, strict=True)], numbers
 
 
-def _a_tree_each(lines: list[str]) -> list[Tree | None] | None:
-    """The tree of each line, None for a blank one or traces only; None if that is not how the lines are written."""
-    golds = []
+def _lines_of_pairs(gold_lines: list[str], lines: list[str]) -> list[int] | None:
+    """The numbers of the lines of pairs; None if one file has more lines, or a tree beside a comment in the gold file.
+
+    A comment beside a gold tree, such as "# no parse", is no prediction.
+    """
+    if len(gold_lines) != len(lines):
+        return None
+    numbers = []
+    for number, (gold, line) in enumerate(zip(gold_lines, lines, strict=True), start=1):
+        if is_comment(gold):
+            if line.strip() and not is_comment(line):
+                return None
+        elif gold.strip() or not is_comment(line):
+            numbers.append(number)
+    return numbers
+
+
+def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tree | str | None] | None:
+    """The tree of each of these lines, None for a blank one or traces only; None if trees are not written so."""
+    golds: list[Tree | str | None] = []
     try:
-        for line in lines:
-            trees = [tree for tree, _ in parsed_with_lines([line])]
+        for number in numbers:
+            found = list(parsed([lines[number - 1]]))
+            faults = [tree for tree in found if isinstance(tree, BadTree)]
+            trees = [tree for tree in found if isinstance(tree, Tree)]
             if len(trees) > 1:
                 return None
-            golds.append(_as_written(trees))
+            golds.append(
+                f"{name}, line {number}, column {faults[0].column}: {faults[0]}" if faults else _as_written(trees)
+            )
     except BadTree:
         return None
+    return golds
+
+
+def _trees_in_order(lines: list[str], *, name: str, report: Callable[[str], None]) -> list[Tree | str | None]:
+    golds: list[Tree | str | None] = []
+    try:
+        for tree in parsed(lines):
+            if isinstance(tree, StrayText):
+                report(f"{name}, {tree.where}: {tree}; skipped.")
+            elif isinstance(tree, BadTree):
+                golds.append(f"{name}, {tree.where}: {tree}")
+            else:
+                golds.append(_as_written([tree]))
+    except BadTree as error:
+        raise HeedError(f"{name}, {error.where}: {error}.") from None
     return golds
 
 
@@ -390,7 +456,12 @@ def _as_written(trees: Iterable[Tree]) -> Tree | None:
 def _prediction(line: str) -> Tree | str | None:
     if line.strip() in ("()", "(())"):  # how some parsers say that they found none
         return None
-    try:  # several trees in a line are one to EVALB
-        return _as_written(tree for tree, _ in parsed_with_lines([line]))
+    trees: list[Tree] = []
+    try:
+        for tree in parsed([line]):
+            if isinstance(tree, BadTree):
+                raise tree
+            trees.append(tree)
     except BadTree as error:
         return f"column {error.column}, {error}"
+    return _as_written(trees)  # several trees in a line are one to EVALB

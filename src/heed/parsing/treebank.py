@@ -20,6 +20,7 @@ from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
 LEXICON = "lexicon.json"
+SHOWN_FAULTS = 10  # of the trees of a set that cannot be used
 SECTIONS = re.compile(r"(\d\d)(?:-(\d\d))?")
 TREES = re.compile(r"([^.].*\.mrg)(\.gz|)", re.IGNORECASE)  # a section's files; hidden ones are not
 
@@ -137,10 +138,31 @@ def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
     return [path for section in sections for files in by_section[section].values() for path in files]
 
 
-def trees_of(folder: Path, entries: Sequence[str], *, functions: bool) -> Iterator[Tree]:
-    """All trees of these sections and files, cleaned."""
+class LeftOut:
+    """Counts the trees that cannot be used, and reports the first ones."""
+
+    def __init__(self, report: Callable[[str], None]):
+        self.first = ""
+        self._n_trees = 0
+        self._report = report
+
+    def __call__(self, fault: str) -> None:
+        self.first = self.first or fault
+        self._n_trees += 1
+        if self._n_trees <= SHOWN_FAULTS:
+            self._report(f"{fault}; left out.")
+
+    def __str__(self) -> str:
+        """What a report on the other trees adds."""
+        return f"; left out: {self._n_trees:,}" if self._n_trees else ""
+
+
+def trees_of(
+    folder: Path, entries: Sequence[str], *, functions: bool, left_out: Callable[[str], None]
+) -> Iterator[Tree]:
+    """All trees of these sections and files that can be used, cleaned."""
     for path in files_of(folder, entries):
-        yield from read_trees(path, functions=functions)
+        yield from read_trees(path, functions=functions, left_out=left_out)
 
 
 def write_lines(
@@ -170,16 +192,18 @@ def write_lines(
         if "train" in missing:
             files_of(folder, settings.parsed)
         for name in missing:
-            gold = _gold(settings, folder, name, sets[name])
+            left_out = LeftOut(report)
+            gold = _gold(settings, folder, name, sets[name], left_out=left_out)
             trees: Iterable[Tree] = gold
             if name == "train":
-                trees = training_trees(settings, folder, gold)
+                trees = training_trees(settings, folder, gold, left_out=left_out)
                 Lexicon.of(gold, leaves=settings.leaves, min_count=settings.rare_words).save(out / LEXICON)
             else:
                 with whole_file(_trees_path(pairs[name][0])) as temporary:
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
             n_trees = _write(trees, *pairs[name], settings, form=read_lexicon(pairs[name][0]).form)
-            report(f"{name}: {n_trees:,} trees" + ("." if n_trees == len(gold) else f" from {len(gold):,} gold ones."))
+            origin = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
+            report(f"{name}: {n_trees:,} trees{origin}{left_out}.")
     return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
 
@@ -203,23 +227,31 @@ def count_trees(
     """Number of training trees that `write_lines` would write. Reads all sets, so that their errors show."""
     folder = treebank_folder(settings, directory=directory, mirror=mirror)
     for name, entries in {"dev": settings.dev, **settings.tests}.items():
-        _gold(settings, folder, name, entries)
-    gold = _gold(settings, folder, "train", settings.train)
-    n_trees = sum(1 for _ in training_trees(settings, folder, gold))
-    report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}; dev and test trees are readable.")
+        left_out = LeftOut(report)
+        n_trees = len(_gold(settings, folder, name, entries, left_out=left_out))
+        report(f"{name}: {n_trees:,} trees{left_out}.")
+    left_out = LeftOut(report)
+    gold = _gold(settings, folder, "train", settings.train, left_out=left_out)
+    n_trees = sum(1 for _ in training_trees(settings, folder, gold, left_out=left_out))
+    report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}{left_out}.")
     return n_trees
 
 
-def _gold(settings: ParsingSettings, folder: Path, name: str, entries: Sequence[str]) -> list[Tree]:
+def _gold(
+    settings: ParsingSettings, folder: Path, name: str, entries: Sequence[str], *, left_out: LeftOut
+) -> list[Tree]:
     """The trees of a set. HeedError if there are none."""
-    trees = list(trees_of(folder, entries, functions=settings.functions))
+    trees = list(trees_of(folder, entries, functions=settings.functions, left_out=left_out))
     if not trees:
         setting = f"parsing.{name}" if name in ("train", "dev") else f"parsing.tests.{name}"
-        raise HeedError(f"{folder}: there is no tree in {', '.join(entries)}, which {setting} names.")
+        first = f" The first that cannot be used: {left_out.first}." if left_out.first else ""
+        raise HeedError(f"{folder}: there is no tree in {', '.join(entries)}, which {setting} names.{first}")
     return trees
 
 
-def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]) -> Iterator[Tree]:
+def training_trees(
+    settings: ParsingSettings, folder: Path, gold: Sequence[Tree], *, left_out: Callable[[str], None]
+) -> Iterator[Tree]:
     """The gold trees, repeated `gold_weight` times if there are others; then fragments, substituted and parsed ones."""
     copies = settings.gold_weight if settings.parsed or settings.substituted else 1
     for _ in range(copies):
@@ -227,7 +259,7 @@ def training_trees(settings: ParsingSettings, folder: Path, gold: Sequence[Tree]
     for tree in gold:
         yield from constituents(tree, settings.fragments)
     yield from substituted(gold, settings.substituted)
-    yield from trees_of(folder, settings.parsed, functions=settings.functions)
+    yield from trees_of(folder, settings.parsed, functions=settings.functions, left_out=left_out)
 
 
 def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:

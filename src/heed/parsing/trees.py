@@ -15,13 +15,17 @@ from heed.text.tokenizer import TEXT
 
 Leaves = Literal["tags", "single", "words"]
 Order = Literal["top-down", "in-order"]
-ROOT_LABELS = ("", "TOP", "ROOT", "S1")
+ROOT_LABELS = ("", "TOP", "ROOT", "S1", "VROOT")
 ROOT = "TOP"
 EMPTY = "-NONE-"  # the tag of a trace
+FEATURES = "##"  # begins the features of a label of the SPMRL shared tasks
 SINGLE = "XX"  # stands for every word but punctuation, if not its tag does
 MAX_DEPTH = 200
 # Only these separate: a word may hold any other character, a no-break space among them.
 TOKEN = re.compile(r"[()]|[^() \t\r\n\f\v]+")
+# Skipped between trees: a byte order mark, which files that were put together may have anywhere, and SGML (<S ID=5>).
+BETWEEN = re.compile(r"(?:[ \t\r\n\f\v\ufeff]+|<[/!?]?[A-Za-z][^<>]*>)*")
+COMMENT = re.compile(r"\*x\*|[#%;]")  # how a line between trees begins that is one; *x*: the LDC's header
 ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 UNESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
@@ -109,69 +113,153 @@ def sentence(words: Iterable[str], form: Callable[[str], str] = plain) -> str:
 
 
 class BadTree(Exception):
-    """A text in which no tree can be read; line and column count from 1."""
+    """Why a text is not a tree, and where; line and column count from 1."""
 
     def __init__(self, message: str, line: int, column: int):
         super().__init__(message)
         self.line, self.column = line, column
 
+    @property
+    def where(self) -> str:
+        return f"line {self.line}, column {self.column}"
 
-def read_trees(path: Path, *, functions: bool = True) -> Iterator[Tree]:
+
+class StrayText(BadTree):
+    """Text between trees that is not a known comment."""
+
+
+def read_trees(path: Path, *, functions: bool = True, left_out: Callable[[str], None] | None = None) -> Iterator[Tree]:
     """The trees of a plain or gzipped file, a line each or over many lines, cleaned by `cleaned`.
 
-    Trees of traces only are left out. HeedError names file, line and column of what is no tree.
+    Comments between trees and trees of traces only are skipped. left_out: told what is wrong with each tree that cannot
+    be used, and where; without it, that is a HeedError. So are brackets that do not pair.
     """
     try:
-        for tree, _ in parsed_with_lines(read_lines(path)):
-            if kept := cleaned(tree, functions=functions):
+        for tree in parsed(read_lines(path)):
+            if isinstance(tree, BadTree):
+                if left_out is None:
+                    raise tree
+                left_out(f"{path}, {tree.where}: {tree}")
+            elif kept := cleaned(tree, functions=functions):
                 yield kept
     except BadTree as error:
-        raise HeedError(f"{path}, line {error.line}, column {error.column}: {error}.") from None
+        raise HeedError(f"{path}, {error.where}: {error}.") from None
 
 
-def parsed_with_lines(lines: Iterable[str]) -> Iterator[tuple[Tree, int]]:
-    """(tree, line where it begins) as written: traces and all. BadTree at the first fault."""
-    # One open bracket: [label or None, children, word or None, line, column]
-    stack: list[list[Any]] = []
-    number = 0
+def parsed(lines: Iterable[str]) -> Iterator[Tree | BadTree]:
+    """Trees as written, traces and all; in place of one that cannot be used, a BadTree that says why.
+
+    Raises BadTree where brackets do not pair: nothing says then which tree lost one.
+    """
+    tree = _OpenTree()
+    in_text = False  # consecutive words outside of brackets are one fault
     for number, line in enumerate(lines, start=1):
-        for match in TOKEN.finditer(line):
-            token, column = match[0], match.start() + 1
-            if token == "(":
-                if stack and stack[-1][2] is not None:
-                    raise BadTree(f"a bracket after the word {shown(stack[-1][2])}; expected )", number, column)
-                if len(stack) == MAX_DEPTH:
-                    raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", number, column)
-                if stack and stack[-1][0] is None:
-                    if len(stack) > 1:
-                        began = f"line {stack[0][3]}, column {stack[0][4]}; perhaps that was never closed"
-                        said = f"a bracket without a label in the tree that begins at {began}"
-                        raise BadTree(said, stack[-1][3], stack[-1][4])
-                    stack[-1][0] = ""
-                stack.append([None, [], None, number, column])
-            elif token != ")":
-                if not stack:
-                    raise BadTree(f"{shown(token)} outside of brackets", number, column)
-                top = stack[-1]
-                if top[0] is None:
-                    top[0] = token
-                elif top[2] is None and not top[1]:
-                    top[2] = token
-                else:
-                    raise BadTree(f"the word {shown(token)} beside other contents; expected (TAG word)", number, column)
+        place = 0 if tree.n_open else _after_comment(line)
+        while match := TOKEN.search(line, place):
+            token, column, place = match[0], match.start() + 1, match.end()
+            if tree.n_open or token == "(":
+                in_text = False
+                if found := tree.take(token, number, column):
+                    yield found
+                    tree = _OpenTree()
+            elif token == ")":
+                raise BadTree("a bracket is closed that was not opened; in a word, ) is written -RRB-", number, column)
+            elif not in_text:
+                in_text = True
+                yield StrayText(f"{shown(token)} outside of brackets", number, column)
+            if not tree.n_open:
+                place = _after_markup(line, place)
+    if tree.n_open:
+        raise tree.never_closed()
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line between trees holds none, but comments or SGML."""
+    return line.strip() != "" and _after_comment(line) == len(line)
+
+
+def _after_comment(line: str) -> int:
+    """Where a line between trees goes on behind its comment, or the SGML before its first tree."""
+    place = _after_markup(line, 0)
+    text_of_element = "<" in line[:place] and not line.startswith("(", place)  # <DATE> 1994-01-01 </DATE>
+    return len(line) if text_of_element or COMMENT.match(line, place) else place
+
+
+def _after_markup(line: str, place: int) -> int:
+    match = BETWEEN.match(line, place)
+    assert match is not None  # it matches nothing too
+    return match.end()
+
+
+class _OpenTree:
+    """A tree while it is read. After a fault its brackets are counted only, to find its end."""
+
+    def __init__(self) -> None:
+        self.n_open = 0
+        self._begin = 0, 0
+        self._fault: BadTree | None = None
+        self._stack: list[list[Any]] = []  # for each open bracket [label or None, children, word or None, line, column]
+
+    def take(self, token: str, line: int, column: int) -> Tree | BadTree | None:
+        """None until the last bracket is closed."""
+        if token == "(":
+            if not self.n_open:
+                self._begin = line, column
+            self.n_open += 1
+        elif token == ")":
+            self.n_open -= 1
+        tree = None
+        if self._fault is None:
+            try:
+                tree = self._built(token, line, column)
+            except BadTree as error:
+                self._fault = error
+        if self.n_open or self._fault is None:
+            return tree
+        if line == self._begin[0]:
+            return self._fault
+        message = f"{self._fault}; its tree spans lines {self._begin[0]} to {line}"
+        return BadTree(message, self._fault.line, self._fault.column)
+
+    def _built(self, token: str, line: int, column: int) -> Tree | None:
+        """The tree when its last bracket is closed. BadTree at its first fault."""
+        stack = self._stack
+        if token == "(":
+            if stack and stack[-1][2] is not None:
+                raise BadTree(f"a bracket after the word {shown(stack[-1][2])}; expected )", line, column)
+            # `cleaned` puts a root above a tree without one.
+            if len(stack) >= MAX_DEPTH - 1 and len(stack) + (not is_root_label(stack[0][0])) >= MAX_DEPTH:
+                raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", line, column)
+            if stack and stack[-1][0] is None:
+                if len(stack) > 1:
+                    raise BadTree("a bracket without a label", stack[-1][3], stack[-1][4])
+                stack[-1][0] = ""
+            stack.append([None, [], None, line, column])
+            return None
+        if token != ")":
+            top = stack[-1]
+            if top[0] is None:
+                top[0] = token
+            elif top[2] is None and not top[1]:
+                top[2] = token
             else:
-                if not stack:
-                    raise BadTree("a bracket is closed that was not opened", number, column)
-                label, children, word, *opened = stack.pop()
-                if not children and word is None:
-                    raise BadTree("an empty bracket" if label is None else f"{cut(label)} is empty", *opened)
-                tree = Tree(label, tuple(children), word)
-                if stack:
-                    stack[-1][1].append(tree)
-                else:
-                    yield tree, opened[0]
-    if stack:
-        raise BadTree("this bracket is never closed", stack[0][3], stack[0][4])
+                raise BadTree(f"the word {shown(token)} beside other contents; expected (TAG word)", line, column)
+            return None
+        label, children, word, *opened = stack.pop()
+        if not children and word is None:
+            if label is None:
+                raise BadTree("an empty bracket; as a word, ( is written -LRB-", *opened)
+            raise BadTree(f"({cut(label)}) is empty; expected (TAG word)", *opened)
+        tree = Tree(label, tuple(children), word)
+        if not stack:
+            return tree
+        stack[-1][1].append(tree)
+        return None
+
+    def never_closed(self) -> BadTree:
+        """The fault of a tree that the end of the file leaves open."""
+        first = f"; the first fault within: {self._fault.where}, {self._fault}" if self._fault else ""
+        return BadTree(f"this bracket is never closed{first}", *self._begin)
 
 
 def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
@@ -179,7 +267,7 @@ def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
 
     With functions=False constituents lose function tags and indices. None if nothing but traces is left.
     """
-    if tree.word is not None or tree.label not in ROOT_LABELS:
+    if tree.word is not None or not is_root_label(tree.label):
         tree = Tree(ROOT, (tree,))
     kept = without_empty(tree, functions=functions)
     return None if kept is None else Tree(ROOT, kept.children)
@@ -188,14 +276,27 @@ def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
 def without_empty(tree: Tree, *, functions: bool = True) -> Tree | None:
     """Without traces and what they leave empty, its root as it is; None if nothing is left. functions: as `cleaned`."""
     if tree.word is not None:
-        return None if tree.label == EMPTY else tree
+        if tree.label == EMPTY:
+            return None
+        return tree if functions or FEATURES not in tree.label else Tree(without_features(tree.label), word=tree.word)
     children = tuple(kept for child in tree.children if (kept := without_empty(child, functions=functions)))
     return Tree(tree.label if functions else category(tree.label), children) if children else None
 
 
+def is_root_label(label: str) -> bool:
+    """Whether it names a root: ROOT, for example, or ROOT-0."""
+    return category(label) in ROOT_LABELS
+
+
 def category(label: str) -> str:
-    """A constituent's label without function tags and indices: NP-SBJ-1 is NP, NP=2 is NP, -LRB- stays."""
+    """A constituent's label without function tags, indices and features: NP-SBJ-1 is NP, NP=2 is NP, -LRB- stays."""
+    label = without_features(label)
     return re.split("[-=]", label, maxsplit=1)[0] or label
+
+
+def without_features(label: str) -> str:
+    """NP##fct=suj## is NP."""
+    return label.split(FEATURES, maxsplit=1)[0] or label
 
 
 def linearised(

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from heed.config import Settings, reason, shown, validated
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
 from heed.text.sentencepiece_model import (
+    BYTE,
     CONTROL,
     MAX_FILE_BYTES,
     MAX_PIECE,
@@ -27,7 +29,7 @@ from heed.text.sentencepiece_model import (
     encoded,
     places,
 )
-from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, without_space
+from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, spelled_bytes, without_space
 
 SPACE = "▁"  # in pieces
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
@@ -144,12 +146,12 @@ class SentencePieceTokenizer:
         return self._tgt.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each target id stands for, readable; a space before what begins a word."""
-        return [self._tgt.piece(i) for i in ids]
+        """What each target id stands for, readable; a space before what begins a word. Bytes: `spelled_bytes`."""
+        return self._tgt.spelled(ids)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
         """As `pieces`, for source ids."""
-        return [self._src.piece(i) for i in ids]
+        return self._src.spelled(ids)
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Which characters of each text each of its ids stands for, without the space before a word."""
@@ -201,6 +203,8 @@ class _Side:
         if self._unk in self._left_out:
             raise ValueError(f"unk has the id {self._unk} of pad, bos or eos")
         self._processor = _processor(model) if model else None
+        types = zip(model.pieces, model.types, strict=True) if model else ()
+        self._bytes = {piece: int(piece[1:-1], 16) for piece, kind in types if kind == BYTE}  # such as <0xF0>
         if pieces is None:
             assert model is not None
             if model.types[self._unk] != UNKNOWN or any(model.types[i] != CONTROL for i in self._left_out):
@@ -266,9 +270,15 @@ class _Side:
             return " ".join(pieces)
         return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
 
-    def piece(self, i: int) -> str:
-        piece = self.vocabulary.table[i] or ""
-        return piece.replace(SPACE, " ") if self._processor else f" {piece}"
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, with spaces; bytes by `spelled_bytes`."""
+        spelled: list[str] = []
+        for is_byte, run in groupby((self.vocabulary.table[i] or "" for i in ids), key=self._bytes.__contains__):
+            if is_byte:
+                spelled += spelled_bytes(bytes([self._bytes[piece]]) for piece in run)
+            else:
+                spelled += [piece.replace(SPACE, " ") if self._processor else f" {piece}" for piece in run]
+        return spelled
 
 
 def _processor(model: SentencePieceModel) -> Any:

@@ -29,6 +29,9 @@ CONTINUATION = "…"  # marks a word piece that does not begin a word; not among
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
 BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
+# The byte that each of these stands for: printable ones for themselves, the others in order from 256 on.
+_SHIFTED = [byte for byte in range(256) if chr(byte) not in BYTES]
+BYTE_OF = {chr(byte): byte for byte in range(256)} | {chr(256 + n): byte for n, byte in enumerate(_SHIFTED)}
 MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
 MAX_SYMBOL = 256  # characters of a target symbol's name
 MAX_FILE_BYTES = 2**26
@@ -166,9 +169,23 @@ class Tokenizer:
         return " ".join(tokens)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, readable; a space before what begins a word, as a symbol does."""
-        names = {i: f" {name}" for i, name in self._names.items()}
-        return [names.get(i) or str(self._backend.decode([i]) or self._backend.id_to_token(i)) for i in ids]
+        """What each id stands for, readable; a space before what begins a word, as a symbol does.
+
+        An id that is a part of a character shows it with the bytes of that part: `spelled_bytes`.
+        """
+        special = {self.special.pad, self.special.bos, self.special.eos, *self._names}
+        pieces: list[str] = []
+        for is_special, run in groupby(ids, key=special.__contains__):
+            if is_special:
+                pieces += [f" {self._names[i]}" if i in self._names else str(self._backend.id_to_token(i)) for i in run]
+            else:
+                pieces += spelled_bytes([self._bytes(i) for i in run])
+        return pieces
+
+    def _bytes(self, i: int) -> bytes:
+        """The text of an id of text, which need not be whole characters."""
+        name = str(self._backend.id_to_token(i)).removeprefix(CONTINUATION)
+        return bytes(BYTE_OF[letter] for letter in name)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
         """As `pieces`, for source ids."""
@@ -339,6 +356,32 @@ def _check_symbol(name: str) -> None:
             f"{shown(name)} is no target symbol: it must have 1 to {MAX_SYMBOL} characters, no space or line end, and "
             f"not begin with {TEXT}"
         )
+
+
+def spelled_bytes(parts: Iterable[bytes]) -> list[str]:
+    """The text of each part of a text's bytes.
+
+    A character that lies in several parts is shown in each with the bytes that it has there: ไ⟨E0 B9⟩, ไ⟨84⟩; bytes
+    that are not UTF-8 are shown alone: ⟨E0 B9⟩.
+    """
+    parts = list(parts)
+    spelled: list[str] = []
+    characters = iter(b"".join(parts).decode("utf-8", "surrogateescape"))
+    character, rest = "", b""  # the one that is being read, and those of its bytes that no part has had yet
+    for part in parts:
+        text = ""
+        while part:
+            begins = not rest
+            if begins:
+                character = next(characters)
+                rest = character.encode("utf-8", "surrogateescape")
+            here, part, rest = rest[: len(part)], part[len(rest) :], rest[len(part) :]
+            if is_valid := not "\udc80" <= character <= "\udcff":
+                text += character
+            if not (is_valid and begins and not rest):
+                text += f"⟨{here.hex(' ').upper()}⟩"
+        spelled.append(text)
+    return spelled
 
 
 def check_unicode(text: str) -> None:

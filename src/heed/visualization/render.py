@@ -14,7 +14,7 @@ import numpy as np
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
-from heed.text.printable import JOINERS
+from heed.text.printable import JOINERS, printable
 from heed.visualization.trace import VIEWS, Attention, AttentionTrace
 
 # Eight that stay apart for most eyes (Okabe and Ito 2008), then lighter ones.
@@ -61,8 +61,8 @@ def draw(figure: Any, attention: Attention, *, layer: int, heads: Sequence[int],
 
 
 def _drawable(word: str) -> str:
-    """The word, cut if it is long, with � for what cannot be drawn, such as control characters (an SVG has none)."""
-    return "".join(letter if letter.isprintable() or letter in JOINERS else "\ufffd" for letter in cut(word, LONGEST))
+    """The word, cut if it is long, with escapes for what cannot be drawn, such as control characters."""
+    return printable(cut(word, LONGEST), kept=JOINERS)
 
 
 def write_picture(

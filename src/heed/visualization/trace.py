@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from heed.config import shown
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
+from heed.text.loading import AnyTokenizer
+from heed.text.printable import is_hidden, printable
+from heed.text.tokenizer import TEXT
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -68,8 +71,7 @@ def trace(
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     if whole_words:
         src_pieces = _spelled(source, tokenizer.src_spans([source])[0])
-        if not tokenizer.symbols:
-            tgt_pieces = _spelled(target, tokenizer.tgt_spans([target])[0])
+        tgt_pieces = _spelled_target(tokenizer, target)
     parts = {
         "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
@@ -94,9 +96,27 @@ def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str
         sizes = np.diff([*starts[0], len(queries)])
         weights = np.add.reduceat(weights, starts[0], axis=2) / sizes[:, None]
         queries, keys = (_joined(pieces, begins) for pieces, begins in zip((queries, keys), starts, strict=True))
-    return Attention(
-        weights.astype(np.float32), tuple(q.strip() or "␣" for q in queries), tuple(k.strip() or "␣" for k in keys)
-    )
+    return Attention(weights.astype(np.float32), tuple(map(_visible, queries)), tuple(map(_visible, keys)))
+
+
+def _visible(piece: str) -> str:
+    """The piece without the space before it; ␣ or an escape such as \\u200b where nothing could be seen."""
+    piece = piece.strip()
+    return printable(piece) if all(map(is_hidden, piece)) and piece else piece or "␣"
+
+
+def _spelled_target(tokenizer: AnyTokenizer, target: str) -> list[str]:
+    """As `_spelled`; symbols by name, with the spelled words among them."""
+    if not tokenizer.symbols:
+        return _spelled(target, tokenizer.tgt_spans([target])[0])
+    spelled: list[str] = []
+    for name in target.split(" "):
+        if name.startswith(TEXT):
+            first, *more = _spelled(name[1:], tokenizer.tgt_spans([name[1:]])[0])
+            spelled += [f" {first}", *more]
+        elif name:
+            spelled.append(f" {name}")
+    return spelled
 
 
 def _spelled(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
