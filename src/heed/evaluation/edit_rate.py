@@ -61,7 +61,7 @@ class _EditDistance(BeamEditDistance):
         return distance + 3 * abs(n_words - self._n_words_ref) <= 2 * (_BEAM_WIDTH - 2)
 
     def _unlimited(self, words: list[str]) -> int:
-        """Levenshtein distance to the reference: bits of column differences, as Hyyrö (2003) writes Myers' algorithm."""
+        """Levenshtein distance to the reference: Myers' algorithm, as Hyyrö (2003) writes it."""
         every, last = (1 << self._n_words_ref) - 1, 1 << (self._n_words_ref - 1)
         up, down, distance = every, 0, self._n_words_ref
         for word in words:

@@ -50,8 +50,8 @@ PACKAGES: dict[Tokenization, str] = {
     "ko-mecab": "pip install 'sacrebleu[ko]'",
     **dict.fromkeys(("flores101", "flores200", "spm"), "pip install sentencepiece; its model is downloaded once"),
 }
-# Characters per token, on average, from which tokens are phrases or lines: twice those of segmented text and more.
-MAX_TOKEN_LENGTH: dict[Writing, int] = {"zh": 4, "ja": 4, "unspaced": 10, "ko": 15, "spaced": 15}
+# Average characters of a word above which words are phrases or lines: at least twice those of segmented text.
+MAX_WORD_LENGTH: dict[Writing, int] = {"zh": 4, "ja": 4, "unspaced": 10, "ko": 15, "spaced": 15}
 N_EXAMINED = 1000  # references, for advice
 
 
@@ -155,13 +155,14 @@ def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> li
             f"{n_tokenised:,} of {len(references):,} references end in ' .'. If the text is tokenised: --tokenize none."
         )
     metric, lines = bleu_metric(tokenize), references[:N_EXAMINED]
-    tokens = [token for line in lines for token in metric.tokenizer(line.rstrip()).split()]
-    length = sum(map(len, tokens)) / max(1, len(tokens))
+    tokens = (token for line in lines for token in metric.tokenizer(line.rstrip()).split())
+    words = [token for token in tokens if any(map(str.isalpha, token))]
+    length = sum(map(len, words)) / max(1, len(words))
     writing = writing_of(lines)
-    if length > MAX_TOKEN_LENGTH[writing]:
+    if length > MAX_WORD_LENGTH[writing]:
         better = "char" if (fitting := _by_writing(writing)) == tokenize else fitting
         advice.append(
-            f"BLEU means nothing with the tokenisation {tokenize}: its tokens are {length:.0f} characters long on "
+            f"BLEU means nothing with the tokenisation {tokenize}: its words are {length:.0f} characters long on "
             f"average, since the text has few spaces. Take {better}."
         )
     return advice
