@@ -74,7 +74,7 @@ def choose_tokenization(
     """The tokenisation that is named, or for "auto" that of the references' language.
 
     language: as of `target_writing`. report is told what "auto" chose, if not 13a, and when a tokenisation does not fit
-    the references. HeedError if a tokenisation's packages are missing.
+    the references; a tokenisation whose packages are missing is then a HeedError.
     """
     tokenize = _by_writing(target_writing(references, language)) if choice == "auto" else choice
     if report is not None:
@@ -93,10 +93,10 @@ def target_writing(references: Iterable[str], language: str = "") -> Writing:
     language: "zh", "zh-Hant", "zho_Hans"; a code that is not in WRITINGS, or "", tells nothing. Hangul alone does not
     make text "ko": Korean has spaces, so 13a, which is everyone's default, fits if nobody says what language it is.
     """
-    of_text: Writing
     if of_language := _writing_of_code(language):
         return of_language
-    return "spaced" if (of_text := writing_of(references)) == "ko" else of_text
+    of_text = writing_of(references)
+    return "spaced" if of_text == "ko" else of_text
 
 
 def writing_of(lines: Iterable[str]) -> Writing:
