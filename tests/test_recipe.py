@@ -28,7 +28,7 @@ def test_the_recipes_for_wmt14_have_the_settings_of_the_paper(language, size):
         f"wmt14-en-{language}",
         "en",
         language,
-        "13a",
+        "auto",
     )
     tokenizer = ("bpe", 37_000) if language == "de" else ("wordpiece", 32_000)
     assert (recipe.tokenizer.kind, recipe.tokenizer.vocab_size, model.share) == (*tokenizer, "all")

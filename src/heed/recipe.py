@@ -11,7 +11,7 @@ from heed.config import Settings, current_names, cut, merged, parse_override, re
 from heed.data.prepare import DataSettings
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.evaluation.bleu import Tokenization
+from heed.evaluation.tokenization import TokenizationChoice
 from heed.model.architecture import DROPOUTS, Architecture
 from heed.model_folder import read_config
 from heed.parsing.treebank import ParsingSettings
@@ -25,8 +25,10 @@ RUN_CONFIG = "config.toml"  # a run folder's recipe
 class EvaluationSettings(Settings):
     """How translations are scored."""
 
-    tokenize: Tokenization = Field(
-        default="13a", description='sacrebleu: 13a for raw text, "none" for tokenised corpora'
+    tokenize: TokenizationChoice = Field(
+        default="auto",
+        description='sacrebleu: 13a for raw text, "none" for tokenised corpora; "auto" is 13a, or another for a target '
+        "without spaces",
     )
 
 
@@ -64,8 +66,8 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _settings_that_a_parser_heeds(self) -> Self:
-        given = {
-            "evaluation.tokenize": self.evaluation != EvaluationSettings(),
+        given = {  # 13a: 0.1's default, which its run folders hold
+            "evaluation.tokenize": self.evaluation.tokenize not in ("auto", "13a"),
             "decoding.min_tokens": bool(self.decoding.min_tokens),
         }
         if self.parsing and (names := [name for name, is_given in given.items() if is_given]):

@@ -4,7 +4,8 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from heed.errors import HeedError
-from heed.evaluation.bleu import bleu, checked_tokenization, chrf, exact_matches
+from heed.evaluation.bleu import bleu, chrf, exact_matches
+from heed.evaluation.tokenization import checked_tokenization
 
 
 def test_bleu_worked_out_by_hand():

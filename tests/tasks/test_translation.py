@@ -127,6 +127,23 @@ def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, numbe
     assert score == bleu(texts, [german(n) for n in range(100, 110)], tokenize="13a").value
 
 
+def test_training_scores_by_the_target_language_and_says_so_once(tmp_path, model, number_tokenizer):
+    recipe = recipe_of(own_files(tmp_path).data.model_dump() | {"tgt": "th"})
+    task = task_of(recipe)
+    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    save_model(tmp_path / "model", model, number_tokenizer, task.card(files))
+    reports: list[str] = []
+    task.validator(files, number_tokenizer, reports.append)
+    assert reports == ["BLEU's tokenisation: char, by the language of the references."]
+    for title in ("average", "last checkpoint"):
+        results = list(task.evaluate(tmp_path / "model", files.evaluation_sets, title=title, report=reports.append))
+        assert ["|tok:char|" in result.scores["bleu"].signature for result in results] == [True, True]
+    assert len([line for line in reports if line.startswith("BLEU")]) == 1
+    named = recipe_of(recipe.data.model_dump(), evaluation={"tokenize": "13a"})
+    (dev, _) = task_of(named).evaluate(tmp_path / "model", files.evaluation_sets, title="average", report=print)
+    assert "|tok:13a|" in dev.scores["bleu"].signature
+
+
 def test_evaluation_scores_every_set_with_the_models_own_search(tmp_path, model, number_tokenizer):
     recipe = own_files(tmp_path)
     task = task_of(recipe)

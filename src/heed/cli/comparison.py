@@ -32,7 +32,7 @@ def compare(
         Path | None,
         typer.Option("--train", help="Target side of the training text, whose words are counted for the breakdown."),
     ] = None,
-    tokenize: Tokenize = "13a",
+    tokenize: Tokenize = "auto",
     comet: Annotated[
         str | None,
         typer.Option(
@@ -47,13 +47,13 @@ def compare(
 ) -> None:
     """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
-    from heed.evaluation.bleu import checked_tokenization, tokenization_advice
     from heed.evaluation.comet import CometFailed, check_comet
     from heed.evaluation.comparison import check_number, checked_seed
     from heed.evaluation.comparison import compare as compared
+    from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
-    tokenization, decoded_in = checked_tokenization(tokenize), decoding_precision(precision)
+    choice, decoded_in = checked_tokenization(tokenize), decoding_precision(precision)
     checked_seed()
     if comet is not None:
         if src is None:
@@ -72,8 +72,8 @@ def compare(
     if not references:
         raise HeedError(f"{ref} is empty: a comparison needs at least one line.")
     check_number(len(references))
-    if advice := tokenization_advice(references, tokenization):
-        say(advice)
+    language = language_of_file(ref, references)
+    tokenization = choose_tokenization(choice, references, language=language, report=say)
     counted = None if training_text is None else _begun(training_text)
 
     def lines_of(path: Path) -> list[str]:
@@ -104,8 +104,9 @@ def compare(
         gpu = (chosen.index or 0) if chosen.type == "cuda" else None
         say(f"Scoring by COMET with {comet}.")
     compare_by = partial(
-        compared, translations, references, tokenize=tokenization, sources=sources, training_text=counted, report=say
-    )
+        compared, translations, references, tokenize=tokenization, language=language, sources=sources,
+        training_text=counted, report=say,
+    )  # fmt: skip
     try:
         comparison, failed = compare_by(comet=comet, gpu=gpu), None
     except CometFailed as error:  # after all the translations

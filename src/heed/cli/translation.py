@@ -49,7 +49,13 @@ EarlyStopping = Annotated[
         "the model's recipe.",
     ),
 ]
-Tokenize = Annotated[str, typer.Option(help="BLEU's tokenisation: 13a for raw text, none for tokenised text.")]
+Tokenize = Annotated[
+    str,
+    typer.Option(
+        help="BLEU's tokenisation, as sacrebleu names it: 13a for raw text, none for tokenised text. auto: 13a, or "
+        "another if the target language is written without spaces."
+    ),
+]
 
 
 def translate(
@@ -270,7 +276,7 @@ def evaluate(
     model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --src with.")] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
     hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
-    tokenize: Tokenize = "13a",
+    tokenize: Tokenize = "auto",
     beam: Beam = None,
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
@@ -284,10 +290,11 @@ def evaluate(
 ) -> None:
     """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
     from heed.data.lines import read_sides
-    from heed.evaluation.bleu import bleu, checked_tokenization, chrf, tokenization_advice
+    from heed.evaluation.bleu import bleu, chrf
+    from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
     from heed.tasks.evaluation import Evaluation
 
-    tokenization = checked_tokenization(tokenize)
+    choice = checked_tokenization(tokenize)
     if (model is None) == (hyp is None) or (model is None) != (src is None):
         raise HeedError("give either a model folder and --src, or --hyp.")
     if hyp is not None:
@@ -295,8 +302,8 @@ def evaluate(
         if any(option is not None for option in given) or precision != "auto":
             raise HeedError("--hyp is translated already: leave out what says how a model translates.")
         (texts, references), *more = (read_sides((hyp, path)) for path in ref)
-        if advice := tokenization_advice(references, tokenization):
-            say(advice)
+        language = language_of_file(ref[0], references)
+        tokenization = choose_tokenization(choice, references, language=language, report=say)
         others = [of for _, of in more]
         scores = {
             "bleu": bleu(texts, references, *others, tokenize=tokenization),
@@ -308,10 +315,12 @@ def evaluate(
     _check_penalty(length_penalty, length_penalty_form)
     assert model is not None and src is not None
     import_torch()
+    from heed.model_folder import read_config
+
     (sources, references), *more = (read_sides((src, path)) for path in ref)
     others = [of for _, of in more]
-    if advice := tokenization_advice(references, tokenization):
-        say(advice)
+    language = read_config(model).card.tgt
+    tokenization = choose_tokenization(choice, references, language=language, report=say)
 
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
         from heed.decoding.translator import Translator

@@ -74,7 +74,7 @@ class Translator(PickledByValue):
     ):
         """precision: in which it computes; "auto" takes the fastest that this machine is good at.
 
-        languages: the codes of source and target, which the translator only remembers.
+        languages: the codes of source and target; the target's says how the utility "bleu" tokenises.
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
@@ -260,7 +260,7 @@ class Translator(PickledByValue):
                 weights[text] = 0.0
                 first.append(hypothesis)
             weights[text] += 1.0 if drawn else math.exp(hypothesis.log_prob - most)
-        utilities = expected_utilities(list(weights), list(weights.values()), utility)
+        utilities = expected_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
         return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
 
     def _joined_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:

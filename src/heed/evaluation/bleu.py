@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from itertools import chain
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from heed.errors import HeedError, refuse_text
-
-Tokenization = Literal["13a", "none", "intl", "char", "zh"]
+from heed.evaluation.tokenization import TokenizationChoice, bleu_metric, choose_tokenization
 
 
 @dataclass(frozen=True)
@@ -24,32 +22,18 @@ class Score:
         return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
-def checked_tokenization(name: str) -> Tokenization:
-    """The name, if it is one of sacrebleu's that Heed offers; else HeedError lists them."""
-    known: Tokenization
-    for known in get_args(Tokenization):
-        if name == known:
-            return known
-    raise HeedError(f"unknown tokenisation {name!r}; known: {', '.join(get_args(Tokenization))}.")
-
-
-def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> str | None:
-    """What to tell the user if most lines end as tokenised text does, and BLEU would tokenise them again."""
-    n_tokenised = sum(line.endswith(" .") for line in references)
-    if tokenize == "none" or 2 * n_tokenised <= len(references):
-        return None
-    return f"{n_tokenised:,} of {len(references):,} references end in ' .'. If the text is tokenised: --tokenize none."
-
-
 def bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *others: Sequence[str], tokenize: Tokenization = "13a"
+    hypotheses: Sequence[str], references: Sequence[str], *others: Sequence[str], tokenize: TokenizationChoice = "auto"
 ) -> Score:
-    """Corpus BLEU. 13a fits detokenised text; "none" text that is already tokenised, as lc.norm.tok files are.
+    """Corpus BLEU.
+
+    tokenize: one of sacrebleu's: 13a fits detokenised text, "none" text that is already tokenised, as lc.norm.tok files
+    are. "auto" is 13a, or another if the references are written without spaces (evaluation/tokenization.py).
 
     others: further references of the same hypotheses.
     """
     _check_lengths(hypotheses, references, *others)
-    metric = BLEU(tokenize=tokenize, force=True)  # no warning, which names an option of sacrebleu's
+    metric = bleu_metric(choose_tokenization(tokenize, list(chain(references, *others))))
     value = metric.corpus_score(list(hypotheses), [list(of) for of in (references, *others)]).score
     return Score("BLEU", value, str(metric.get_signature()))
 

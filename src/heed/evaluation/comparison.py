@@ -19,13 +19,21 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from heed.errors import HeedError
-from heed.evaluation.bleu import Tokenization
 from heed.evaluation.comet import comet_scores
+from heed.evaluation.edit_rate import translation_edit_rate
+from heed.evaluation.tokenization import (
+    TokenizationChoice,
+    Writing,
+    bleu_metric,
+    choose_tokenization,
+    split_characters,
+    target_writing,
+)
 
 SIGNIFICANT = 0.05
 N_TRIALS = 10_000  # of approximate randomisation: sacrebleu's number
 MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
-MAX_TER_WORDS = 300  # of a line: some five seconds of TER's search for shifts, and with the square of it for more
+MAX_TER_WORDS = 300  # of a line, or characters: two or three seconds of TER's search for shifts, and growing fast
 REPORTED_SECONDS = 10.0  # from one line of progress to the next
 N_SHOWN = 10  # sentences a system that gain most, and as many that lose most
 N_LENGTH_GROUPS = 5
@@ -125,7 +133,8 @@ def compare(
     systems: Sequence[tuple[str, Sequence[str]]],
     references: Sequence[str],
     *,
-    tokenize: Tokenization = "13a",
+    tokenize: TokenizationChoice = "auto",
+    language: str = "",
     sources: Sequence[str] | None = None,
     training_text: Iterable[str] | None = None,
     comet: str | None = None,
@@ -134,19 +143,22 @@ def compare(
 ) -> Comparison:
     """Each system's name and translations, compared with the first's.
 
-    training_text: target lines whose words are counted for the breakdown by frequency; without it, the reference's are.
+    language: the references' code, by which BLEU ("auto") and TER separate words; without one, their text decides. Of
+    tokenised text ("none") TER counts the words. training_text: target lines whose words are counted for the breakdown
+    by frequency; without it, the reference's are.
     Words are BLEU's tokens. comet: a COMET model to score with as well, which needs the sources; gpu: on this one.
     TER is left out, which `report` is told, where a line has more than MAX_TER_WORDS.
     HeedError for fewer than two systems, too many sentences, or numbers of lines that differ; CometFailed.
     """
     _check(systems, references, sources)
     seed = checked_seed()
-    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
+    bleu, chrf = bleu_metric(choose_tokenization(tokenize, references, language=language)), CHRF()
     metrics: list[Any] = [bleu, chrf]
-    if too_long := _too_long_for_ter([("the references", references), *systems]):
+    ter = _Ter("spaced" if tokenize == "none" else target_writing(references, language), report)
+    if too_long := _too_long_for_ter(ter, [("the references", references), *systems]):
         report(f"TER is left out: {too_long}, more than {MAX_TER_WORDS}, for which it takes too long; split it.")
     else:
-        metrics.append(_Ter(report))
+        metrics.append(ter)
     if comet is not None:  # before the training text is read, so that a caller can do without it
         if sources is None:
             raise HeedError("COMET needs the source lines.")
@@ -309,22 +321,42 @@ def _verdict(gain: float, *p_values: float) -> Verdict:
     return "the tests disagree" if any(significant) else "not significant"
 
 
-def _too_long_for_ter(texts: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """The first line that has too many words, and how many; empty if there is none."""
+def _too_long_for_ter(ter: "_Ter", texts: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """The first line that has too many words or characters, and how many; empty if there is none."""
     for name, lines in texts:
         for number, line in enumerate(lines, start=1):
-            if (n_words := len(line.split())) > MAX_TER_WORDS:
-                return f"{name}, line {number:,}, has {n_words:,} words"
+            if (n := len(ter.tokenized(line).split())) > MAX_TER_WORDS:
+                return f"{name}, line {number:,}, has {n:,} {ter.unit}"
     return ""
 
 
 class _Ter(TER):
-    """sacrebleu's, which counts a system's edits once for all tests, and reports how far it is."""
+    """sacrebleu's, which counts a system's edits once for all tests, and reports how far it is.
 
-    def __init__(self, report: Callable[[str], None]):
-        super().__init__()
+    Of text without spaces it counts characters. sacrebleu splits Chinese characters, but not kana or the scripts of
+    South-East Asia: these are split here, which the signature tells (tok:tercom-char).
+    """
+
+    def __init__(self, writing: Writing, report: Callable[[str], None]):
+        by_characters = writing in ("zh", "ja", "unspaced")
+        super().__init__(normalized=by_characters, asian_support=by_characters)
+        self.unit = "characters" if by_characters else "words"
+        self._splitting = writing in ("ja", "unspaced")
+        if self._splitting:
+            self.tokenizer_signature = "tercom-char"
         self._report = report
         self._counted: dict[tuple[str, ...], list[Any]] = {}
+
+    def tokenized(self, line: str) -> str:
+        """The line with a space between words, or characters."""
+        return str(self.tokenizer((split_characters(line) if self._splitting else line).rstrip()))
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return self.tokenized(sent)
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
+        (words,) = ref_kwargs["ref_words"]
+        return list(translation_edit_rate(hypothesis.split(), words))
 
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[Any]:
         if (key := tuple(hypotheses)) not in self._counted:

@@ -4,7 +4,7 @@ Kumar & Byrne 2004; with samples Eikema & Aziz 2020. Axes of a matrix of scores:
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from heed.config import shown
 from heed.errors import HeedError
+from heed.evaluation.tokenization import Tokenization, bleu_metric, choose_tokenization
 
 Utility = Literal["chrf", "bleu"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -30,13 +31,19 @@ def checked_utility(name: str) -> Utility:
     raise HeedError(f"unknown utility {shown(name)}; known: {', '.join(get_args(Utility))}.")
 
 
-def expected_utilities(texts: Sequence[str], weights: Sequence[float], utility: Utility) -> list[float]:
+def expected_utilities(
+    texts: Sequence[str], weights: Sequence[float], utility: Utility, *, language: str = ""
+) -> list[float]:
     """For each text its mean score, from 0 to 100, with every text, itself included, as reference.
 
-    weights: how much each counts as reference, in any unit. The scores are sacrebleu's of single sentences.
+    weights: how much each counts as reference, in any unit. language: the code of the texts' language, by which BLEU
+    chooses its tokenisation; without it, it goes by the texts. The scores are sacrebleu's of single sentences.
     """
     shares = np.asarray(weights, np.float64)
-    scores = {"chrf": chrf_scores, "bleu": bleu_scores}[utility](texts)
+    if utility == "bleu":
+        scores = bleu_scores(texts, tokenize=choose_tokenization("auto", texts, language=language))
+    else:
+        scores = chrf_scores(texts)
     expected: list[float] = ((scores * shares).sum(axis=1) / shares.sum()).tolist()
     return expected
 
@@ -58,12 +65,13 @@ def chrf_scores(texts: Sequence[str]) -> Floats:
     return 100 * np.divide((1 + factor) * precision * recall, below, where=below > 0, out=np.zeros(shape))
 
 
-def bleu_scores(texts: Sequence[str]) -> Floats:
-    """Sentence BLEU of each text with each as its reference: tokenisation 13a, exponential smoothing, effective order.
+def bleu_scores(texts: Sequence[str], *, tokenize: Tokenization = "13a") -> Floats:
+    """Sentence BLEU of each text with each as its reference: exponential smoothing, effective order.
 
     Of a hypothesis of fewer than four tokens, those orders count that it has.
     """
-    tokens = [text.split() for text in map(_tokenizer(), texts)]
+    tokenizer = bleu_metric(tokenize).tokenizer
+    tokens = [tokenizer(text.rstrip()).split() for text in texts]
     shape = len(texts), len(texts)
     log_precision, n_orders = np.zeros(shape), np.zeros(shape)
     halvings, any_match = np.ones(shape), np.zeros(shape, bool)
@@ -80,13 +88,6 @@ def bleu_scores(texts: Sequence[str]) -> Floats:
     ratio = np.divide(n_tokens, n_tokens[:, None], where=n_tokens[:, None] > 0, out=np.ones(shape))
     brevity = np.exp(np.minimum(0, 1 - ratio))
     return np.where(any_match, 100 * brevity * np.exp(log_precision / np.maximum(1, n_orders)), 0.0)
-
-
-def _tokenizer() -> Callable[[str], str]:
-    from sacrebleu.metrics.bleu import BLEU  # here: most translating needs no scores
-
-    tokenizer = BLEU(tokenize="13a").tokenizer
-    return lambda text: str(tokenizer(text.rstrip()))
 
 
 def _matches(ngrams: Sequence[Sequence[Hashable]]) -> tuple[Floats, Floats]:

@@ -157,7 +157,7 @@ def train_files(
         report=report,
         workers=workers,
     )
-    validator = task.validator(files, tokenizer)
+    validator = task.validator(files, tokenizer, report)
     validate = _validation(validator, _batches(recipe, prepared.dev, tokenizer, machine), machine, workers)
     state = train(
         *(model, batches, settings, machine, workers),

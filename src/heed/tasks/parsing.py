@@ -6,7 +6,7 @@ from pathlib import Path
 from heed.data.lines import FilePair
 from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
-from heed.decoding.loading import load_models
+from heed.decoding.loading import load_models, no_report
 from heed.evaluation.bleu import Score
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
@@ -53,7 +53,9 @@ class ParsingTask:
             trained_on={"corpus": f"treebank {Path(self.settings.treebank).name}"},
         )
 
-    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
+    ) -> Callable[[Transformer], tuple[str, float]]:
         """("f1", of greedy parses of dev, with all gold brackets counted)."""
         gold, lexicon = gold_trees(files.dev[0]), read_lexicon(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})

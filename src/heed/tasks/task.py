@@ -48,7 +48,7 @@ class Task(Protocol):
     def card(self, files: TextFiles) -> ModelCard:
         """The model card before training: languages, search settings, name of the corpus. files: of `text_files`."""
 
-    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Validator:
+    def validator(self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = ...) -> Validator:
         """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time."""
 
     def evaluate(

@@ -11,12 +11,13 @@ from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.prepare import DataSettings
 from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
-from heed.decoding.loading import load_models
+from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
 from heed.decoding.stream import longest_source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.evaluation.bleu import Tokenization, bleu, chrf
+from heed.evaluation.bleu import bleu, chrf
+from heed.evaluation.tokenization import Tokenization, choose_tokenization
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.recipe import Recipe
@@ -34,6 +35,7 @@ class TranslationTask:
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+        self._reported: set[str] = set()  # of tokenisation
 
     def text_files(
         self,
@@ -124,16 +126,19 @@ class TranslationTask:
             | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
         )
 
-    def validator(self, files: TextFiles, tokenizer: AnyTokenizer) -> Callable[[Transformer], tuple[str, float]]:
+    def validator(
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
+    ) -> Callable[[Transformer], tuple[str, float]]:
         """("bleu", of greedy translations of dev)."""
         sources, references = read_sides(files.dev)
+        tokenize = self._tokenization(references, report)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
         longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
 
         def validate(model: Transformer) -> tuple[str, float]:
             translator = Translator(model, tokenizer, greedy)
             texts = [translation.text for translation in translator.translate(sources)]
-            return "bleu", bleu(texts, references, tokenize=self.recipe.evaluation.tokenize).value
+            return "bleu", bleu(texts, references, tokenize=tokenize).value
 
         return validate
 
@@ -147,11 +152,22 @@ class TranslationTask:
         for name, pair in sets.items():
             report(f"Translating {name} with the {title} in {translator.precision}.")
             sources, references = read_sides(pair)
-            tokenize = self.recipe.evaluation.tokenize
+            tokenize = self._tokenization(references, report)
             max_tokens = self.recipe.data.max_tokens
             yield evaluate_translations(
                 translator, sources, references, name=name, tokenize=tokenize, max_tokens=max_tokens
             )
+
+    def _tokenization(self, references: list[str], report: Report) -> Tokenization:
+        """BLEU's. Whatever there is to say of it is reported once."""
+
+        def report_once(line: str) -> None:
+            if line not in self._reported:
+                self._reported.add(line)
+                report(line)
+
+        data, choice = self.recipe.data, self.recipe.evaluation.tokenize
+        return choose_tokenization(choice, references, language=data.tgt, report=report_once)
 
 
 def longest_pair(card: ModelCard) -> int:
