@@ -20,6 +20,7 @@ from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import task_of
 from heed.tasks.translation import TranslationTask
 from heed.training.logbook import read_entries
+from heed.training.settings import TrainingSettings
 from tests.run.checkpoints import write_checkpoints
 from tests.run.test_start_from import RECIPE, write_recipe
 
@@ -193,7 +194,9 @@ def test_the_best_is_told_by_its_score_its_perplexity_its_size(run, tmp_path, sc
     folder, _ = run
     outs = [average_run(folder, last=n, report=str, out=tmp_path / f"of{n}") for n in (1, 2, 3)]
     task = Told({weights_in(out): told for out, told in zip(outs, scores, strict=True)})
-    out, _ = average_best(folder, task, (folder, folder), report=str, out=tmp_path / "best")
+    out, _ = average_best(
+        folder, task, (folder, folder), settings=TrainingSettings(), report=str, out=tmp_path / "best"
+    )
     assert weights_in(out) == weights_in(outs[expected - 1])
     assert read_config(out).card.trained_on["steps"] == 20  # which the choice has cost
 
@@ -205,7 +208,9 @@ def test_the_checkpoint_of_the_lowest_loss_may_be_older_than_those_that_are_kept
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
     said: list[str] = []
     task = Told({weights_in(best): (30.0, 2.0)})
-    out, _ = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
+    out, _ = average_best(
+        folder, task, (folder, folder), settings=TrainingSettings(), report=said.append, out=tmp_path / "out"
+    )
     assert weights_in(out) == weights_in(best)
     assert said[-1] == f"Took the checkpoint at step 5 for {out}."
     assert read_config(out).card.trained_on["average of steps"] == "5"
@@ -224,7 +229,9 @@ def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_pat
     task = task_of(read_recipe(parser_run / "small.toml"))
     files = task.text_files(run, directory=parser_run, mirror=None, report=pytest.fail)
     said: list[str] = []
-    out, known = average_best(run, task, files.dev, report=said.append, out=tmp_path / "best")
+    out, known = average_best(
+        run, task, files.dev, settings=TrainingSettings(), report=said.append, out=tmp_path / "best"
+    )
     assert weights_in(out) == weights_in(run / "checkpoints" / "300")
     assert "The best is the checkpoint of lowest dev loss." in said
     assert list(known) == [out, worse] and known[out].scores["f1"].value > known[worse].scores["f1"].value

@@ -72,7 +72,7 @@ def run_training(
     checkpoints = Checkpoints(
         tmp_path / name / "checkpoints",
         keep=settings.keep_checkpoints,
-        keep_best=settings.average_last == "best",
+        keep_best=settings.keeps_best,
         tokenizer=tokenizer,
         card=ModelCard("en", "de"),
         report=report,

@@ -22,7 +22,7 @@ from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.recipe import Recipe, anchored
-from heed.run.average import SUSTAINED, average_best, average_run
+from heed.run.average import KEPT, SUSTAINED, average_best, average_better, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import check_all_see, open_run_folder
 from heed.run.teach import teach
@@ -34,6 +34,7 @@ from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
+from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
@@ -148,14 +149,14 @@ def train_files(
     checkpoints = Checkpoints(
         run / "checkpoints",
         keep=settings.keep_checkpoints,
-        keep_best=settings.average_last == "best",
+        keep_best=settings.keeps_best,
         tokenizer=tokenizer,
         card=card,
         report=report,
         workers=workers,
     )
-    validator = task.validator(files, tokenizer)
-    validate = _validation(validator, _batches(recipe, prepared.dev, tokenizer, machine), machine, workers)
+    dev = _batches(recipe, prepared.dev, tokenizer, machine)
+    validate = _validation(task.validator(files, tokenizer), dev, machine, workers)
     state = train(
         *(model, batches, settings, machine, workers),
         run=run,
@@ -163,6 +164,7 @@ def train_files(
         validate=validate,
         report=report,
         callbacks=callbacks,
+        unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
     )
     if not workers.first:
         return []
@@ -170,14 +172,27 @@ def train_files(
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
+
+    def measure(model: Transformer) -> float:
+        model = model.to(machine.device, machine.dtype).eval()
+        if settings.best_by == "loss":
+            return cross_entropy(model, _all_batches(dev, machine))
+        return validate(model)[settings.best_number]
+
     on_dev: Mapping[Path, Evaluation] = {}
+    title = "average"
     with workers.all_threads():
-        if settings.average_last == "best":
-            with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
-                _, on_dev = average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
-        else:
-            average_run(run, last=settings.average_last, report=report, card=card)
-        return evaluate_run(task, files, run, known=on_dev, report=report)
+        with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
+            if settings.average_last == "best":
+                _, on_dev = average_best(
+                    run, task, files.dev, settings=settings, report=report, card=card, logbook=logbook
+                )
+            elif settings.keep_better:
+                title = average_better(run, settings, measure, report=report, card=card, logbook=logbook)
+            else:
+                card.trained_on[KEPT] = "the average, whatever the best checkpoint scores (training.keep_better=false)"
+                average_run(run, last=settings.average_last, report=report, card=card)
+        return evaluate_run(task, files, run, title=title, known=on_dev, report=report)
 
 
 def _computing_on(machine: Machine, workers: Workers) -> str:
@@ -280,8 +295,8 @@ def _validation(
     @workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
         nats = cross_entropy(model, _all_batches(dev, machine))
-        name, score = validator(model)
-        return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score}
+        scores = {f"greedy_{name}": score for name, score in validator(model).items()}
+        return {"loss": nats, "perplexity": perplexity(nats), **scores}
 
     return validate
 
@@ -306,4 +321,4 @@ def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
 
 def _epochs(state: TrainState, batches: TokenBatches) -> float:
     """Passes over the corpus, the last one counted by its share of batches."""
-    return round(state.epoch + state.batch / max(1, len(batches.plan(state.epoch))), 2)
+    return round(state.epochs(len(batches.plan(state.epoch, earlier=state.earlier_parts))), 2)
