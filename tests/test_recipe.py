@@ -188,3 +188,11 @@ def test_an_unknown_recipe_is_refused_with_the_nearest_name(tmp_path, monkeypatc
 def test_a_recipe_begins_with_a_line_that_says_what_it_is(name):
     assert recipe_text(name).startswith(f"# {recipe_title(name)}\n")
     assert recipe_title(name).endswith(".") and len(recipe_title(name)) <= 120
+
+
+def test_the_papers_recipes_take_the_average_and_all_others_the_better_model():
+    papers = {f"wmt14-en-{tgt}-{size}" for tgt in ("de", "fr") for size in ("base", "big")}
+    papers |= {"parsing-wsj", "parsing-wsj-semi", "table3-multi30k"}
+    assert {name for name in recipe_names() if not read_recipe(name).training.keep_better} == papers
+    rows = {name for name in preset_names() if not read_preset(name, where="")["training"].get("keep_better", True)}
+    assert rows == {name for name in preset_names() if name.startswith("table3-")}

@@ -75,6 +75,17 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _a_score_of_the_task(self) -> Self:
+        known = ("loss", "f1") if self.parsing else ("loss", "bleu", "chrf")
+        if self.training.best_by not in known:
+            kind = "a parser" if self.parsing else "a translator"
+            raise ValueError(
+                f'training.best_by="{self.training.best_by}": {kind} is validated by {", ".join(known)}; choose one of '
+                "these"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _two_passes_that_differ(self) -> Self:
         if self.training.consistency and not (self.training.cutoff or self.model.has_dropout):
             raise ValueError(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
-from heed.data.batching import TokenBatches
+from heed.data.batching import PlanPart, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
@@ -116,3 +116,23 @@ def test_the_papers_25000_tokens_are_cut_into_equal_parts():
 def test_a_corpus_smaller_than_a_batch_is_one_batch(limit):
     plan = batches_of(corpus_of([(3, 3)]), limit=limit).plan(0)
     assert [rows.tolist() for batch in plan for rows in batch] == [[0]]
+
+
+@given(
+    lengths=LENGTHS,
+    limits=st.lists(st.tuples(st.integers(5, 200), st.integers(1, 100), st.integers(0, 3)), min_size=1, max_size=4),
+    shares=st.lists(st.floats(0, 1), min_size=3, max_size=3),
+)
+@settings(max_examples=60)
+def test_an_epoch_holds_every_pair_once_however_often_its_batches_change(lengths, limits, shares):
+    corpus = corpus_of(lengths)
+    earlier: list[PlanPart] = []
+    seen: list[int] = []
+    for (limit, micro, seed), share in zip(limits, [*shares, 1.0][-len(limits) :], strict=True):
+        batches = batches_of(corpus, limit=limit, micro=micro, seed=seed)
+        plan = batches.plan(4, earlier=earlier)
+        used = plan[: round(share * len(plan))]
+        seen += [row for batch in used for rows in batch for row in rows.tolist()]
+        earlier.append(PlanPart(batches.limits, len(used)))
+    assert sorted(seen) == list(range(len(lengths)))
+    assert batches.plan(4, earlier=earlier) == []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heed.data import corpus
 from heed.data.corpus import STORE_FILES, ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.runtime.files import MANIFEST, seal
@@ -158,3 +159,10 @@ def test_bytes_at_random_give_an_error_or_a_corpus_with_ids_of_the_vocabulary(tm
             assert all(0 <= int(each) < VOCAB_SIZE for each in ids)
             assert corpus.end_to_end(side, np.array([i]))[0].tolist() == ids.tolist()
     assert len(corpus.lines) == len(corpus) == len(corpus.lengths[0]) == len(corpus.lengths[1])
+
+
+def test_ids_are_counted_a_piece_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "CHUNK_NUMBERS", 2)
+    written = write_corpus(tmp_path / "c", [([5, 6], [7]), ([8], [9, 7, 7])], vocab_size=10)
+    assert written.counts("tgt", vocab_size=10).tolist() == [0, 0, 0, 0, 0, 0, 0, 3, 0, 1]
+    assert written.counts("src", vocab_size=10).tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 1, 0]

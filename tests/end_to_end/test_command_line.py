@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,9 +63,10 @@ def trained(tmp_path_factory, heed) -> Path:
     write_corpus(folder)
     done = heed("train", "small.toml", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    scores = json.loads(done.stdout)["scores"]
+    result = json.loads(done.stdout)
+    scores, kept = result["scores"], "average" if result["kept"].startswith("average") else "best checkpoint"
     assert [s["name"] for s in scores] == [
-        f"{name} ({title})" for title in ("average", "last checkpoint") for name in ("dev", "held_out")
+        f"{name} ({title})" for title in (kept, "last checkpoint") for name in ("dev", "held_out")
     ]
     assert all("version" in s["bleu_signature"] and s["perplexity"] > 1 for s in scores)
     return folder
@@ -431,8 +434,12 @@ def test_compare_translates_with_model_folders(trained, heed, tmp_path):
 
 def test_average_and_info(trained, heed, tmp_path):
     run = trained / "runs" / "small"
+    shutil.copytree(run, tmp_path / "run")
+    done = heed("train", tmp_path / "run", "--set", "training.keep_better=false", cwd=trained)
+    assert done.returncode == 0, done.stderr
     assert heed("average", run, "--last", 2, "--out", tmp_path / "two").returncode == 0
-    assert (tmp_path / "two" / "model.safetensors").read_bytes() == (run / "model" / "model.safetensors").read_bytes()
+    averages = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("two", "run/model")]
+    assert averages[0] == averages[1]
     done = heed("average", run, "--last", "best", "--out", tmp_path / "best")
     assert done.returncode == 0, done.stderr
     (chosen,) = (line for line in done.stderr.splitlines() if line.startswith("The best is the "))
@@ -619,3 +626,78 @@ def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_p
         done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
         assert_one_clear_line(done)
+
+
+# At the end of a training
+
+
+def commands_at_the_end(shown: str) -> list[list[str]]:
+    """The words of each of the commands that `heed train` printed last."""
+    lines = shown.partition("\nNext:\n")[2].splitlines()
+    assert len(lines) == 3
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_commands_that_training_ends_with_are_right(heed, trained):
+    again = heed("train", "small.toml", "--run", "runs/it's small", cwd=trained)
+    assert again.returncode == 0, again.stderr
+    assert re.search("^Kept: (average of the last 2|best checkpoint .step [0-9]+.): loss ", again.stdout, re.MULTILINE)
+    translate, evaluate, serve = commands_at_the_end(again.stdout)
+    assert (translate[0], translate[2:4]) == ("echo", ["|", "heed"])
+    assert translate[1] in (trained / "dev.en").read_text().splitlines()
+    model = "runs/it's small/model"
+    assert translate[4:] == ["translate", model] and serve == ["heed", "serve", model]
+    assert heed(*translate[4:], stdin=f"{translate[1]}\n", cwd=trained).returncode == 0
+    assert evaluate == ["heed", "evaluate", model, "--src", "dev.en", "--ref", "dev.de.gz"]
+    assert heed(*evaluate[1:], cwd=trained).returncode == 0
+
+
+def test_the_commands_of_a_parser_are_right(heed, parser_run):
+    done = heed("train", "small.toml", "--mirror", ".", cwd=parser_run)
+    assert done.returncode == 0, done.stderr
+    parse, score, info = commands_at_the_end(done.stdout)
+    model, words, trees = "runs/small/model", "runs/small/lines/section23.words", "runs/small/lines/section23.trees"
+    assert (parse[0], parse[2:]) == ("echo", ["|", "heed", "parse", model])
+    assert score == ["heed", "parse", model, "<", words, "|", "heed", "evalb", trees, "-"]
+    assert info == ["heed", "info", model]
+    assert heed(*parse[4:], stdin=f"{parse[1]}\n", cwd=parser_run).stdout.startswith("(")
+    parsed = heed(*score[1:3], stdin=(parser_run / words).read_text(), cwd=parser_run)
+    scored = heed(*score[7:], stdin=parsed.stdout, cwd=parser_run)
+    assert scored.returncode == 0 and "F1" in scored.stdout, scored.stderr
+
+
+def test_a_training_that_diverges_says_so_in_one_line_and_keeps_its_numbers_short(heed, corpus):
+    wild = ("training.learning_rate_factor=1000", "training.warmup_steps=8", "training.checkpoint_every=4 steps")
+    options = [word for setting in wild for word in ("--set", setting)]
+    done = heed("train", "small.toml", *options, cwd=corpus)
+    assert_one_clear_line(
+        done, "training has diverged: since step 8, the dev loss", "lower training.learning_rate_factor"
+    )
+    assert all(len(line) < 130 for line in done.stderr.splitlines()[:-1])
+    assert not (corpus / "runs" / "small" / "model").exists()
+    again = heed("train", "runs/small", cwd=corpus)
+    assert_one_clear_line(again, done.stderr.splitlines()[-1])
+
+
+def test_the_better_model_is_kept_unless_the_recipe_takes_the_papers_way(heed, corpus):
+    # Steps that are far too large, all of them in the warm-up: one checkpoint is better than the average of two.
+    options = ["--set", "training.learning_rate_factor=1e4", "--set", "training.max_steps=40"]
+    for keeping, title in ((True, "best checkpoint"), (False, "average")):
+        run = corpus / f"{keeping}".lower()
+        command = ["train", "small.toml", "--run", run, *options, "--set", f"training.keep_better={run.name}", "--json"]
+        models = []
+        for _ in range(2):  # called again, it chooses the same
+            done = heed(*command, cwd=corpus)
+            assert done.returncode == 0, done.stderr
+            result = json.loads(done.stdout)
+            assert result["scores"][0]["name"] == f"dev ({title})"
+            models.append((run / "model" / "model.safetensors").read_bytes())
+        assert models[0] == models[1]
+        if keeping:
+            (step,) = re.findall(r"^best checkpoint \(step ([0-9]+)\): loss ", result["kept"])
+            folders = [run / "checkpoints" / name for name in (step, "best")]
+            (best,) = (folder for folder in folders if folder.exists())
+            assert (best / "model.safetensors").read_bytes() == models[0]
+        else:
+            assert result["kept"] == "the average, whatever the best checkpoint scores (training.keep_better=false)"
+            assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["24", "32", "40"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +12,16 @@ import torch
 import heed
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score
-from heed.model_folder import ModelCard, load_model, read_config, read_weights, write_weights
+from heed.model_folder import ModelCard, load_model, read_config, read_weights, save_model, write_weights
 from heed.recipe import read_recipe
 from heed.run import average
-from heed.run.average import average_best, average_run
+from heed.run.average import average_best, average_better, average_run
 from heed.runtime.files import NotNow, locked, seal
 from heed.tasks.evaluation import Evaluation
 from heed.tasks.task import task_of
 from heed.tasks.translation import TranslationTask
-from heed.training.logbook import read_entries
+from heed.training.logbook import Logbook, read_entries, short
+from heed.training.settings import TrainingSettings
 from tests.run.checkpoints import write_checkpoints
 from tests.run.test_start_from import RECIPE, write_recipe
 
@@ -161,7 +163,7 @@ def test_a_run_keeps_what_scores_best_on_dev_and_tells_all_scores(tmp_path):
     assert told == "; ".join(f"{entry['name']}: {entry['bleu']:.2f}" for entry in entries)
     for entry in entries:
         (line,) = (line for line in said if line.startswith(f"{entry['name']}  "))
-        assert line.split()[-1] == f"{entry['perplexity']:.3f}"
+        assert line.split()[-1] == short(entry["perplexity"])
     assert f"The best is the {kept['name']}." in said
     before = weights_in(run.model)
     heed.train(recipe, tmp_path / "run")  # a finished run: it is scored and chosen again
@@ -174,6 +176,7 @@ class Told(TranslationTask):
     """Scores a model by what is told of its weights, instead of by translating with it."""
 
     told: dict[bytes, tuple[float, float]]
+    ranked_by = "bleu"
 
     def evaluate(self, model_folder, sets, *, title, report):
         bleu, perplexity = self.told.get(weights_in(model_folder), (0.0, 9.0))
@@ -193,7 +196,9 @@ def test_the_best_is_told_by_its_score_its_perplexity_its_size(run, tmp_path, sc
     folder, _ = run
     outs = [average_run(folder, last=n, report=str, out=tmp_path / f"of{n}") for n in (1, 2, 3)]
     task = Told({weights_in(out): told for out, told in zip(outs, scores, strict=True)})
-    out, _ = average_best(folder, task, (folder, folder), report=str, out=tmp_path / "best")
+    out, _ = average_best(
+        folder, task, (folder, folder), settings=TrainingSettings(), report=str, out=tmp_path / "best"
+    )
     assert weights_in(out) == weights_in(outs[expected - 1])
     assert read_config(out).card.trained_on["steps"] == 20  # which the choice has cost
 
@@ -205,7 +210,9 @@ def test_the_checkpoint_of_the_lowest_loss_may_be_older_than_those_that_are_kept
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
     said: list[str] = []
     task = Told({weights_in(best): (30.0, 2.0)})
-    out, _ = average_best(folder, task, (folder, folder), report=said.append, out=tmp_path / "out")
+    out, _ = average_best(
+        folder, task, (folder, folder), settings=TrainingSettings(), report=said.append, out=tmp_path / "out"
+    )
     assert weights_in(out) == weights_in(best)
     assert said[-1] == f"Took the checkpoint at step 5 for {out}."
     assert read_config(out).card.trained_on["average of steps"] == "5"
@@ -224,8 +231,77 @@ def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_pat
     task = task_of(read_recipe(parser_run / "small.toml"))
     files = task.text_files(run, directory=parser_run, mirror=None, report=pytest.fail)
     said: list[str] = []
-    out, known = average_best(run, task, files.dev, report=said.append, out=tmp_path / "best")
+    out, known = average_best(
+        run, task, files.dev, settings=TrainingSettings(), report=said.append, out=tmp_path / "best"
+    )
     assert weights_in(out) == weights_in(run / "checkpoints" / "300")
     assert "The best is the checkpoint of lowest dev loss." in said
     assert list(known) == [out, worse] and known[out].scores["f1"].value > known[worse].scores["f1"].value
     assert [line.split()[-2:] for line in said if line.endswith("all gold")] == [["all", "gold"]]
+
+
+def better(run, losses, last, **settings):
+    """What `average_better` chooses: `losses` are told by the number of averaged checkpoints, or by a folder's name."""
+    card, said = ModelCard("en", "de"), []
+    settings = TrainingSettings(average_last=last, **settings)
+    by_weights = {}
+    for what, loss in losses.items():
+        out = run / "checkpoints" / str(what)
+        if isinstance(what, int):
+            out = average_run(run, last=what, report=str, out=run.parent / "mean")
+        by_weights[weights_in(out)] = loss
+
+    def measure(model):
+        save_model(run.parent / "measured", model, load_model(out).tokenizer, card)
+        return by_weights[weights_in(run.parent / "measured")]
+
+    with closing(Logbook(run, resumed_step=20, repeated="average", report=said.append)) as logbook:
+        title = average_better(run, settings, measure, report=said.append, card=card, logbook=logbook)
+    return title, read_config(run / "model").card.trained_on, said
+
+
+def log_validations(run, name, values):
+    lines = [{"kind": "validation", "step": step, name: value} for step, value in values.items()]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_the_best_checkpoint_becomes_the_model_where_the_average_is_worse(run):
+    folder, _ = run
+    (folder / "checkpoints" / "5").rename(folder / "checkpoints" / "best")
+    log_validations(folder, "loss", {5: 3.7, 10: 4.4, 20: 4.5})
+    losses = {2: 4.454, "best": 3.724}
+    for _ in range(2):  # called again, it chooses and logs the same
+        title, trained_on, said = better(folder, losses, 2)
+        assert title == "best checkpoint"
+        assert said == [
+            "On dev, the average of the last 2 has a loss of 4.454, the best checkpoint (step 5) of 3.724.",
+            "The average of the last 2 is worse, so the best checkpoint (step 5) is kept (training.keep_better).",
+            f"Took the checkpoint at step 5 for {folder / 'model'}.",
+        ]
+        assert weights_in(folder / "model") == weights_in(folder / "checkpoints" / "best")
+        assert trained_on["kept"] == "best checkpoint (step 5): loss 3.724 on dev; the average of the last 2 has 4.454"
+        assert (trained_on["steps"], trained_on["average of steps"]) == (20, "5")
+        entries = [entry for entry in read_entries(folder / "metrics.jsonl") if entry["kind"] == "average"]
+        assert [(entry["steps"], entry["loss"], entry["kept"]) for entry in entries] == [
+            ("10, 20", 4.454, "no"),
+            ("5", 3.724, "yes"),
+        ]
+
+
+def test_the_average_stays_the_model_where_it_is_as_good(run):
+    folder, _ = run
+    log_validations(folder, "loss", {5: 3.7, 10: 4.4, 20: 4.5})
+    title, trained_on, _ = better(folder, {2: 3.724, "5": 3.724}, 2)
+    assert (title, trained_on["average of steps"]) == ("average", "10, 20")
+    log_validations(folder, "loss", {20: 4.5})
+    title, trained_on, said = better(folder, {1: 4.5}, 1)
+    assert (title, trained_on["kept"]) == ("average", "last checkpoint, which is also the best on dev")
+    assert said == [f"Took the checkpoint at step 20 for {folder / 'model'}."]  # nothing was measured
+
+
+def test_by_a_score_the_higher_one_is_better(run):
+    folder, _ = run
+    log_validations(folder, "greedy_bleu", {5: 30.0, 10: 31.0, 20: 29.0})
+    title, trained_on, _ = better(folder, {2: 30.5, "10": 31.0}, 2, best_by="bleu")
+    assert (title, trained_on["average of steps"]) == ("best checkpoint", "10")
+    assert "greedy_bleu 31.000" in trained_on["kept"]

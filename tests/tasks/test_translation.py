@@ -11,7 +11,7 @@ from heed.data.text_files import TextFiles
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.evaluation.bleu import bleu
+from heed.evaluation.bleu import bleu, chrf
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.recipe import Recipe
@@ -28,7 +28,7 @@ def recipe_of(data: dict, **tables) -> Recipe:
     return validated(Recipe, {"data": data} | tables, where="test")
 
 
-def own_files(folder: Path, *, n_train: int = 30) -> Recipe:
+def own_files(folder: Path, *, n_train: int = 30, **tables) -> Recipe:
     """A recipe for number words that are written into the folder."""
     sets = {"train": range(n_train), "dev": range(100, 110), "late": range(200, 207)}
     data: dict = {"src": "en", "tgt": "de", "tests": {}}
@@ -37,7 +37,7 @@ def own_files(folder: Path, *, n_train: int = 30) -> Recipe:
         files[0].write_text("".join(f"{english(n)}\n" for n in numbers), encoding="utf-8")
         files[1].write_bytes(gzip.compress("".join(f"{german(n)}\n" for n in numbers).encode()))
         (data["tests"] if name == "late" else data)[name] = [str(file) for file in files]
-    return recipe_of(data, decoding={"beam_size": 3, "max_extra_tokens": 5})
+    return recipe_of(data, decoding={"beam_size": 3, "max_extra_tokens": 5}, **tables)
 
 
 def test_a_recipe_is_of_the_task_that_its_tables_say():
@@ -120,11 +120,14 @@ def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, numbe
     recipe = own_files(tmp_path)
     task = task_of(recipe)
     files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
-    name, score = task.validator(files, number_tokenizer)(model)
+    scores = task.validator(files, number_tokenizer)(model)
     greedy = Translator(model, number_tokenizer, recipe.decoding.model_copy(update={"beam_size": 1}))
     texts = [translation.text for translation in greedy.translate(english(n) for n in range(100, 110))]
-    assert name == "bleu"
-    assert score == bleu(texts, [german(n) for n in range(100, 110)], tokenize="13a").value
+    references = [german(n) for n in range(100, 110)]
+    assert scores == {"bleu": bleu(texts, references, tokenize="13a").value}
+    by_chrf = task_of(own_files(tmp_path, training={"best_by": "chrf"}))
+    assert by_chrf.validator(files, number_tokenizer)(model) == scores | {"chrf": chrf(texts, references).value}
+    assert (task.ranked_by, by_chrf.ranked_by) == ("bleu", "chrf")
 
 
 def test_training_scores_by_the_target_language_and_says_so_once(tmp_path, model, number_tokenizer):

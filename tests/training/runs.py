@@ -1,5 +1,7 @@
 """A small training run on a corpus of copies, which tests of the trainer share."""
 
+import math
+
 import torch
 from tests.conftest import SPECIAL
 
@@ -40,11 +42,14 @@ def run_training(
     on_validation=lambda: None,
     falling=True,
     dev_loss=None,
+    dev_score=None,
+    unigram_loss=math.inf,
     **changes,
 ):
     """Trains on copying; after `stop_after` validations an exception cuts it off, as a killed process would be.
 
     falling: whether the dev loss falls from validation to validation, if `dev_loss` does not say what it is.
+    dev_score: what says the greedy BLEU.
     """
     torch.manual_seed(1)
     model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
@@ -64,15 +69,15 @@ def run_training(
     batches = TokenBatches(
         corpus,
         SPECIAL,
-        max_src_tokens=600,
-        max_tgt_tokens=600,
+        max_src_tokens=settings.batch_src_tokens,
+        max_tgt_tokens=settings.batch_tgt_tokens,
         micro_tokens=settings.micro_batch_tokens or 600,
         seed=settings.seed,
     )
     checkpoints = Checkpoints(
         tmp_path / name / "checkpoints",
         keep=settings.keep_checkpoints,
-        keep_best=settings.average_last == "best",
+        keep_best=settings.keeps_best,
         tokenizer=tokenizer,
         card=ModelCard("en", "de"),
         report=report,
@@ -86,7 +91,8 @@ def run_training(
         if stop_after is not None and calls > stop_after:
             raise KeyboardInterrupt
         on_validation()
-        return {"loss": dev_loss() if dev_loss else 1.0 / calls if falling else 1.0}
+        loss = dev_loss() if dev_loss else 1.0 / calls if falling else 1.0
+        return {"loss": loss, "greedy_bleu": dev_score() if dev_score else 0.0}
 
     state = train(
         model,
@@ -98,5 +104,6 @@ def run_training(
         checkpoints=checkpoints,
         validate=validate,
         report=report,
+        unigram_loss=unigram_loss,
     )
     return model, state

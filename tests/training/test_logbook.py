@@ -1,6 +1,7 @@
 """A run's log survives whatever became of its file."""
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -11,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from heed.errors import HeedError
-from heed.training.logbook import MAX_LINE_BYTES, Logbook, read_entries
+from heed.training.logbook import MAX_LINE_BYTES, Logbook, read_entries, short
 
 
 def silent(line: str) -> None:
@@ -197,3 +198,13 @@ def test_a_run_goes_on_without_tensorboards_curves_if_they_cannot_be_written(tmp
     logbook.close()
     assert said == ["TensorBoard's curves cannot be written (File too large); the run continues without them."]
     assert [entry["step"] for entry in read_entries(tmp_path / "metrics.jsonl")] == list(range(1, 13))
+
+
+def test_numbers_are_short_and_the_log_is_json(tmp_path):
+    assert [short(value) for value in (41.25, 999_999.0, 12_345_678.0, 5e145, math.inf, math.nan)] == [
+        *("41.250", "999999.000", "1.23e+07", "5.00e+145", "inf", "nan")
+    ]
+    with closing(Logbook(tmp_path, resumed_step=0, report=silent)) as logbook:
+        logbook.record("validation", 1, loss=800.0, perplexity=math.inf)
+    written = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert (written["loss"], written["perplexity"]) == (800.0, None)

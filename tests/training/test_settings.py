@@ -4,6 +4,7 @@ import pytest
 
 from heed.config import validated
 from heed.errors import HeedError
+from heed.recipe import read_recipe
 from heed.training.settings import TrainingSettings
 
 
@@ -54,3 +55,17 @@ def test_an_average_needs_as_many_checkpoints_as_it_takes():
 def test_what_to_average_is_a_number_or_best(value):
     with pytest.raises(HeedError, match=r'average_last: expected a number from 1 to 1,000,000,000 or "best", found'):
         validated(TrainingSettings, {"average_last": value, "keep_checkpoints": 9}, where="recipe.toml: training")
+
+
+def test_the_best_checkpoint_is_told_by_what_the_task_measures_and_only_where_it_matters():
+    with pytest.raises(HeedError, match='best_by="bleu" has no effect with keep_better=false and without patience'):
+        validated(TrainingSettings, {"best_by": "bleu", "keep_better": False}, where="recipe.toml: training")
+    for kept in ({"keep_better": True}, {"keep_better": False, "patience": 3}, {"average_last": "best"}):
+        assert TrainingSettings(best_by="bleu", **kept).keeps_best
+    assert not TrainingSettings(keep_better=False).keeps_best
+    with pytest.raises(HeedError, match=r'training.best_by="f1": a translator is validated by loss, bleu, chrf'):
+        read_recipe("multi30k-en-de", ["training.best_by=f1"])
+    with pytest.raises(HeedError, match=r'training.best_by="bleu": a parser is validated by loss, f1'):
+        read_recipe("parsing-gum", ["training.best_by=bleu"])
+    with pytest.raises(HeedError, match="setting training.best_by: input should be 'loss', 'bleu', 'chrf' or 'f1'"):
+        read_recipe("parsing-gum", ["training.best_by=BLEU"])

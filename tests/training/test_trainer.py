@@ -674,3 +674,59 @@ def test_out_of_memory_in_one_of_two_workers_saves_the_state_and_ends_both(tmp_p
     said: list[str] = []
     run_training(tmp_path, number_tokenizer, "two", report=said.append)
     assert said[0].startswith("Resumed from step 13 ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{"batch_src_tokens": 900, "batch_tgt_tokens": 900}, {"micro_batch_tokens": 100}, {"seed": 9}],
+    ids=["larger", "micro", "seed"],
+)
+def test_batches_that_change_in_an_epoch_use_each_of_its_pairs_once(tmp_path, number_tokenizer, changes):
+    def n_tokens(state):
+        return state.n_src_tokens, state.n_tgt_tokens
+
+    _, whole = run_training(tmp_path, number_tokenizer, "whole", max_epochs=1)
+    said: list[str] = []
+    for steps, of_step in ((1, {}), (2, changes), (3, {}), (1000, changes)):
+        options = of_step | {"max_epochs": 1, "max_steps": steps}
+        _, state = run_training(tmp_path, number_tokenizer, "changing", report=said.append, **options)
+    assert (state.epoch, state.batch, state.earlier_parts) == (1, 0, [])
+    assert n_tokens(state) == n_tokens(whole)
+    assert len([line for line in said if "the pairs left in it form new batches" in line]) == 3
+
+
+@pytest.mark.slow
+def test_a_run_whose_batches_changed_resumes_to_the_same_bits(tmp_path, number_tokenizer):
+    options = {"micro_batch_tokens": 100, "max_steps": 14}
+    for name in ("straight", "stopped"):
+        run_training(tmp_path, number_tokenizer, name, max_steps=3)
+    run_training(tmp_path, number_tokenizer, "straight", **options)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, number_tokenizer, "stopped", **options, stop_after=1)  # in the same epoch, at step 13
+    run_training(tmp_path, number_tokenizer, "stopped", **options)
+    assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_may_be_that_of_the_best_score(tmp_path, number_tokenizer):
+    scores = iter([3.0, 9.0, 8.0, 9.0])
+    _, state = run_training(
+        *(tmp_path, number_tokenizer, "run"),
+        dev_score=lambda: next(scores),  # while the loss falls
+        best_by="bleu",
+        patience=2,
+        checkpoint_every="5 steps",
+        keep_checkpoints=1,
+        average_last=1,
+    )
+    assert (state.step, state.finished) == (20, "no higher greedy_bleu on dev in 2 validations")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["20", "best"]
+    assert read_train_state(checkpoints / "best").step == state.best_step == 10
+    said: list[str] = []
+    _, state = run_training(
+        tmp_path, number_tokenizer, "run", report=said.append, max_steps=25, checkpoint_every="5 steps"
+    )
+    assert "The best checkpoint is now chosen by loss, among those from here on." in said
+    assert (state.best_step, state.best_by) == (25, "loss")

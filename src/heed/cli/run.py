@@ -62,8 +62,11 @@ def train(
 ) -> None:
     """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume."""
     import_torch_for_training()
+    from heed.model_folder import read_config
     from heed.recipe import is_run_folder, read_recipe
+    from heed.run.average import KEPT
     from heed.run.train import train_recipe
+    from heed.tasks.task import task_of
 
     run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
     values = read_recipe(recipe, settings or [])
@@ -73,11 +76,20 @@ def train(
     results = train_recipe(values, run, directory=directory, mirror=mirror, report=say, progress=show_download)
     if not results:  # one of several workers, and not the first
         return
+    model = run / "model"
+    kept = read_config(model).card.trained_on[KEPT]
     if as_json:
-        print_json({"run": str(run), "model": str(run / "model"), "scores": [r.numbers() for r in results]})
-    else:
-        _show_scores(results)
-        show(f"Model: {run / 'model'}")
+        scores = [result.numbers() for result in results]
+        print_json({"run": str(run), "model": str(model), "kept": kept, "scores": scores})
+        return
+    _show_scores(results)
+    show(f"Model: {model}")
+    show(f"Kept: {kept}")
+    task = task_of(values)
+    files = task.text_files(run, directory=directory, mirror=mirror, report=lambda line: None)
+    print("\nNext:")
+    for command in task.next_commands(model, files):
+        show(f"  {command}")
 
 
 def _show_scores(results: Sequence["Evaluation"]) -> None:
@@ -153,15 +165,15 @@ def average(
     # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
     # the search for the best. Where we may not write, none of ours is at work.
     shared = last == "best" or out is None or _real(out).is_relative_to(_real(run))
-    task = task_of(read_recipe(run)) if last == "best" else None
+    recipe = read_recipe(run) if last == "best" else None
     is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
     with locked(run) if shared and is_run else nullcontext():
-        if task is None:
+        if recipe is None:
             show(average_run(run, last=int(last), out=out, report=say))
             return
-        corpora = directory or Path("corpora")
+        corpora, task = directory or Path("corpora"), task_of(recipe)
         files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
-        folder, _ = average_best(run, task, files.dev, out=out, report=say)
+        folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
         show(folder)
 
 

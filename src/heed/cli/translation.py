@@ -357,10 +357,12 @@ def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
     if as_json:
         print_json(_numbers(result) | {"perplexity": result.perplexity})
         return
+    from heed.training.logbook import short
+
     for line in result.scores.values():
         show(line)
     if result.perplexity is not None:
-        print(f"perplexity {result.perplexity:.4f} a target token, eos included")
+        print(f"perplexity {short(result.perplexity, 4)} a target token, eos included")
 
 
 def _check_search(beam: int | None, early_stopping: bool | None) -> None:
@@ -388,6 +390,7 @@ def _show_precisions(
     """A row for each precision that this machine has: what it costs in BLEU and in time."""
     from heed.backends.protocol import NO_BF16, NO_INT8
     from heed.runtime.device import DecodingPrecision
+    from heed.training.logbook import short
 
     results = []
     for precision in get_args(DecodingPrecision):
@@ -403,7 +406,7 @@ def _show_precisions(
     print("precision    BLEU    chrF  perplexity  seconds")
     for result in results:
         bleu, chrf = result.scores["bleu"].value, result.scores["chrf"].value
-        ppl = "–" if result.perplexity is None else f"{result.perplexity:.4f}"
+        ppl = "–" if result.perplexity is None else short(result.perplexity, 4)
         print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {ppl:>10}  {result.seconds:7.2f}")
     for score in results[0].scores.values():
         show(f"{score.name} {score.signature}")

@@ -1,9 +1,10 @@
 """Batches of pairs of similar length, filled by tokens (section 5.1)."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,13 +122,30 @@ def mask_places(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero()[:, 0]
 
 
+class BatchLimits(NamedTuple):
+    """What decides the batches of an epoch, besides the corpus: tokens a side at most, and the seed of the order."""
+
+    max_src_tokens: int
+    max_tgt_tokens: int
+    micro_tokens: int
+    seed: int
+
+
+class PlanPart(NamedTuple):
+    """The first `n_batches` of the batches that these limits make."""
+
+    limits: BatchLimits
+    n_batches: int
+
+
 class TokenBatches:
     """The order of training: which pairs form which batch of which epoch.
 
     A batch holds at most `max_src_tokens` and `max_tgt_tokens`, special symbols and padding counted, and is cut into
     micro-batches of like lengths that hold an equal share of it each, at most `micro_tokens` a side. A pair that is
     longer than that share is a micro-batch by itself, and one longer than the limits a batch. The plan of an epoch
-    depends on the corpus, the limits, seed and epoch only.
+    depends on the corpus, the limits, seed and epoch only; if limits or seed change in the middle of an epoch, the new
+    ones apply to the pairs that are left of it.
     """
 
     def __init__(
@@ -140,20 +158,41 @@ class TokenBatches:
         micro_tokens: int,
         seed: int,
     ):
-        self._corpus, self._special, self._seed = corpus, special, seed
-        self._max_src_tokens, self._max_tgt_tokens, self.micro_tokens = max_src_tokens, max_tgt_tokens, micro_tokens
+        self._corpus, self._special = corpus, special
         src, tgt = corpus.lengths
         # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
         smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
         self._src_lengths, self._tgt_lengths = (src + 1).astype(smallest), (tgt + 1).astype(smallest)
-        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
-        self._n_micro = -(-max(max_src_tokens, max_tgt_tokens) // micro_tokens)
-        self._src_limit, self._tgt_limit = max_src_tokens // self._n_micro, max_tgt_tokens // self._n_micro
+        self._limit(BatchLimits(max_src_tokens, max_tgt_tokens, micro_tokens, seed))
 
-    def plan(self, epoch: int) -> list[list[Rows]]:
-        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus."""
-        draw = np.random.default_rng((self._seed, epoch))
+    def _limit(self, limits: BatchLimits) -> None:
+        self.limits = limits
+        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
+        self._n_micro = -(-max(limits.max_src_tokens, limits.max_tgt_tokens) // limits.micro_tokens)
+        self._src_limit = limits.max_src_tokens // self._n_micro
+        self._tgt_limit = limits.max_tgt_tokens // self._n_micro
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens a side of a micro-batch at most."""
+        return self.limits.micro_tokens
+
+    def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
+        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
+
+        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out.
+        """
+        left = np.ones(len(self._corpus), dtype=bool)
+        for part in earlier:
+            for micro_batches in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
+                left[np.concatenate(micro_batches)] = False
+        return self._plan(epoch, left)
+
+    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
+        draw = np.random.default_rng((self.limits.seed, epoch))
         order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
+        if not left.all():
+            order = order[left[order]]
         for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
             order = order[np.argsort(lengths[order], kind="stable")]
         micro_batches = self._cut(order)
@@ -165,7 +204,7 @@ class TokenBatches:
         n_src = n_tgt = 0
         for rows in micro_batches:
             src, tgt = (len(rows) * int(lengths[rows].max()) for lengths in (self._src_lengths, self._tgt_lengths))
-            full = n_src + src > self._max_src_tokens or n_tgt + tgt > self._max_tgt_tokens
+            full = n_src + src > self.limits.max_src_tokens or n_tgt + tgt > self.limits.max_tgt_tokens
             if not batches or full or len(batches[-1]) == self._n_micro:
                 batches.append([])
                 n_src = n_tgt = 0
@@ -175,14 +214,12 @@ class TokenBatches:
 
     def with_micro_tokens(self, micro_tokens: int) -> "TokenBatches":
         """The same with another limit of a micro-batch: other batches, of the same size."""
-        return TokenBatches(
-            self._corpus,
-            self._special,
-            max_src_tokens=self._max_src_tokens,
-            max_tgt_tokens=self._max_tgt_tokens,
-            micro_tokens=micro_tokens,
-            seed=self._seed,
-        )
+        return self._with_limits(self.limits._replace(micro_tokens=micro_tokens))
+
+    def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
+        other = copy.copy(self)
+        other._limit(limits)
+        return other
 
     def heaviest(self) -> list[Rows]:
         """The micro-batches that need the most memory: of the most tokens, and of the longest pair."""

@@ -85,6 +85,15 @@ class ParallelCorpus:
             raise HeedError(f"{self.folder}: was changed while it was in use; delete it to prepare it again.")
         return ids, lengths
 
+    def counts(self, side: str, *, vocab_size: int) -> NDArray[np.int64]:
+        """How often each id occurs among the sources ("src") or targets ("tgt"), read from disk a piece at a time."""
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        n_ids = len(self._ids[side])
+        for begin in range(0, n_ids, CHUNK_NUMBERS):
+            some = self._ids[side].read(np.array([begin]), np.array([min(CHUNK_NUMBERS, n_ids - begin)]))
+            counts += np.bincount(some, minlength=vocab_size)
+        return counts
+
     def _stamped(self) -> list[tuple[int, int]]:
         states = [(self.folder / name).stat() for name in STORE_FILES]
         return [(state.st_size, state.st_mtime_ns) for state in states]

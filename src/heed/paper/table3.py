@@ -24,6 +24,7 @@ from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
 from heed.tasks.task import task_of
 from heed.text.printable import printable
 from heed.training.checkpoint import checkpoint_steps, read_train_state
+from heed.training.divergence import Diverged
 from heed.training.logbook import read_entries
 from heed.training.settings import TrainingSettings
 
@@ -186,7 +187,9 @@ def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
     if arch.dropout != base.dropout:
         model["dropout"] = arch.dropout
     row_training = read_preset(row.preset, where="Table 3").get("training", {})
-    training = {"seed": seed, "average_last": 1, "keep_checkpoints": 1}
+    training: dict[str, Any] = {"seed": seed, "average_last": 1, "keep_checkpoints": 1, "keep_better": False}
+    if recipe.training.patience is None:
+        training["best_by"] = "loss"  # a choice that nothing would follow
     if "label_smoothing" in row_training:
         training["label_smoothing"] = row_training["label_smoothing"]
     values = merged(recipe.model_dump(exclude_none=True), {"model": model, "training": training})
@@ -229,6 +232,9 @@ def run_rows(
                 evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
             except Busy as error:
                 report(f"{error} Left to it.")
+                continue
+            except Diverged as error:
+                report(f"{error} The row is left out.")
                 continue
             trained = read_config(run / "model")
             dev = next(evaluation for evaluation in evaluations if evaluation.name.startswith("dev"))

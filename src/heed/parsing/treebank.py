@@ -177,7 +177,7 @@ def write_lines(
     pairs = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
 
     def complete(name: str) -> bool:
-        more = _trees_path(pairs[name][0])
+        more = trees_path(pairs[name][0])
         if name == "train":
             if settings.rare_words <= 1:  # runs of Heed 0.1 have no lexicon, and read words as they are
                 return all(path.exists() for path in pairs[name])
@@ -199,7 +199,7 @@ def write_lines(
                 trees = training_trees(settings, folder, gold, left_out=left_out)
                 Lexicon.of(gold, leaves=settings.leaves, min_count=settings.rare_words).save(out / LEXICON)
             else:
-                with whole_file(_trees_path(pairs[name][0])) as temporary:
+                with whole_file(trees_path(pairs[name][0])) as temporary:
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
             n_trees = _write(trees, *pairs[name], settings, form=read_lexicon(pairs[name][0]).form)
             origin = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
@@ -209,7 +209,7 @@ def write_lines(
 
 def gold_trees(words: Path) -> list[Tree]:
     """The trees of a set, by the path of its words that `write_lines` returned."""
-    return list(read_trees(_trees_path(words)))
+    return list(read_trees(trees_path(words)))
 
 
 def read_lexicon(words: Path) -> Lexicon:
@@ -217,7 +217,8 @@ def read_lexicon(words: Path) -> Lexicon:
     return Lexicon.load(words.parent / LEXICON)
 
 
-def _trees_path(words: Path) -> Path:
+def trees_path(words: Path) -> Path:
+    """The file of the trees of a set, by the path of its words that `write_lines` returned."""
     return words.with_suffix(".trees")
 
 

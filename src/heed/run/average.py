@@ -1,17 +1,19 @@
 """The last checkpoints of a run → one model folder, with what its training cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from heed.backends.protocol import NotFiniteError
 from heed.data.lines import FilePair
 from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.networks import network_of
+from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.recipe import RUN_CONFIG, read_recipe
 from heed.run.folder import check_output_folder
@@ -20,9 +22,11 @@ from heed.tasks.evaluation import Evaluation, score_table
 from heed.tasks.task import Task
 from heed.text.loading import load_tokenizer
 from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
-from heed.training.logbook import Logbook, duration, read_entries
+from heed.training.logbook import Logbook, duration, read_entries, short
+from heed.training.settings import TrainingSettings
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
+KEPT = "kept"  # on the card: what became the model, and why
 SIZES = (1, 2, 5, 10, 20)  # of the averages that `average_best` compares
 
 
@@ -54,11 +58,55 @@ class _Candidate:
         return _steps(self.folders)
 
 
+def average_better(
+    run: Path,
+    settings: TrainingSettings,
+    measure: Callable[[Transformer], float],
+    *,
+    report: Report,
+    card: ModelCard,
+    logbook: Logbook,
+) -> str:
+    """As `average_run`, unless the best checkpoint is better on dev: then that becomes RUN/model. Returns which it is.
+
+    measure: the number of dev that tells the best checkpoint in training (`settings.best_by`), of a model. Both are
+    measured anew, are reported, entered into the logbook and put on the card.
+    """
+    assert isinstance(settings.average_last, int)
+    out = run / "model"
+    check_output_folder(out, run)
+    folders = _good_checkpoints(run, settings.average_last, report)
+    average, newest = _last_of(folders, len(folders)), folders[-1]
+    best = _best_checkpoint(run, settings, report)
+    chosen, title = average, "average"
+    card.trained_on[KEPT] = average.title
+    if average.folders == [best]:
+        card.trained_on[KEPT] += ", which is also the best on dev"
+    elif best is not None:
+        rival = _Candidate(f"best checkpoint (step {_step(best):,})", [best])
+        numbers = [_measured(candidate, measure) for candidate in (average, rival)]
+        (ours, theirs), name = map(short, numbers), settings.best_number
+        report(f"On dev, the {average.title} has a {name} of {ours}, the {rival.title} of {theirs}.")
+        if settings.rank(numbers[1]) < settings.rank(numbers[0]):
+            report(f"The {average.title} is worse, so the {rival.title} is kept (training.keep_better).")
+            chosen, title, ours, theirs = rival, "best checkpoint", theirs, ours
+        other = average if chosen is rival else rival
+        card.trained_on[KEPT] = f"{chosen.title}: {name} {ours} on dev; the {other.title} has {theirs}"
+        for candidate, number in zip((average, rival), numbers, strict=True):
+            kept = "yes" if candidate is chosen else "no"
+            entry = {"name": candidate.title, "steps": candidate.steps, "kept": kept}
+            logbook.record("average", int(newest.name), **entry, **{name: number})
+    _save_average(chosen.folders, out, _with_costs(card, newest))
+    _report_average(chosen.folders, out, report)
+    return title
+
+
 def average_best(
     run: Path,
     task: Task,
     dev: FilePair,
     *,
+    settings: TrainingSettings,
     report: Report,
     out: Path | None = None,
     card: ModelCard | None = None,
@@ -67,7 +115,7 @@ def average_best(
     """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
 
     The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
-    checkpoint with the lowest dev loss in metrics.jsonl, among those or kept besides. A tie goes to the lower
+    best checkpoint by `settings.best_by` in metrics.jsonl, among those or kept besides. A tie goes to the lower
     perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on
     the card. Returns the model folder, and the scores of it and of the last checkpoint.
     """
@@ -76,7 +124,7 @@ def average_best(
     folders = _good_checkpoints(run, None, report)
     newest = int(folders[-1].name)
     card = _with_costs(card or _newest_card(run, folders), folders[-1])
-    candidates = _candidates(run, folders, report)
+    candidates = _candidates(run, folders, settings, report)
     evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
@@ -92,29 +140,48 @@ def average_best(
             logbook.record("average", newest, **evaluation.numbers(), steps=candidate.steps, kept=kept)
     values = "; ".join(f"{found.name}: {found.scores[task.ranked_by].value:.2f}" for found in evaluations)
     card.trained_on[f"{evaluations[0].scores[task.ranked_by].name} on dev of the averages to choose from"] = values
+    card.trained_on[KEPT] = f"{best.title}, the best on dev by {evaluations[0].scores[task.ranked_by].name}"
     _save_average(best.folders, out, card)
     report(f"The best is the {best.title}.")
     _report_average(best.folders, out, report)
     return out, {out: evaluations[chosen], folders[-1]: evaluations[0]}
 
 
-def _candidates(run: Path, folders: Sequence[Path], report: Report) -> list[_Candidate]:
+def _candidates(run: Path, folders: Sequence[Path], settings: TrainingSettings, report: Report) -> list[_Candidate]:
     """What `average_best` compares, of these checkpoints."""
-    candidates = [
-        _Candidate("last checkpoint" if n == 1 else f"average of the last {n}", folders[-n:])
-        for n in sorted({min(n, len(folders)) for n in SIZES})
-    ]
-    losses = {
-        entry["step"]: entry["loss"]
+    candidates = [_last_of(folders, n) for n in sorted({min(n, len(folders)) for n in SIZES})]
+    best = _best_checkpoint(run, settings, report)
+    if best not in (None, folders[-1]):
+        what = "lowest dev loss" if settings.best_by == "loss" else f"highest {settings.best_number} on dev"
+        candidates.append(_Candidate(f"checkpoint of {what}", [best]))
+    return candidates
+
+
+def _last_of(folders: Sequence[Path], n: int) -> _Candidate:
+    return _Candidate("last checkpoint" if n == 1 else f"average of the last {n}", folders[-n:])
+
+
+def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> Path | None:
+    """The undamaged one on disk whose validation was the best; None if the log knows none."""
+    name = settings.best_number
+    ranks = {
+        entry["step"]: settings.rank(entry[name])
         for entry in read_entries(run / "metrics.jsonl")
-        if entry.get("kind") == "validation" and isinstance(entry.get("loss"), float) and math.isfinite(entry["loss"])
+        if entry.get("kind") == "validation" and isinstance(entry.get(name), float) and math.isfinite(entry[name])
     }
     best = run / "checkpoints" / BEST
-    known = [folder for folder in (*_good([best] * best.is_dir(), report), *folders) if _step(folder) in losses]
-    lowest = min(known, key=lambda folder: losses[_step(folder)], default=folders[-1])
-    if lowest != folders[-1]:
-        candidates.append(_Candidate("checkpoint of lowest dev loss", [lowest]))
-    return candidates
+    steps = checkpoint_steps(run / "checkpoints")
+    kept = [*_good([best] * best.is_dir(), report), *(run / "checkpoints" / str(step) for step in steps)]
+    known = sorted((folder for folder in kept if _step(folder) in ranks), key=lambda folder: ranks[_step(folder)])
+    return next((folder for folder in known if _good([folder], report)), None)
+
+
+def _measured(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
+    """A number of dev; ∞, which is never better, where the model's numbers are not finite."""
+    try:
+        return measure(_network(candidate.folders))
+    except NotFiniteError:
+        return math.inf
 
 
 def _evaluated(
@@ -134,11 +201,16 @@ def _evaluated(
 
 def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
     """Writes the checkpoints' average into a model folder."""
+    card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
+    save_model(out, _network(folders), load_tokenizer(folders[-1] / "tokenizer.json"), card)
+
+
+def _network(folders: Sequence[Path]) -> Transformer:
+    """With the mean of the checkpoints' weights."""
     newest = read_config(folders[-1])
     model = network_of(newest.arch, where=str(folders[-1]))(newest.arch, newest.vocab_size, newest.src_vocab_size)
     load_weights(model, averaged_weights(folders), where=folders[-1])
-    card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
-    save_model(out, model, load_tokenizer(folders[-1] / "tokenizer.json"), card)
+    return model
 
 
 def _step(checkpoint: Path) -> int:

@@ -1,4 +1,4 @@
-"""Scores of a trained run: its averaged model next to its last checkpoint."""
+"""Scores of a trained run: its model next to its last checkpoint."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,12 +16,18 @@ from heed.training.logbook import Logbook
 
 
 def evaluate_run(
-    task: Task, files: TextFiles, run: Path, *, known: Mapping[Path, Evaluation], report: Report
+    task: Task,
+    files: TextFiles,
+    run: Path,
+    *,
+    title: str = "average",
+    known: Mapping[Path, Evaluation],
+    report: Report,
 ) -> list[Evaluation]:
     """Scores of RUN/model and of the last checkpoint on dev and every test set, in this order.
 
-    They are logged in metrics.jsonl, those of RUN/model on its card as well. known: scores on dev that need not be
-    computed again, by the model's folder.
+    They are logged in metrics.jsonl, those of RUN/model on its card as well. title: what RUN/model is. known: scores on
+    dev that need not be computed again, by the model's folder.
     """
     model_folder = run / "model"
     card = read_config(model_folder).card
@@ -29,13 +35,13 @@ def evaluate_run(
     checkpoint = run / "checkpoints" / str(last_step)
     results = []
     with closing(Logbook(run, resumed_step=last_step, repeated="test", report=report)) as logbook:
-        for title, folder in (("average", model_folder), ("last checkpoint", checkpoint)):
+        for name, folder in ((title, model_folder), ("last checkpoint", checkpoint)):
             on_dev = [replace(known[folder], name="dev")] if folder in known else []
             sets = files.tests if on_dev else files.evaluation_sets
-            for evaluation in chain(on_dev, task.evaluate(folder, sets, title=title, report=report) if sets else ()):
+            for evaluation in chain(on_dev, task.evaluate(folder, sets, title=name, report=report) if sets else ()):
                 if folder == model_folder:
                     card.scores[evaluation.name] = str(evaluation)
-                result = replace(evaluation, name=f"{evaluation.name} ({title})")
+                result = replace(evaluation, name=f"{evaluation.name} ({name})")
                 logbook.record("test", last_step, **result.numbers())
                 results.append(result)
     replace_card(model_folder, card)

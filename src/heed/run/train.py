@@ -23,7 +23,7 @@ from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.recipe import Recipe, anchored
-from heed.run.average import SUSTAINED, average_best, average_run
+from heed.run.average import KEPT, SUSTAINED, average_best, average_better, average_run
 from heed.run.evaluate import evaluate_run
 from heed.run.folder import check_all_see, open_run_folder
 from heed.run.teach import teach
@@ -35,6 +35,7 @@ from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
+from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
 
@@ -151,14 +152,14 @@ def train_files(
     checkpoints = Checkpoints(
         run / "checkpoints",
         keep=settings.keep_checkpoints,
-        keep_best=settings.average_last == "best",
+        keep_best=settings.keeps_best,
         tokenizer=tokenizer,
         card=card,
         report=report,
         workers=workers,
     )
-    validator = task.validator(files, tokenizer, report)
-    validate = _validation(validator, _batches(recipe, prepared.dev, tokenizer, machine), machine, workers)
+    dev = _batches(recipe, prepared.dev, tokenizer, machine)
+    validate = _validation(task.validator(files, tokenizer, report), dev, machine, workers)
     state = train(
         *(model, batches, settings, machine, workers),
         run=run,
@@ -166,6 +167,7 @@ def train_files(
         validate=validate,
         report=report,
         callbacks=callbacks,
+        unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
     )
     if not workers.first:
         return []
@@ -173,14 +175,27 @@ def train_files(
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
+
+    def measure(model: Transformer) -> float:
+        model = model.to(machine.device, machine.dtype).eval()
+        if settings.best_by == "loss":
+            return cross_entropy(model, _all_batches(dev, machine))
+        return validate(model)[settings.best_number]
+
     on_dev: Mapping[Path, Evaluation] = {}
+    title = "average"
     with workers.all_threads():
-        if settings.average_last == "best":
-            with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
-                _, on_dev = average_best(run, task, files.dev, report=report, card=card, logbook=logbook)
-        else:
-            average_run(run, last=settings.average_last, report=report, card=card)
-        return evaluate_run(task, files, run, known=on_dev, report=report)
+        with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
+            if settings.average_last == "best":
+                _, on_dev = average_best(
+                    run, task, files.dev, settings=settings, report=report, card=card, logbook=logbook
+                )
+            elif settings.keep_better:
+                title = average_better(run, settings, measure, report=report, card=card, logbook=logbook)
+            else:
+                card.trained_on[KEPT] = "the average, whatever the best checkpoint scores (training.keep_better=false)"
+                average_run(run, last=settings.average_last, report=report, card=card)
+        return evaluate_run(task, files, run, title=title, known=on_dev, report=report)
 
 
 def _computing_on(machine: Machine, workers: Workers) -> str:
@@ -293,8 +308,8 @@ def _validation(
     @workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
         nats = cross_entropy(model, _all_batches(dev, machine))
-        name, score = validator(model)
-        return {"loss": nats, "perplexity": perplexity(nats), f"greedy_{name}": score}
+        scores = {f"greedy_{name}": score for name, score in validator(model).items()}
+        return {"loss": nats, "perplexity": perplexity(nats), **scores}
 
     return validate
 
@@ -319,4 +334,4 @@ def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
 
 def _epochs(state: TrainState, batches: TokenBatches) -> float:
     """Passes over the corpus, the last one counted by its share of batches."""
-    return round(state.epoch + state.batch / max(1, len(batches.plan(state.epoch))), 2)
+    return round(state.epochs(len(batches.plan(state.epoch, earlier=state.earlier_parts))), 2)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heed.evaluation.bleu import Score
+from heed.training.logbook import short
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Evaluation:
     def __str__(self) -> str:
         parts = [str(score) for score in self.scores.values()]
         if self.perplexity is not None:
-            parts.append(f"perplexity {self.perplexity:.3f} a token")
+            parts.append(f"perplexity {short(self.perplexity)} a token")
         return "; ".join(parts)
 
 
@@ -46,6 +47,6 @@ def score_table(evaluations: Sequence[Evaluation]) -> list[str]:
     for evaluation in evaluations:
         columns = "".join(f" {score.value:8.2f}" for score in evaluation.scores.values())
         if with_perplexity:
-            columns += " " * 8 + "–" if evaluation.perplexity is None else f" {evaluation.perplexity:8.3f}"
+            columns += " " * 8 + "–" if evaluation.perplexity is None else f" {short(evaluation.perplexity):>8}"
         lines.append(f"{evaluation.name:{width}}{columns}")
     return lines

@@ -12,9 +12,10 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.parsing.evalb import evalb
 from heed.parsing.parser import Parser, ParserCard, longest_sentence
-from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, read_lexicon, write_lines
+from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, read_lexicon, trees_path, write_lines
 from heed.parsing.trees import Tree
 from heed.recipe import Recipe
+from heed.tasks.commands import command, with_input
 from heed.tasks.evaluation import Evaluation
 from heed.text.loading import AnyTokenizer
 
@@ -55,15 +56,15 @@ class ParsingTask:
 
     def validator(
         self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
-    ) -> Callable[[Transformer], tuple[str, float]]:
-        """("f1", of greedy parses of dev, with all gold brackets counted)."""
+    ) -> Callable[[Transformer], dict[str, float]]:
+        """F1 of greedy parses of dev, with all gold brackets counted."""
         gold, lexicon = gold_trees(files.dev[0]), read_lexicon(files.dev[0])
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
         longest_sentence(self.recipe.model, greedy, self.settings)  # no room for a tree shows before training
 
-        def validate(model: Transformer) -> tuple[str, float]:
+        def validate(model: Transformer) -> dict[str, float]:
             parser = Parser(model, tokenizer, greedy, self.settings, lexicon=lexicon, precision="auto")
-            return "f1", parsing_scores(parser, gold)[self.ranked_by].value
+            return {"f1": parsing_scores(parser, gold)[self.ranked_by].value}
 
         return validate
 
@@ -77,6 +78,16 @@ class ParsingTask:
             report(f"Parsing {name} with the {title} in {parser.precision}.")
             gold = gold_trees(words)
             yield Evaluation(name, len(gold), parsing_scores(parser, gold), precision=parser.precision)
+
+    def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
+        """To parse a sentence, to score the parses of a set by EVALB, to see the facts of the model."""
+        words, _ = next(iter(files.tests.values()), files.dev)
+        parse = command("heed", "parse", model_folder)
+        return [
+            with_input(words, "heed", "parse", model_folder),
+            f"{parse} < {command(words)} | {command('heed', 'evalb', trees_path(words), '-')}",
+            command("heed", "info", model_folder),
+        ]
 
 
 def parsing_scores(parser: Parser, gold: Sequence[Tree]) -> dict[str, Score]:

@@ -19,8 +19,8 @@ from heed.text.loading import AnyTokenizer
 class Validator(Protocol):
     """Scores a model in training on the dev set."""
 
-    def __call__(self, model: Transformer) -> tuple[str, float]:
-        """(name, value) of one score from 0 to 100, by greedy search."""
+    def __call__(self, model: Transformer) -> dict[str, float]:
+        """Scores from 0 to 100 by name, by greedy search; that of training.best_by among them if it is one."""
 
 
 class Task(Protocol):
@@ -29,7 +29,8 @@ class Task(Protocol):
     ranked_by: key of the score, among those of an evaluation, by which one model is better than another.
     """
 
-    ranked_by: str
+    @property
+    def ranked_by(self) -> str: ...
 
     def text_files(
         self,
@@ -55,6 +56,9 @@ class Task(Protocol):
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """Scores a model on each set in turn, with the recipe's own search. title: what reports call the model."""
+
+    def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
+        """Three commands for the user's shell: to try the trained model, to score it, and what else it is for."""
 
 
 def task_of(recipe: Recipe) -> Task:

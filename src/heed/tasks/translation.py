@@ -20,7 +20,8 @@ from heed.evaluation.bleu import bleu, chrf
 from heed.evaluation.tokenization import Tokenization, choose_tokenization
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
-from heed.recipe import Recipe
+from heed.recipe import EvaluationSettings, Recipe
+from heed.tasks.commands import command, with_input
 from heed.tasks.evaluation import Evaluation
 from heed.text.line_rules import Mentions, reason_against_loss
 from heed.text.loading import AnyTokenizer
@@ -29,13 +30,16 @@ LONGEST_PAIR = "tokens of the longest side"  # on the card
 
 
 class TranslationTask:
-    """Learns from a named corpus or from one's own files; validates by BLEU."""
-
-    ranked_by = "bleu"
+    """Learns from a named corpus or from one's own files; validates by BLEU, or also by chrF."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self._reported: set[str] = set()  # of tokenisation
+
+    @property
+    def ranked_by(self) -> str:
+        """BLEU, unless training.best_by asks for chrF."""
+        return "chrf" if self.recipe.training.best_by == "chrf" else "bleu"
 
     def text_files(
         self,
@@ -128,17 +132,20 @@ class TranslationTask:
 
     def validator(
         self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
-    ) -> Callable[[Transformer], tuple[str, float]]:
-        """("bleu", of greedy translations of dev)."""
+    ) -> Callable[[Transformer], dict[str, float]]:
+        """BLEU of greedy translations of dev; their chrF too if training.best_by asks for it."""
         sources, references = read_sides(files.dev)
         tokenize = self._tokenization(references, report)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
         longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
 
-        def validate(model: Transformer) -> tuple[str, float]:
+        def validate(model: Transformer) -> dict[str, float]:
             translator = Translator(model, tokenizer, greedy)
             texts = [translation.text for translation in translator.translate(sources)]
-            return "bleu", bleu(texts, references, tokenize=tokenize).value
+            scores = {"bleu": bleu(texts, references, tokenize=tokenize).value}
+            if self.recipe.training.best_by == "chrf":
+                scores["chrf"] = chrf(texts, references).value
+            return scores
 
         return validate
 
@@ -168,6 +175,17 @@ class TranslationTask:
 
         data, choice = self.recipe.data, self.recipe.evaluation.tokenize
         return choose_tokenization(choice, references, language=data.tgt, report=report_once)
+
+    def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
+        """To translate a sentence, to score the translations of a set, to serve the model."""
+        src, ref = next(iter(files.tests.values()), files.dev)
+        tokenize = self.recipe.evaluation.tokenize
+        options = [] if tokenize == EvaluationSettings().tokenize else ["--tokenize", tokenize]
+        return [
+            with_input(src, "heed", "translate", model_folder),
+            command("heed", "evaluate", model_folder, "--src", src, "--ref", ref, *options),
+            command("heed", "serve", model_folder),
+        ]
 
 
 def longest_pair(card: ModelCard) -> int:

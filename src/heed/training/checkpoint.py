@@ -3,12 +3,13 @@
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from heed.data.batching import BatchLimits, PlanPart
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -19,7 +20,7 @@ from heed.training.distributed import Workers
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"
-BEST = "best"  # the checkpoint of the lowest dev loss, once it is older than those that are kept
+BEST = "best"  # the best checkpoint (training.best_by), once it is older than those that are kept
 STATE_FILES = (*MODEL_FILES, "trainer.safetensors", "trainer.json")
 
 
@@ -32,7 +33,9 @@ class TrainState:
 
     step: int = 0  # optimizer steps, including those skipped because loss or gradient was not finite
     epoch: int = 0
-    batch: int = 0  # batches of this epoch already used
+    batch: int = 0  # batches of this epoch already used, of those that the limits below make
+    limits: BatchLimits | None = None  # not known to older checkpoints
+    earlier_parts: list[PlanPart] = field(default_factory=list)  # used of this epoch before, under other limits
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
     src_src: int = 0  # pairs that attention compared: see Workload
@@ -50,15 +53,29 @@ class TrainState:
     window_tokens: int = 0
     window_steps: int = 0
     window_seconds: float = 0.0
-    best_loss: float = float("inf")
-    best_step: int = -1  # of the checkpoint with that loss; not known to older ones
+    last_nll: float = 0.0  # a token, in that entry
+    best_loss: float = float("inf")  # the lowest dev loss
+    best_by: str = "loss"  # what `best_step` is the best by: the setting
+    best_score: float = float("-inf")  # the highest, if by a score
+    best_step: int = -1  # of the best checkpoint; not known to older ones
     validations_since_best: int = 0
+    validations_diverged: int = 0  # in a row: worse than the frequencies of the words
+    diverged_step: int = -1  # of the first of them
     finished: str = ""  # why training ended
 
     @property
     def work(self) -> Workload:
         """Tokens and pairs of tokens that the run has processed."""
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
+
+    def end_epoch(self) -> None:
+        """Goes to the beginning of the next epoch."""
+        self.epoch, self.batch, self.earlier_parts = self.epoch + 1, 0, []
+
+    def epochs(self, n_batches: int) -> float:
+        """Passes over the corpus, the last one counted by its share of batches; `n_batches` are in the present plan."""
+        earlier = sum(part.n_batches for part in self.earlier_parts)
+        return self.epoch + (earlier + self.batch) / max(1, earlier + n_batches)
 
     def add(self, work: Workload) -> None:
         """Counts what a step's passes went through."""
@@ -114,6 +131,13 @@ class Checkpoints:
                 else:
                     shutil.rmtree(self.folder / str(step), ignore_errors=True)
 
+    def path_of(self, step: int) -> Path | None:
+        """The folder of a checkpoint, if it is kept; that of the best may be another's than the step's name."""
+        if (self.folder / str(step)).is_dir():
+            return self.folder / str(step)
+        best = self.folder / BEST
+        return best if best.is_dir() and read_train_state(best).step == step else None
+
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fills model and optimizer from the newest good state and returns it; a new state if there is none.
 
@@ -150,8 +174,11 @@ def read_train_state(folder: Path) -> TrainState:
     if "detours" in values:  # as older checkpoints call it
         values["rollbacks"] = values.pop("detours")
     try:
+        if values.get("limits") is not None:
+            values["limits"] = BatchLimits(*values["limits"])
+        values["earlier_parts"] = [PlanPart(BatchLimits(*limits), n) for limits, n in values.get("earlier_parts", [])]
         return TrainState(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
 
 

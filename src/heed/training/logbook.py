@@ -1,6 +1,7 @@
 """A run's log: metrics.jsonl, TensorBoard's where it is installed, and callbacks."""
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +68,9 @@ class Logbook:
         """Adds one entry; `kind` is train, validation, fault, average or test."""
         if not self._writing:
             return
-        entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **numbers}
+        # JSON has neither NaN nor ∞.
+        known = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in numbers.items()}
+        entry = {"kind": kind, "step": step, "time": round(time.time(), 3), **known}
         try:
             with open(self._path, "a", encoding="utf-8", opener=own_file) as file:
                 file.write(json.dumps(entry, ensure_ascii=False) + "\n")
@@ -151,6 +154,11 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and type(entry.get("step")) is int else None
+
+
+def short(value: float, digits: int = 3) -> str:
+    """A number of dev for people: 41.25 → "41.250", 12345678 → "1.23e+07", ∞ → "inf"."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def duration(seconds: float) -> str:

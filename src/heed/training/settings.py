@@ -12,6 +12,7 @@ from heed.training.schedule import MAX_COUNT, ScheduleSettings
 MAX_SEED = 2**31
 IntervalUnit = Literal["steps", "epochs", "minutes"]
 AverageLast = int | Literal["best"]
+BestBy = Literal["loss", "bleu", "chrf", "f1"]
 
 
 class TrainingSettings(ScheduleSettings):
@@ -77,11 +78,23 @@ class TrainingSettings(ScheduleSettings):
     average_last: AverageLast = Field(
         default=5,
         description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
-        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the checkpoint with the lowest "
-        "dev loss, which is kept besides the others",
+        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the best checkpoint",
+    )
+    keep_better: bool = Field(
+        default=True,
+        description="keep the best checkpoint besides the others, and take it for the model if the average is worse on "
+        "dev; false: always the average, as the paper does",
+    )
+    best_by: BestBy = Field(
+        default="loss",
+        description="which checkpoint is the best: that of the lowest dev loss, or of the highest score of greedy "
+        "translations (bleu, chrf) or parses (f1) of dev",
     )
     patience: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, description="stop after this many validations without a lower dev loss"
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        description="stop after this many validations that are not better than all before, by best_by",
     )
     precision: Precision = Field(default="auto", description="auto: bf16 where the hardware is fast at it, else fp32")
     report_every: int = Field(default=100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
@@ -123,6 +136,14 @@ class TrainingSettings(ScheduleSettings):
         return self
 
     @model_validator(mode="after")
+    def _the_best_matters(self) -> Self:
+        if self.best_by != "loss" and not (self.keeps_best or self.patience):
+            raise ValueError(
+                f'best_by="{self.best_by}" has no effect with keep_better=false and without patience; set one of them'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _cut_off_in_a_second_pass(self) -> Self:
         if self.cutoff and not self.consistency:
             raise ValueError(
@@ -130,6 +151,20 @@ class TrainingSettings(ScheduleSettings):
                 "cutoff"
             )
         return self
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best checkpoint stays on disk, however old it is."""
+        return self.keep_better or self.patience is not None or self.average_last == "best"
+
+    @property
+    def best_number(self) -> str:
+        """The name, among the numbers of a validation, of the one that tells the best checkpoint."""
+        return "loss" if self.best_by == "loss" else f"greedy_{self.best_by}"
+
+    def rank(self, number: float) -> float:
+        """Such a number as one of which the lowest is the best."""
+        return number if self.best_by == "loss" else -number
 
     @property
     def n_passes(self) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import Rows, TokenBatches
+from heed.data.batching import PlanPart, Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -21,7 +21,8 @@ from heed.runtime.signals import StopSignals, stop_signals
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import UnresponsiveWorker, Workers
-from heed.training.logbook import Logbook, duration
+from heed.training.divergence import MARGIN, MAX_DIVERGED, Diverged
+from heed.training.logbook import Logbook, duration, short
 from heed.training.memory import MemoryProbe
 from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
@@ -33,7 +34,10 @@ MAX_ROLLBACKS = 3  # times in a row that it goes back to the same one
 ROLLBACK_SEED, WORKER_SEED = 7919, 104_729
 
 # What a checkpoint changes in the state.
-OF_A_CHECKPOINT = ("saved", "checkpoint_step", "best_loss", "best_step", "validations_since_best", "finished")
+OF_A_CHECKPOINT = (
+    *("saved", "checkpoint_step", "best_loss", "best_score", "best_step", "validations_since_best"),
+    *("validations_diverged", "diverged_step", "finished"),
+)
 
 Validate = Callable[[Transformer], dict[str, float]]
 
@@ -50,25 +54,33 @@ def train(
     validate: Validate,
     report: Callable[[str], None],
     callbacks: Callbacks = NO_CALLBACKS,
+    unigram_loss: float = math.inf,
 ) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
     `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode. Every random
     draw depends only on seed, step and epoch, so a resumed run takes the same steps as one that was never stopped.
     After SIGINT or SIGTERM it finishes the current step, saves its state and raises Stopped. HeedError if losses stay
-    not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later.
+    not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or if the dev
+    loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
     """
     weights = MasterWeights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
-    setup = _Setup(weights, optimizer, settings, machine, workers, checkpoints, validate)
+    setup = _Setup(weights, optimizer, settings, machine, workers, checkpoints, validate, unigram_loss)
     # Workers may have different amounts of memory, but all must plan the same batches.
     wanted_micro_tokens = workers.broadcast(batches.micro_tokens)
     state = _restore(setup, wanted_micro_tokens)
     if state.step:
         report(f"Resumed from step {state.step:,} (epoch {state.epoch + 1}).")
+    if state.best_by != settings.best_by:
+        if state.step:
+            report(f"The best checkpoint is now chosen by {settings.best_by}, among those from here on.")
+        state.best_loss, state.best_score, state.best_step = math.inf, -math.inf, -1
+        state.best_by, state.validations_since_best = settings.best_by, 0
     n_rollbacks = 0
     while True:
         batches = _fit_into_memory(setup, batches, state, report)
+        _resume_epoch(batches, state, report)
         start_step = state.step
         logbook = Logbook(
             run,
@@ -118,6 +130,7 @@ class _Setup:
     workers: Workers
     checkpoints: Checkpoints
     validate: Validate
+    unigram_loss: float
 
 
 class _NotFinite(Exception):
@@ -147,6 +160,17 @@ def _fit_into_memory(
         )
     state.micro_tokens = fitting.micro_tokens
     return fitting
+
+
+def _resume_epoch(batches: TokenBatches, state: TrainState, report: Callable[[str], None]) -> None:
+    """Lets the limits of the batches apply to what is left of the epoch, if it began with other ones."""
+    if state.limits not in (None, batches.limits) and state.batch:
+        state.earlier_parts.append(PlanPart(state.limits, state.batch))
+        state.batch = 0
+        report(
+            f"The batches have changed in the middle of epoch {state.epoch + 1}: the pairs left in it form new batches."
+        )
+    state.limits = batches.limits
 
 
 def _run_to_a_limit(loop: "_Loop") -> bool:
@@ -189,7 +213,7 @@ class _Loop:
     def __init__(self, setup: _Setup, batches: TokenBatches, logbook: Logbook, state: TrainState):
         self.weights, self.optimizer, self.settings = setup.weights, setup.optimizer, setup.settings
         self.machine, self.workers = setup.machine, setup.workers
-        self.checkpoints, self.validate = setup.checkpoints, setup.validate
+        self.checkpoints, self.validate, self.unigram_loss = setup.checkpoints, setup.validate, setup.unigram_loss
         self.batches, self.logbook, self.state = batches, logbook, state
         # Without padding, sentences of any lengths can share a pass; a worker's parts alone would be slow short passes.
         self.merged = not backend_for(setup.weights.model).computes_padding
@@ -210,18 +234,20 @@ class _Loop:
     def run(self, stop: StopSignals) -> None:
         """Until a limit; Stopped if a signal came."""
         state = self.state
+        if state.validations_diverged >= MAX_DIVERGED:  # in an earlier call
+            raise Diverged(state.finished)
         # One that is due already was kept off by a signal or a lack of memory.
         if state.checkpoint_step != state.step and self._checkpoint_is_due():
             self._checkpoint()
         while not (reason := self._limit_reached()):
-            plan = self.batches.plan(state.epoch)
+            plan = self.batches.plan(state.epoch, earlier=state.earlier_parts)
             self.epoch_batches = len(plan)
             for micro_batches in plan[state.batch :]:
                 self._step(micro_batches, stop=bool(stop.signal))
                 if state.step % self.settings.report_every == 0:
                     self._report()
                 if state.batch == len(plan):
-                    state.epoch, state.batch = state.epoch + 1, 0
+                    state.end_epoch()
                 self._listen(stop)
                 if self._checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                     self._checkpoint()
@@ -229,13 +255,18 @@ class _Loop:
                 if self._limit_reached() or self.stopping:
                     break
             else:
-                if state.batch:  # an older Heed saved the end of an epoch like this
-                    state.epoch, state.batch = state.epoch + 1, 0
+                if state.batch or not plan:  # an older Heed saved the end of an epoch like this
+                    state.end_epoch()
             if self.stopping:
                 self._stop(stop)
         if state.checkpoint_step != state.step:
             self._checkpoint()
         self.logbook.report(f"Training ended at step {state.step:,}: {reason}.")
+        if state.best_loss > self.unigram_loss and state.step >= self.settings.warmup_steps:
+            self.logbook.report(
+                f"The dev loss was never below {self.unigram_loss:.3f}, what the frequencies of the target words alone "
+                "give: the model has learned nothing from its sources yet."
+            )
 
     def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
@@ -316,10 +347,10 @@ class _Loop:
     def _log_window(self, tokens: int) -> None:
         state = self.state
         loss, nll = float(self.window_loss) / tokens, float(self.window_nll) / tokens
+        state.last_nll = nll
         speed = tokens / max(1e-9, state.window_seconds)
         rate = self._learning_rate(state.step)
         perplexity = math.exp(min(nll, 700))
-        shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
         self.logbook.record(
             "train",
             state.step,
@@ -332,7 +363,7 @@ class _Loop:
         left = duration(self._steps_left() * state.window_seconds / max(1, state.window_steps))
         self.logbook.report(
             f"step {state.step:,}/{self.settings.max_steps:,}  epoch {state.epoch + 1}  loss {loss:.3f}  "
-            f"ppl {shown}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
+            f"ppl {short(perplexity, 2)}  lr {rate:.2e}  {speed:,.0f} tok/s  {left} left"
         )
 
     def _steps_left(self) -> float:
@@ -340,7 +371,7 @@ class _Loop:
         settings, state = self.settings, self.state
         left = float(settings.max_steps - state.step)
         if settings.max_epochs is not None:
-            done = state.epoch + state.batch / self.epoch_batches
+            done = state.epochs(self.epoch_batches)
             left = min(left, state.step / max(done, 1e-9) * (settings.max_epochs - done))
         if settings.max_minutes is not None:
             left = min(left, (settings.max_minutes * 60 / max(state.seconds, 1e-9) - 1) * state.step)
@@ -362,13 +393,12 @@ class _Loop:
             raise _NotFinite
         before = {name: getattr(state, name) for name in OF_A_CHECKPOINT}
         self.logbook.record("validation", state.step, **numbers)
-        if numbers["loss"] < state.best_loss:
-            state.best_loss, state.best_step, state.validations_since_best = numbers["loss"], state.step, 0
-        else:
-            state.validations_since_best += 1
-        shown = "  ".join(f"{name} {value:.3f}" for name, value in numbers.items())
+        self._compare(numbers, train_nll=self.workers.broadcast(self._train_nll()))
+        shown = "  ".join(f"{name} {short(value)}" for name, value in numbers.items())
         self.logbook.report(f"step {state.step:,}  dev: {shown}")
         state.finished = self._limit_reached()
+        diverged = self._diverged(numbers["loss"])
+        state.finished = diverged or state.finished
         if state.finished and state.window_steps:
             self._report()
         state.saved, state.checkpoint_step = self._clock(), state.step
@@ -378,6 +408,65 @@ class _Loop:
             for name, value in before.items():
                 setattr(state, name, value)
             raise
+        if diverged:
+            raise Diverged(diverged)
+
+    def _train_nll(self) -> float:
+        """Mean negative log-likelihood a token of the steps since the log's last entry, or else of those in it."""
+        tokens = self.state.window_tokens
+        return float(self.window_nll) / tokens if tokens else self.state.last_nll
+
+    def _compare(self, numbers: dict[str, float], *, train_nll: float) -> None:
+        """Counts a validation: whether it is the best so far, and whether the model has diverged."""
+        state, settings, loss = self.state, self.settings, numbers["loss"]
+        # A slow start is no divergence, unless it is hopeless; nor is overfitting, where the training loss is low.
+        learning = loss < state.best_loss and loss < self._hopeless_loss
+        is_worse = min(loss, train_nll) > self.unigram_loss + MARGIN
+        if is_worse and not learning and state.step >= settings.warmup_steps:
+            state.diverged_step = state.diverged_step if state.validations_diverged else state.step
+            state.validations_diverged += 1
+        else:
+            state.validations_diverged = 0
+        number, best = (
+            numbers[settings.best_number],
+            state.best_loss if settings.best_by == "loss" else state.best_score,
+        )
+        if settings.rank(number) < settings.rank(best):
+            state.best_step, state.validations_since_best = state.step, 0
+        else:
+            state.validations_since_best += 1
+        state.best_loss = min(loss, state.best_loss)
+        if settings.best_by != "loss":
+            state.best_score = max(number, state.best_score)
+
+    @property
+    def _hopeless_loss(self) -> float:
+        """Twice the loss of a model that holds all ids to be equally likely, near which training begins."""
+        return 2 * math.log(self.weights.model.vocab_size)
+
+    def _diverged(self, loss: float) -> str:
+        """Why training has failed though all numbers are finite, or an empty string.
+
+        It has if the dev loss stays above that of the words' frequencies, or if it ends far above it without a
+        checkpoint that is better.
+        """
+        settings, state = self.settings, self.state
+        learned = state.best_loss < self.unigram_loss
+        if state.validations_diverged and state.finished and loss > self._hopeless_loss and not learned:
+            state.validations_diverged = max(MAX_DIVERGED, state.validations_diverged)
+        if state.validations_diverged < MAX_DIVERGED:
+            return ""
+        kept = self.checkpoints.path_of(state.best_step) if learned and state.best_step != state.step else None
+        usable = (
+            f" The best checkpoint, of step {state.best_step:,}, is kept as a usable model: {kept}." if kept else ""
+        )
+        return (
+            f"training has diverged: since step {state.diverged_step:,}, the dev loss ({short(loss)} at step "
+            f"{state.step:,}) has been above {self.unigram_loss:.3f}, what the frequencies of the target words alone "
+            "give. Train again in another run folder (--run), with a lower training.learning_rate_factor (it was "
+            f"{settings.learning_rate_factor:g}) or more training.warmup_steps (it was {settings.warmup_steps:,})."
+            f"{usable}"
+        )
 
     def _validated(self) -> dict[str, float] | None:
         """The numbers of dev, or None if the model's are not finite there."""
@@ -440,5 +529,6 @@ class _Loop:
         if settings.max_minutes is not None and self.elapsed >= settings.max_minutes * 60:
             return f"max_minutes={settings.max_minutes:g}"
         if settings.patience is not None and state.validations_since_best >= settings.patience:
-            return f"no lower dev loss in {settings.patience} validations"
+            number = "lower dev loss" if settings.best_by == "loss" else f"higher {settings.best_number} on dev"
+            return f"no {number} in {settings.patience} validations"
         return ""
