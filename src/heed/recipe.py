@@ -50,7 +50,10 @@ class Recipe(Settings):
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
         if not self.parsing and not self.data.corpus and not own_files:
-            raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
+            raise ValueError(
+                "name a corpus (data.corpus), or give the files of data.train and data.dev; data.dev = 500 splits dev "
+                "off the training text"
+            )
         return self
 
     @model_validator(mode="after")

@@ -145,6 +145,7 @@ def average(
         if value is not None and last != "best":
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
+    from heed.data.prepare import write_dev
     from heed.recipe import read_recipe
     from heed.run.average import average_best, average_run
     from heed.runtime.files import locked
@@ -161,6 +162,7 @@ def average(
             return
         corpora = directory or Path("corpora")
         files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
+        write_dev(files, report=say)
         folder, _ = average_best(run, task, files.dev, out=out, report=say)
         show(folder)
 

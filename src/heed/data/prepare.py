@@ -8,15 +8,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
 from heed.data.corpus import ParallelCorpus, place_of_line, write_corpus
+from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
@@ -28,7 +32,8 @@ CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they a
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
 
-NumberedPairs = list[tuple[int, tuple[str, str]]]
+NumberedPair = tuple[int, tuple[str, str]]
+NumberedPairs = list[NumberedPair]
 Encoded = Future[list[list[int]]]  # lines of one side
 
 
@@ -45,7 +50,19 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
+def _files_or_size(dev: Any) -> Any:
+    """Not by a Field's bounds, whose error would speak of all three types."""
+    is_number = isinstance(dev, (int, float)) and not isinstance(dev, bool)
+    if isinstance(dev, (list, NoneType)) or (is_number and (0 < dev < MAX_SHARE or (dev >= 1 and type(dev) is int))):
+        return dev
+    raise ValueError(
+        f"expected two files, [src, tgt], a number of pairs to split off the training text, such as 500, or their "
+        f"share, such as 0.01, which is below {MAX_SHARE:g}; found {shown(dev)}"
+    )
+
+
 Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
+Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
@@ -57,7 +74,11 @@ class DataSettings(Settings):
     corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
     variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
     train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
-    dev: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file]")
+    dev: Dev = Field(
+        default=None,
+        description="own corpus: [src file, tgt file]; or how many pairs to split off the training text (500), or what "
+        "share (0.01; text appended later moves no other pair), chosen by a hash of each pair",
+    )
     added: list[str] | None = Field(
         default=None,
         description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
@@ -83,6 +104,13 @@ class DataSettings(Settings):
         """What to call the text in cards and captions."""
         return (self.corpus or "own files") + (" and added pairs" if self.added else "")
 
+    @property
+    def dev_split(self) -> DevSplit | None:
+        """Which of the training pairs are dev, if it has no files of its own."""
+        if self.dev is None or isinstance(self.dev, list):
+            return None
+        return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
+
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
@@ -91,7 +119,7 @@ class DataSettings(Settings):
                 "own files, remove data.corpus and data.variant"
             )
         for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
-            if files is not None and len(files) != 2:
+            if isinstance(files, list) and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
         if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
             raise ValueError("data.variant is a form of a named corpus, and there is none; remove it")
@@ -118,6 +146,7 @@ def prepare(
 ) -> Prepared:
     """Learns the vocabulary and encodes train and dev into `folder`; files that are there already are kept.
 
+    Before that, dev is written if it is split off the training text. Remarks on the text are reported, three at most.
     given: a tokenizer to use instead of learning one. HeedError if the folder was prepared with another. Memory does
     not grow with the corpus.
     """
@@ -125,11 +154,14 @@ def prepare(
     # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
     compare_sources(files, folder / SOURCES, binding=(folder / "tokenizer.json").exists())
     tokenizer_path = folder / "tokenizer.json"
+    write_dev(files, report=report, anew=not tokenizer_path.exists())
+    held_out = HeldOut(files.dev) if files.dev_split else None
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
             count_pairs(pair)
         if given is None:
-            _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
+            training_pairs = partial(_training_pairs, files, held_out)
+            _train_tokenizer(training_pairs, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
         else:
             given.save(tokenizer_path)
     tokenizer = load_tokenizer(tokenizer_path)
@@ -141,7 +173,9 @@ def prepare(
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         written = (folder / f"{name}.report.json").exists()  # last
         if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
-            _write_split(folder, name, pairs, tokenizer, data, report)
+            repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(files.evaluation_sets)
+            held = held_out if name == "train" else None
+            _write_split(folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions)
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
     for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
         if not len(corpus):
@@ -154,6 +188,15 @@ def prepare(
     return Prepared(tokenizer, train, dev)
 
 
+def write_dev(files: TextFiles, *, report: Callable[[str], None], anew: bool = False) -> None:
+    """Writes dev if it is split off the training text; `anew` if it is there, since the text may have been corrected.
+
+    HeedError if the text is too small.
+    """
+    if files.dev_split is not None and (anew or not all(side.exists() for side in files.dev)):
+        files.dev_split.write(files.train[0], files.dev, report=report)
+
+
 def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
     """Writes size, date and hash of the text files to `path`: what a run is trained on must not change.
 
@@ -164,7 +207,7 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             raise HeedError(f"{file}: no such file.")
     recorded = read_json(path) if binding and path.exists() else {}
     current: dict[str, Any] = {}
-    for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
+    for file in dict.fromkeys(side for pair in files.learned_and_chosen_by for side in pair):
         name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
         before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
         try:
@@ -183,21 +226,32 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             write_json(temporary, recorded | current)
 
 
+def _training_pairs(files: TextFiles, held_out: HeldOut | None) -> Iterator[tuple[str, str]]:
+    """The pairs of all training files that are not held out."""
+    for number, pair in enumerate(files.train):
+        for src, tgt in read_pairs(pair):
+            if held_out is None or not held_out.has(src, tgt, either_side=number > 0):
+                yield src, tgt
+
+
 def _train_tokenizer(
-    files: TextFiles, settings: TokenizerSettings, path: Path, tgt_symbols: bool, report: Callable[[str], None]
+    training_pairs: Callable[[], Iterator[tuple[str, str]]],
+    settings: TokenizerSettings,
+    path: Path,
+    tgt_symbols: bool,
+    report: Callable[[str], None],
 ) -> None:
     n_pairs, symbols = 0, set[str]()
-    for pair in files.train:
-        for _, tgt in read_pairs(pair):
-            n_pairs += 1
-            if tgt_symbols:
-                symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
+    for _, tgt in training_pairs():
+        n_pairs += 1
+        if tgt_symbols:
+            symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
     every = max(1, -(-n_pairs // settings.sample_pairs))
     vocabulary = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"
     sample = f" from one in {every:,} of {n_pairs:,} pairs" if every > 1 else ""
     with_symbols = f", with {len(symbols):,} target symbols" if tgt_symbols else ""
     report(f"Learning {vocabulary} of {settings.vocab_size:,}{sample}{with_symbols}.")
-    pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
+    pairs = islice(training_pairs(), 0, None, every)
     lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
     tokenizer = train_tokenizer(lines, settings, sorted(symbols))
     if len(tokenizer) != settings.vocab_size:
@@ -214,6 +268,9 @@ def _write_split(
     tokenizer: AnyTokenizer,
     data: DataSettings,
     report: Callable[[str], None],
+    *,
+    held_out: HeldOut | None,
+    repetitions: Repetitions | None,
 ) -> None:
     dropped: Counter[str] = Counter()
     lines = array("L")
@@ -226,6 +283,10 @@ def _write_split(
             list_file.write(f"{number}\t{reason}\t{file}\n")
 
         numbered = _numbered(pairs, texts)
+        if held_out is not None:
+            numbered = _without(held_out, numbered, texts, drop)
+        if repetitions is not None:
+            numbered = _noted(repetitions, numbered)
         encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, report)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
         corpus = write_corpus(folder / name, encoded, **sizes, lines=lines, texts=texts)
@@ -236,6 +297,25 @@ def _write_split(
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
     left_out = f"; left out: {reasons} (listed in {folder / name}.dropped.tsv)" if reasons else ""
     report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{left_out}.")
+    if repetitions is not None:
+        for remark in repetitions.remarks(src=data.src, tgt=data.tgt):
+            report(remark)
+
+
+def _without(
+    held_out: HeldOut, numbered: Iterator[NumberedPair], texts: list[tuple[str, int]], drop: Callable[[int, str], None]
+) -> Iterator[NumberedPair]:
+    for line, pair in numbered:
+        if held_out.has(*pair, either_side=len(texts) > 1):
+            drop(line, "held out for dev (data.dev)")
+        else:
+            yield line, pair
+
+
+def _noted(repetitions: Repetitions, numbered: Iterator[NumberedPair]) -> Iterator[NumberedPair]:
+    for line, pair in numbered:
+        repetitions.add(*pair)
+        yield line, pair
 
 
 def _numbered(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
