@@ -135,3 +135,20 @@ def test_options_that_do_not_go_together_are_refused_and_no_recipe_is_written(tm
     ):
         assert_one_clear_line(heed("train", *given, cwd=tmp_path, env=env), *parts)
     assert not list(tmp_path.glob("*.toml"))
+
+
+def test_data_check_describes_the_text_of_a_recipe(tmp_path, heed):
+    write(tmp_path, [*numbers(120), ("a <b>bold</b> word", "ein Wort")])
+    (tmp_path / "my.toml").write_text(
+        'preset = "tiny"\n[data]\nsrc = "en"\ntgt = "de"\ntrain = ["corpus.en", "corpus.de"]\ndev = 0.2\n'
+    )
+    found = json.loads(heed("data", "check", "my.toml", "--set", "data.dev=10", "--json", cwd=tmp_path).stdout)
+    assert {name: numbers["pairs"] for name, numbers in found["sets"].items()} == {"train": 111, "dev": 10}
+    (line,) = found["suspicious_lines"]
+    assert (line["file"], line["line"], line["reason"]) == (str(tmp_path / "corpus.en"), 121, "HTML tag")
+    done = heed("data", "check", "my.toml", cwd=tmp_path)
+    assert done.returncode == 0 and "corpus.en, line 121: HTML tag: a <b>bold</b> word" in done.stdout
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "corpus.de").write_text("eins\n")
+    assert_one_clear_line(heed("data", "check", "my.toml", cwd=tmp_path), "corpus.en has 121 lines")
+    assert_one_clear_line(heed("data", "check", "parsing-wsj", cwd=tmp_path), "parallel text")

@@ -6,7 +6,7 @@ count takes the pairs with the smallest hashes: appended pairs may take the plac
 but none that was trained on moves to dev.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -121,12 +121,16 @@ class DevSplit:
 class HeldOut:
     """The pairs of dev, by which training text is told that must not be learned from. Memory: three numbers a pair."""
 
-    def __init__(self, dev: FilePair):
+    def __init__(self, dev: Iterable[tuple[str, str]] = ()):
         self._pairs, self._src, self._tgt = set[int](), set[int](), set[int]()
-        for pair in read_pairs(dev):
-            self._pairs.add(hash(pair))
-            self._src.add(hash(pair[0]))
-            self._tgt.add(hash(pair[1]))
+        for pair in dev:
+            self.add(*pair)
+
+    def add(self, src: str, tgt: str) -> None:
+        """Holds out another pair."""
+        self._pairs.add(hash((src, tgt)))
+        self._src.add(hash(src))
+        self._tgt.add(hash(tgt))
 
     def has(self, src: str, tgt: str, *, either_side: bool) -> bool:
         """Whether this is a pair of dev. either_side: or shares a side with one, as its translation by a teacher."""

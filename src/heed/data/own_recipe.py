@@ -97,10 +97,16 @@ def _language(file: Path, given: str | None, option: str) -> str:
             raise ValueError("it is empty")
         except ValueError as error:
             raise HeedError(f"{option} {shown(given)}: {error}; give a code such as en.") from None
-    code = _uncompressed(file).suffix.removeprefix(".")
-    if not LANGUAGE.fullmatch(code) or code.lower() in NO_LANGUAGES:
+    language = language_of(file)
+    if language is None:
         raise HeedError(f"{file}: the name does not end in a language, as .en does; give its code: {option} en.")
-    return code
+    return language
+
+
+def language_of(file: Path) -> str | None:
+    """The language in which a file's name ends; None if it does not."""
+    code = _uncompressed(file).suffix.removeprefix(".")
+    return code if LANGUAGE.fullmatch(code) and code.lower() not in NO_LANGUAGES else None
 
 
 def _name(src_file: Path, tgt_file: Path, src: str, tgt: str) -> str:

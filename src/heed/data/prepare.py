@@ -155,7 +155,7 @@ def prepare(
     compare_sources(files, folder / SOURCES, binding=(folder / "tokenizer.json").exists())
     tokenizer_path = folder / "tokenizer.json"
     write_dev(files, report=report, anew=not tokenizer_path.exists())
-    held_out = HeldOut(files.dev) if files.dev_split else None
+    held_out = HeldOut(read_pairs(files.dev)) if files.dev_split else None
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
             count_pairs(pair)
@@ -173,7 +173,8 @@ def prepare(
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         written = (folder / f"{name}.report.json").exists()  # last
         if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
-            repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(files.evaluation_sets)
+            sets = {set_name: read_pairs(pair) for set_name, pair in files.evaluation_sets.items()}
+            repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(sets)
             held = held_out if name == "train" else None
             _write_split(folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions)
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))

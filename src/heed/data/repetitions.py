@@ -1,13 +1,11 @@
 """Text that occurs twice where it should not: copies of pairs, sources as their own translations, dev in training."""
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from heed.data.lines import FilePair, read_pairs
 
 # From these shares on, preparation says so. Khayrallah and Koehn 2018 (table 2): 5 % of untranslated sentences cost a
 # Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
@@ -22,7 +20,7 @@ class Overlap:
     n_lines: int
     n_pairs: int
     n_sources: int
-    first_line: int | None  # of those pairs or sources
+    first: int | None  # index of the first such pair; if there is none, of the first such source
 
     def __str__(self) -> str:
         also = f", and {self.n_sources:,} other source lines" if self.n_sources else ""
@@ -35,9 +33,9 @@ class Repetitions:
     Python's own hashes of 64 bits stand for the texts. Pairs with an empty side are not counted.
     """
 
-    def __init__(self, sets: Mapping[str, FilePair]):
-        """sets: dev and test sets, by name."""
-        self._sets = {name: _hashes(read_pairs(files)) for name, files in sets.items()}
+    def __init__(self, sets: Mapping[str, Iterable[tuple[str, str]]]):
+        """sets: the pairs of dev and test sets, by name."""
+        self._sets = {name: _hashes(pairs) for name, pairs in sets.items()}
         self._pairs, self._src = array("q"), array("q")
         self.n_untranslated = 0
 
@@ -68,8 +66,8 @@ class Repetitions:
         for name, (pairs_of_set, sources_of_set) in self._sets.items():
             is_pair = _is_among(pairs_of_set, pairs)
             is_source = _is_among(sources_of_set, sources) & ~is_pair
-            lines = np.flatnonzero(is_pair if is_pair.any() else is_source)
-            first = int(lines[0]) + 1 if len(lines) else None
+            rows = np.flatnonzero(is_pair if is_pair.any() else is_source)
+            first = int(rows[0]) if len(rows) else None
             overlaps[name] = Overlap(len(is_pair), int(is_pair.sum()), int(is_source.sum()), first)
         return overlaps
 
@@ -93,7 +91,7 @@ class Repetitions:
             yield f"Remark: {n_copies:,} training pairs ({share:.1%}) are copies of others (see heed data check)."
 
 
-def _hashes(pairs: Iterator[tuple[str, str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of the pairs and of their sources, in order."""
     of_pairs, of_sources = array("q"), array("q")
     for pair in pairs:
