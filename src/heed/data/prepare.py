@@ -31,6 +31,7 @@ from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
 REPORT_SECONDS = 60.0
+MAX_DEV_PAIRS = 1_000_000_000
 
 NumberedPair = tuple[int, tuple[str, str]]
 NumberedPairs = list[NumberedPair]
@@ -52,11 +53,11 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
 
 def _files_or_size(dev: Any) -> Any:
     """Not by a Field's bounds, whose error would speak of all three types."""
-    is_number = isinstance(dev, (int, float)) and not isinstance(dev, bool)
-    if isinstance(dev, (list, NoneType)) or (is_number and (0 < dev < MAX_SHARE or (dev >= 1 and type(dev) is int))):
+    is_share, is_number = type(dev) is float and 0 < dev < MAX_SHARE, type(dev) is int and 1 <= dev <= MAX_DEV_PAIRS
+    if isinstance(dev, (list, NoneType)) or is_share or is_number:
         return dev
     raise ValueError(
-        f"expected two files, [src, tgt], a number of pairs to split off the training text, such as 500, or their "
+        "expected two files, [src, tgt], a number of pairs to split off the training text, such as 500, or their "
         f"share, such as 0.01, which is below {MAX_SHARE:g}; found {shown(dev)}"
     )
 
