@@ -301,7 +301,7 @@ def _write_split(
     report(f"{name}: {len(corpus):,} pairs, {n_src:,} + {n_tgt:,} tokens{left_out}.")
     if repetitions is not None:
         for remark in repetitions.remarks(src=data.src, tgt=data.tgt):
-            report(remark)
+            report(f"Remark: {remark}")
 
 
 def _without(

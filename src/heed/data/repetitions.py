@@ -79,16 +79,16 @@ class Repetitions:
         if overlaps := {name: found for name, found in overlaps.items() if found.n_pairs}:
             worst = max(overlaps, key=lambda name: overlaps[name].n_pairs / overlaps[name].n_lines)
             others = f" (so are pairs of {', '.join(name for name in overlaps if name != worst)})" * (len(overlaps) > 1)
-            yield f"Remark: {worst}: {overlaps[worst]}{others}; scores on them will be too high."
+            yield f"{worst}: {overlaps[worst]}{others}; scores on them will be too high."
         if src != tgt and self.n_untranslated > UNTRANSLATED_SHARE * len(self):
             share = self.n_untranslated / len(self)
             yield (
-                f"Remark: in {self.n_untranslated:,} training pairs ({share:.1%}) the target is a copy of the source; "
+                f"in {self.n_untranslated:,} training pairs ({share:.1%}) the target is a copy of the source; "
                 "the model may learn to copy."
             )
         if (n_copies := self.n_copies) > COPIED_SHARE * len(self):
             share = n_copies / len(self)
-            yield f"Remark: {n_copies:,} training pairs ({share:.1%}) are copies of others (see heed data check)."
+            yield f"{n_copies:,} training pairs ({share:.1%}) are copies of others."
 
 
 def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
