@@ -69,14 +69,14 @@ def _report_former_name(former: str, current: str) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. HeedError if it is missing, no regular file, not UTF-8, or not TOML (with line)."""
     try:
-        return _tables(read_bounded(path, MAX_TOML_BYTES).decode("utf-8-sig"))  # some editors write its signature
+        return toml_tables(read_bounded(path, MAX_TOML_BYTES).decode("utf-8-sig"))  # some editors write its signature
     except UnicodeDecodeError as error:
         raise HeedError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8.") from None
     except ValueError as error:
         raise HeedError(f"{path}: not valid TOML: {cut(str(error), 4 * SHOWN)}.") from None
 
 
-def _tables(text: str) -> dict[str, Any]:
+def toml_tables(text: str) -> dict[str, Any]:
     """The tables of a TOML text. ValueError if it is none, or one made to exhaust the parser."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.count(".") > MAX_DOTS:
@@ -152,8 +152,8 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not all(keys):
         raise HeedError(f"--set {cut(text)}: expected NAME=VALUE, such as --set training.max_steps=500.")
     try:
-        value = _tables(f"value = {value_text}")["value"]
-        if _tables(f"value = [{value_text}]") != {"value": [value]}:  # a comment, or more than one line
+        value = toml_tables(f"value = {value_text}")["value"]
+        if toml_tables(f"value = [{value_text}]") != {"value": [value]}:  # a comment, or more than one line
             value = value_text.strip()
     except tomllib.TOMLDecodeError:
         value = value_text.strip()

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, validated
+from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, toml_tables, validated
 from heed.data.prepare import DataSettings
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
@@ -52,7 +52,10 @@ class Recipe(Settings):
         if self.parsing and not self.data.tgt_symbols:
             raise ValueError("trees are learned as symbols: data.tgt_symbols must be true")
         if not self.parsing and not self.data.corpus and not own_files:
-            raise ValueError("name a corpus (data.corpus), or give the files of data.train and data.dev")
+            raise ValueError(
+                "name a corpus (data.corpus), or give the files of data.train and data.dev; data.dev = 500 splits dev "
+                "off the training text"
+            )
         return self
 
     @model_validator(mode="after")
@@ -133,8 +136,17 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         return _read_recipe(path, overrides)
 
 
+def recipe_of_text(text: str, overrides: Sequence[str] = (), *, path: Path) -> Recipe:
+    """As `read_recipe` reads it from `path`, where it may not have been written yet."""
+    return _recipe_of(toml_tables(text), path, overrides)
+
+
 def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
-    values = _current_names(read_toml(path), where=str(path))
+    return _recipe_of(read_toml(path), path, overrides, of_run=of_run)
+
+
+def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
+    values = _current_names(values, where=str(path))
     _anchor_files(values, path.parent)
     for text in overrides:
         changes = _current_names(parse_override(text), where=f"--set {cut(text)}")

@@ -83,7 +83,7 @@ def place(tmp_path_factory, data_folder) -> Path:
     write_corpus(folder)
     (folder / "mirror").symlink_to(data_folder / "multi30k")
     english, german = ((folder / f"dev.{code}").read_text() for code in ("en", "de"))
-    for name in ("text", "test", "val", "news"):
+    for name in ("text", "test", "val", "news", "corpus"):
         (folder / f"{name}.en").write_text(english)
         (folder / f"{name}.de").write_text(german)
     for name in ("first.de", "second.de", "old.de", "new.de", "translations.de"):

@@ -1,4 +1,4 @@
-"""heed data: named corpora, listed and downloaded."""
+"""heed data: named corpora, listed and downloaded; any text, checked."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,13 @@ import typer
 
 from heed.cli.process import Verb
 from heed.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
+from heed.errors import HeedError
+from heed.runtime.process import import_torch
 from heed.text.printable import printable
 
-data_app = typer.Typer(help="Named corpora: list them, download them.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="Corpora: list and download those with a name, check any.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")
@@ -49,6 +53,37 @@ def data_get(
     )
     for src_file, tgt_file in files.pairs:
         print(f"{printable(str(src_file))}\t{printable(str(tgt_file))}")
+
+
+@data_app.command("check", cls=Verb, epilog="Example: heed data check my.toml")
+def data_check(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    as_json: JSON = False,
+) -> None:
+    """Read a recipe's text and describe it: lengths, copies, dev pairs in training, lines that look damaged."""
+    import_torch()
+    from heed.data.inspection import inspect_text
+    from heed.recipe import read_recipe
+    from heed.tasks.translation import TranslationTask
+    from heed.text.loading import load_tokenizer
+
+    values = read_recipe(recipe, settings or [])
+    if values.parsing is not None:
+        raise HeedError(f"{recipe}: learns to parse, from a treebank; heed data check reads parallel text.")
+    task, folder = TranslationTask(values), values.training.start_from
+    tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
+    files = task.given_files(Path(recipe), directory=directory, mirror=mirror, report=say, progress=show_download)
+    found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
+    if as_json:
+        print_json({"remarks": found.remarks, **found.numbers})
+        return
+    for line in found.text():
+        show(line)
 
 
 def show_download(name: str, done: int, total: int | None) -> None:

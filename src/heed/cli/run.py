@@ -16,6 +16,7 @@ from heed.errors import HeedError
 from heed.runtime.process import import_torch, import_torch_for_training
 
 if TYPE_CHECKING:
+    from heed.data.own_recipe import OwnRecipe
     from heed.recipe import Recipe
     from heed.tasks.evaluation import Evaluation
 
@@ -42,8 +43,22 @@ def demo(
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.")
-    ],
+        str | None, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.")
+    ] = None,
+    src: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a recipe, with --tgt: a text file, one sentence per line. A recipe for both files is "
+            "written to the current folder, then trained."
+        ),
+    ] = None,
+    tgt: Annotated[Path | None, typer.Option(help="With --src: the file of translations, line by line.")] = None,
+    src_language: Annotated[
+        str | None, typer.Option("--from", metavar="CODE", help="Language of --src. Default: the file's suffix.")
+    ] = None,
+    tgt_language: Annotated[
+        str | None, typer.Option("--to", metavar="CODE", help="Language of --tgt. Default: the file's suffix.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
     ] = None,
@@ -60,16 +75,30 @@ def train(
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume."""
+    """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume.
+
+    Two text files are enough: heed train --src corpus.en --tgt corpus.de writes a recipe and trains it.
+    """
     import_torch_for_training()
     from heed.model_folder import read_config
-    from heed.recipe import is_run_folder, read_recipe
+    from heed.recipe import is_run_folder, read_recipe, recipe_of_text
     from heed.run.average import KEPT
     from heed.run.train import train_recipe
     from heed.tasks.task import task_of
 
-    run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
-    values = read_recipe(recipe, settings or [])
+    if recipe is None:
+        own = _recipe_of_files(src, tgt, src_language, tgt_language)
+        values = recipe_of_text(own.text, settings or [], path=own.path)
+        run = run or Path("runs") / own.name
+        if not dry_run:
+            own.write()
+            say(f"Wrote ./{own.path}, a recipe like any other. To resume this run: heed train {run}")
+    else:
+        given = {"--src": src, "--tgt": tgt, "--from": src_language, "--to": tgt_language}
+        if names := [name for name, value in given.items() if value is not None]:
+            raise HeedError(f"{' and '.join(names)}: a recipe names its own text; leave these out, or the recipe.")
+        run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
+        values = read_recipe(recipe, settings or [])
     if dry_run:
         _dry_run(values, directory, mirror, as_json)
         return
@@ -90,6 +119,26 @@ def train(
     print("\nNext:")
     for command in task.next_commands(model, files):
         show(f"  {command}")
+
+
+def _recipe_of_files(
+    src: Path | None, tgt: Path | None, src_language: str | None, tgt_language: str | None
+) -> "OwnRecipe":
+    """The recipe for --src and --tgt. HeedError if one of them is missing, or if its file exists."""
+    if src is None or tgt is None:
+        raise HeedError(
+            "name a recipe (heed recipe list), or two text files: heed train --src corpus.en --tgt corpus.de."
+        )
+    if os.environ.get("WORLD_SIZE", "") not in ("", "1"):
+        raise HeedError(
+            "--src and --tgt write a recipe, which only one process can do; write it without torchrun, then start "
+            "torchrun with the recipe."
+        )
+    from heed.data.own_recipe import own_recipe
+
+    own = own_recipe(src, tgt, src=src_language, tgt=tgt_language)
+    own.check_free()
+    return own
 
 
 def _show_scores(results: Sequence["Evaluation"]) -> None:
@@ -157,6 +206,7 @@ def average(
         if value is not None and last != "best":
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
+    from heed.data.prepare import write_dev
     from heed.recipe import read_recipe
     from heed.run.average import average_best, average_run
     from heed.runtime.files import locked
@@ -173,6 +223,7 @@ def average(
             return
         corpora, task = directory or Path("corpora"), task_of(recipe)
         files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
+        write_dev(files, report=say)
         folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
         show(folder)
 

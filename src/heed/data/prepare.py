@@ -8,15 +8,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
 from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_corpus
+from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
@@ -31,8 +35,10 @@ REPORT_SECONDS = 60.0
 SHARE_TO_WARN_OF = 0.001  # of tokens that the vocabulary lacks
 MENTIONED_LINES = 5
 SIDE_NAMES = {"src": "sources", "tgt": "targets"}
+MAX_DEV_PAIRS = 1_000_000_000
 
-NumberedPairs = list[tuple[int, tuple[str, str]]]
+NumberedPair = tuple[int, tuple[str, str]]
+NumberedPairs = list[NumberedPair]
 Encoded = Future[list[list[int]]]  # lines of one side
 
 
@@ -49,7 +55,19 @@ def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
     return tests
 
 
+def _files_or_size(dev: Any) -> Any:
+    """Not by a Field's bounds, whose error would speak of all three types."""
+    is_share, is_number = type(dev) is float and 0 < dev < MAX_SHARE, type(dev) is int and 1 <= dev <= MAX_DEV_PAIRS
+    if isinstance(dev, (list, NoneType)) or is_share or is_number:
+        return dev
+    raise ValueError(
+        "expected two files, [src, tgt], a number of pairs to split off the training text, such as 500, or their "
+        f"share, such as 0.01, which is below {MAX_SHARE:g}; found {shown(dev)}"
+    )
+
+
 Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
+Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
 Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
 
 
@@ -61,7 +79,11 @@ class DataSettings(Settings):
     corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
     variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
     train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
-    dev: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file]")
+    dev: Dev = Field(
+        default=None,
+        description="own corpus: [src file, tgt file]; or how many pairs to split off the training text (500), or what "
+        "share (0.01; text appended later moves no other pair), chosen by a hash of each pair",
+    )
     added: list[str] | None = Field(
         default=None,
         description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
@@ -94,6 +116,13 @@ class DataSettings(Settings):
         """What to call the text in cards and captions."""
         return (self.corpus or "own files") + (" and added pairs" if self.added else "")
 
+    @property
+    def dev_split(self) -> DevSplit | None:
+        """Which of the training pairs are dev, if it has no files of its own."""
+        if self.dev is None or isinstance(self.dev, list):
+            return None
+        return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
+
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
@@ -102,7 +131,7 @@ class DataSettings(Settings):
                 "own files, remove data.corpus and data.variant"
             )
         for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
-            if files is not None and len(files) != 2:
+            if isinstance(files, list) and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
         if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
             raise ValueError("data.variant is a form of a named corpus, and there is none; remove it")
@@ -129,6 +158,7 @@ def prepare(
 ) -> Prepared:
     """Learns the vocabulary and encodes train and dev into `folder`; files that are there already are kept.
 
+    Before that, dev is written if it is split off the training text. Remarks on the text are reported, three at most.
     given: a tokenizer to use instead of learning one. HeedError if the folder was prepared with another. Memory does
     not grow with the corpus.
     """
@@ -136,11 +166,14 @@ def prepare(
     # Without a tokenizer nothing has been made of the text yet, so it may still be corrected.
     compare_sources(files, folder / SOURCES, binding=(folder / "tokenizer.json").exists())
     tokenizer_path = folder / "tokenizer.json"
+    write_dev(files, report=report, anew=not tokenizer_path.exists())
+    held_out = HeldOut(read_pairs(files.dev)) if files.dev_split else None
     if not tokenizer_path.exists():
         for pair in files.evaluation_sets.values():  # small: their faults show before the long work
             count_pairs(pair)
         if given is None:
-            _train_tokenizer(files, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
+            training_pairs = partial(_training_pairs, files, held_out)
+            _train_tokenizer(training_pairs, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
         else:
             given.save(tokenizer_path)
     tokenizer = load_tokenizer(tokenizer_path)
@@ -152,7 +185,10 @@ def prepare(
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         written = (folder / f"{name}.report.json").exists()  # last
         if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
-            _write_split(folder, name, pairs, tokenizer, data, report)
+            sets = {set_name: read_pairs(pair) for set_name, pair in files.evaluation_sets.items()}
+            repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(sets)
+            held = held_out if name == "train" else None
+            _write_split(folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions)
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
     for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
         if not len(corpus):
@@ -165,6 +201,15 @@ def prepare(
     return Prepared(tokenizer, train, dev)
 
 
+def write_dev(files: TextFiles, *, report: Callable[[str], None], anew: bool = False) -> None:
+    """Writes dev if it is split off the training text; `anew` if it is there, since the text may have been corrected.
+
+    HeedError if the text is too small.
+    """
+    if files.dev_split is not None and (anew or not all(side.exists() for side in files.dev)):
+        files.dev_split.write(files.train[0], files.dev, report=report)
+
+
 def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
     """Writes size, date and hash of the text files to `path`: what a run is trained on must not change.
 
@@ -175,7 +220,7 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             raise HeedError(f"{file}: no such file.")
     recorded = read_json(path) if binding and path.exists() else {}
     current: dict[str, Any] = {}
-    for file in dict.fromkeys(side for pair in (*files.train, files.dev) for side in pair):
+    for file in dict.fromkeys(side for pair in files.learned_and_chosen_by for side in pair):
         name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
         before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
         try:
@@ -194,21 +239,32 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             write_json(temporary, recorded | current)
 
 
+def _training_pairs(files: TextFiles, held_out: HeldOut | None) -> Iterator[tuple[str, str]]:
+    """The pairs of all training files that are not held out."""
+    for number, pair in enumerate(files.train):
+        for src, tgt in read_pairs(pair):
+            if held_out is None or not held_out.has(src, tgt, either_side=number > 0):
+                yield src, tgt
+
+
 def _train_tokenizer(
-    files: TextFiles, settings: TokenizerSettings, path: Path, tgt_symbols: bool, report: Callable[[str], None]
+    training_pairs: Callable[[], Iterator[tuple[str, str]]],
+    settings: TokenizerSettings,
+    path: Path,
+    tgt_symbols: bool,
+    report: Callable[[str], None],
 ) -> None:
     n_pairs, symbols = 0, set[str]()
-    for pair in files.train:
-        for _, tgt in read_pairs(pair):
-            n_pairs += 1
-            if tgt_symbols:
-                symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
+    for _, tgt in training_pairs():
+        n_pairs += 1
+        if tgt_symbols:
+            symbols.update(name for name in tgt.split(" ") if name and not name.startswith(TEXT))
     every = max(1, -(-n_pairs // settings.sample_pairs))
     vocabulary = f"a {settings.kind} source vocabulary" if tgt_symbols else f"a joint {settings.kind} vocabulary"
     sample = f" from one in {every:,} of {n_pairs:,} pairs" if every > 1 else ""
     with_symbols = f", with {len(symbols):,} target symbols" if tgt_symbols else ""
     report(f"Learning {vocabulary} of {settings.vocab_size:,}{sample}{with_symbols}.")
-    pairs = islice((both for pair in files.train for both in read_pairs(pair)), 0, None, every)
+    pairs = islice(training_pairs(), 0, None, every)
     lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
     tokenizer = train_tokenizer(lines, settings, sorted(symbols))
     if len(tokenizer) != settings.vocab_size:
@@ -225,6 +281,9 @@ def _write_split(
     tokenizer: AnyTokenizer,
     data: DataSettings,
     report: Callable[[str], None],
+    *,
+    held_out: HeldOut | None,
+    repetitions: Repetitions | None,
 ) -> None:
     dropped: Counter[str] = Counter()
     lines = array("L")
@@ -237,6 +296,10 @@ def _write_split(
             list_file.write(f"{number}\t{reason}\t{file}\n")
 
         numbered = _numbered(pairs, texts)
+        if held_out is not None:
+            numbered = _without(held_out, numbered, texts, drop)
+        if repetitions is not None:
+            numbered = _noted(repetitions, numbered)
         unknown = _Unknown(tokenizer.special.unk, name, texts)
         encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, report)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
@@ -251,6 +314,9 @@ def _write_split(
     for side in SIDES:
         if unknown.share(side) > SHARE_TO_WARN_OF:
             report(f"Warning: {unknown.described(side)}; the model can neither read nor write it.")
+    if repetitions is not None:
+        for remark in repetitions.remarks(src=data.src, tgt=data.tgt):
+            report(f"Remark: {remark}")
 
 
 class _Unknown:
@@ -294,6 +360,22 @@ class _Unknown:
             f"({self._n_unknown[side]:,} of {self._n_tokens[side]:,}; first in the pairs of {places[0][0]}, "
             f"line {numbers})"
         )
+
+
+def _without(
+    held_out: HeldOut, numbered: Iterator[NumberedPair], texts: list[tuple[str, int]], drop: Callable[[int, str], None]
+) -> Iterator[NumberedPair]:
+    for line, pair in numbered:
+        if held_out.has(*pair, either_side=len(texts) > 1):
+            drop(line, "held out for dev (data.dev)")
+        else:
+            yield line, pair
+
+
+def _noted(repetitions: Repetitions, numbered: Iterator[NumberedPair]) -> Iterator[NumberedPair]:
+    for line, pair in numbered:
+        repetitions.add(*pair)
+        yield line, pair
 
 
 def _numbered(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:

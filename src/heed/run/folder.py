@@ -133,8 +133,10 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
         temporary.write_text(toml_text(new), encoding="utf-8")
 
 
-def _same_texts(old: list[str], new: list[str], run: Path) -> bool:
+def _same_texts(old: Any, new: Any, run: Path) -> bool:
     """Whether files under new names have the content that the run recorded of the old ones."""
+    if not (isinstance(old, list) and isinstance(new, list)):  # a dev set is files, or a number
+        return False
     path = run / "data" / SOURCES
     recorded = read_json(path) if path.exists() else {}
 

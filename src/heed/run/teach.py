@@ -51,7 +51,7 @@ def teach(
     if workers.first:
         remove_unfinished(place)
         task = TranslationTask(recipe)
-        files = task.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
+        files = task.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
         _check_text(files, place)
         missing = [pair for pair in task.taught_pairs(files, run) if not pair[1].exists()]
     if not workers.broadcast(bool(missing)):

@@ -54,14 +54,21 @@ class TranslationTask:
 
         With teachers, their translations in the run folder come last.
         """
-        files = self.given_files(directory=directory, mirror=mirror, report=report, progress=progress)
+        files = self.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
         return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
 
     def given_files(
-        self, *, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None = None
+        self,
+        run: Path,
+        *,
+        directory: Path,
+        mirror: str | None,
+        report: Report,
+        progress: DownloadProgress | None = None,
     ) -> TextFiles:
         """As `text_files`, without the teachers' translations."""
-        return self._text_files(directory, mirror, report, progress, fetching=True)
+        files = self._text_files(directory, mirror, report, progress, fetching=True)
+        return replace(files, dev=_split_off(run / "data")) if files.dev_split else files
 
     def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
         """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
@@ -85,14 +92,18 @@ class TranslationTask:
             report(f"{missing} The run will do that (or {command}).")
             return None
         counts = [count_pairs(pair) for pair in files.train]
+        n_dev = 0
+        if files.dev_split is not None:
+            n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
+            report(f"{n_dev:,} of the training pairs will be split off for dev.")
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
         n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
-        for pair in files.evaluation_sets.values():
+        for pair in files.pairs[len(files.train) :]:
             count_pairs(pair)
-        report(f"{sum(counts):,} training pairs; both sides of every file have as many lines.")
+        report(f"{sum(counts) - n_dev:,} training pairs; both sides of every file have as many lines.")
         if n_translations:
             report(f"{n_translations:,} translations by the teachers will be added.")
-        return sum(counts) + n_translations
+        return sum(counts) - n_dev + n_translations
 
     def _text_files(
         self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
@@ -116,7 +127,8 @@ class TranslationTask:
         else:
             assert data.train is not None and data.dev is not None  # Recipe checks it
             tests = {name: _file_pair(names) for name, names in data.tests.items()}
-            files = TextFiles(train=(_file_pair(data.train),), dev=_file_pair(data.dev), tests=tests)
+            dev = _file_pair(data.dev) if isinstance(data.dev, list) else _split_off(Path())
+            files = TextFiles(train=(_file_pair(data.train),), dev=dev, tests=tests, dev_split=data.dev_split)
         return replace(files, train=(*files.train, _file_pair(data.added))) if data.added else files
 
     def card(self, files: TextFiles) -> ModelCard:
@@ -240,6 +252,11 @@ def evaluate_translations(
         cut_off=sum(not translation.ended for translation in translations),
         without_perplexity=len(without),
     )
+
+
+def _split_off(folder: Path) -> FilePair:
+    """The files of a dev set that `prepare` splits off the training text. Languages may not be names of files."""
+    return folder / "dev.src", folder / "dev.tgt"
 
 
 def _file_pair(files: list[str]) -> FilePair:

@@ -1,0 +1,139 @@
+"""Dev pairs split off the training text by a hash of each pair.
+
+The hash alone decides, so neither the order of the lines nor text that is appended later matters, and all copies of a
+pair go the same way. A share takes the pairs whose hash lies below a fixed bound: appended text moves no other pair. A
+count takes the pairs with the smallest hashes: appended pairs may take the place of some, which then are trained on,
+but none that was trained on moves to dev.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+
+import numpy as np
+
+from heed.data.lines import FilePair, read_pairs
+from heed.errors import HeedError
+from heed.runtime.files import whole_file
+
+HASH_BITS = 64
+MAX_SHARE = 0.5
+CHUNK_HASHES = 2**16
+CHARACTERS_PER_TOKEN = 4  # of ordinary text, or fewer
+
+
+def pair_hash(src: str, tgt: str) -> int:
+    """A number below 2 ** HASH_BITS, the same on every machine."""
+    text = f"{src}\n{tgt}".encode(errors="surrogatepass")  # no line contains \n
+    return int.from_bytes(blake2b(text, digest_size=HASH_BITS // 8).digest(), "big")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSplit:
+    """Which pairs of the training text become dev."""
+
+    size: int | float  # number of different pairs, or their share
+    max_tokens: int  # longer pairs, estimated by their characters, stay in training, as do pairs of unequal length
+    max_ratio: float
+
+    def pairs(self, train: FilePair) -> Iterator[tuple[int, tuple[str, str]]]:
+        """The dev pairs with their line numbers in `train`, the first copy of each.
+
+        Reads the text twice for a number, once for a share; memory grows with dev only. HeedError if the text is too
+        small.
+        """
+        bound = self._bound(train)
+        n_pairs, n_dev_lines, seen = 0, 0, set[int]()
+        for src, tgt in read_pairs(train):
+            n_pairs += 1
+            if not self._is_suitable(src, tgt) or (number := pair_hash(src, tgt)) >= bound:
+                continue
+            n_dev_lines += 1
+            if number not in seen:
+                seen.add(number)
+                yield n_pairs, (src, tgt)
+        if not seen:
+            raise HeedError(
+                f"data.dev = {self.size} chooses none of the {n_pairs:,} pairs of {train[0]}; give a larger share, or "
+                "a number of pairs."
+            )
+        if 2 * n_dev_lines > n_pairs:
+            raise HeedError(
+                f"data.dev = {self.size} chooses {n_dev_lines:,} of the {n_pairs:,} pairs of {train[0]}, copies "
+                "included: more than half; choose fewer."
+            )
+
+    def write(self, train: FilePair, dev: FilePair, *, report: Callable[[str], None]) -> None:
+        """Writes the dev pairs as two text files. HeedError as in `pairs`."""
+        n_dev = 0
+        with ExitStack() as stack:
+            temporary = [stack.enter_context(whole_file(side)) for side in dev]
+            src_file, tgt_file = (
+                stack.enter_context(side.open("w", encoding="utf-8", errors="surrogatepass", newline=""))
+                for side in temporary
+            )
+            for _, (src, tgt) in self.pairs(train):
+                n_dev += 1
+                src_file.write(f"{src}\n")
+                tgt_file.write(f"{tgt}\n")
+        report(f"Splitting {n_dev:,} pairs off {train[0]} and {train[1]} for dev: {dev[0]}, {dev[1]}.")
+
+    def _bound(self, train: FilePair) -> int:
+        """The hash at which dev ends."""
+        if isinstance(self.size, float):
+            return int(self.size * 2**HASH_BITS)
+        kept, bound, n_pairs = np.empty(0, np.uint64), int(2**HASH_BITS), 0
+
+        def smaller_hashes() -> Iterator[int]:
+            nonlocal n_pairs
+            for src, tgt in read_pairs(train):
+                n_pairs += 1
+                if self._is_suitable(src, tgt) and (number := pair_hash(src, tgt)) < bound:
+                    yield number
+
+        hashes = smaller_hashes()
+        while chunk := list(islice(hashes, max(self.size, CHUNK_HASHES))):
+            kept = np.unique(np.concatenate([kept, np.array(chunk, np.uint64)]))[: self.size]
+            bound = int(kept[-1]) + 1 if len(kept) == self.size else bound
+        if 2 * self.size > n_pairs:
+            raise HeedError(
+                f"data.dev = {self.size:,} is more than half of the {n_pairs:,} pairs of {train[0]}; choose fewer."
+            )
+        if len(kept) < self.size:
+            raise HeedError(
+                f"data.dev = {self.size:,}, but only {len(kept):,} different pairs of {train[0]} are suitable (neither "
+                "empty nor very long nor of very unequal length); choose fewer."
+            )
+        return bound
+
+    def _is_suitable(self, src: str, tgt: str) -> bool:
+        """Decided by the pair alone, before there is a vocabulary that could count its tokens."""
+        if not src.strip() or not tgt.strip():
+            return False
+        if any(side.endswith("\r") or side.startswith("\ufeff") for side in (src, tgt)):
+            return False  # which reading the written file would strip
+        shorter, longer = sorted((len(src), len(tgt)))
+        return longer <= CHARACTERS_PER_TOKEN * self.max_tokens and longer <= self.max_ratio * shorter
+
+
+class HeldOut:
+    """The pairs of dev, by which training text is told that must not be learned from. Memory: three numbers a pair."""
+
+    def __init__(self, dev: Iterable[tuple[str, str]] = ()):
+        self._pairs, self._src, self._tgt = set[int](), set[int](), set[int]()
+        for pair in dev:
+            self.add(*pair)
+
+    def add(self, src: str, tgt: str) -> None:
+        """Holds out another pair."""
+        self._pairs.add(hash((src, tgt)))
+        self._src.add(hash(src))
+        self._tgt.add(hash(tgt))
+
+    def has(self, src: str, tgt: str, *, either_side: bool) -> bool:
+        """Whether this is a pair of dev. either_side: or shares a side with one, as its translation by a teacher."""
+        if either_side:
+            return hash(src) in self._src or hash(tgt) in self._tgt
+        return hash((src, tgt)) in self._pairs

@@ -1,0 +1,346 @@
+"""What the text of a recipe is like: `heed data check`. Nothing of it changes what is trained on.
+
+Memory: 16 bytes a training pair and a sample, whatever the size of the corpus.
+"""
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from heed.data.dev_split import HeldOut
+from heed.data.faults import faults
+from heed.data.lines import FilePair, read_pairs
+from heed.data.own_recipe import language_of
+from heed.data.prepare import DataSettings
+from heed.data.repetitions import Repetitions
+from heed.data.sides import Order, Pair, Sides
+from heed.data.text_files import TextFiles
+from heed.text.loading import AnyTokenizer
+
+SIDES = ("source", "target")
+SAMPLE = 10_000  # pairs whose sides and tokens are looked at
+SHOWN_LINES = 10
+EXCERPT = 60  # characters that are shown of a suspicious line
+REPORT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pair stands."""
+
+    files: FilePair
+    line: int
+
+    def file(self, side: int) -> str:
+        return str(self.files[side])
+
+
+WRONG_ORDERS = (Order.EXCHANGED, Order.BOTH_SRC, Order.BOTH_TGT)
+Placed = tuple[Place, Pair]
+
+
+@dataclass(frozen=True)
+class SuspiciousLine:
+    """A line that a person should look at."""
+
+    file: str
+    line: int
+    reason: str
+    text: str  # around what is suspicious
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line:,}: {self.reason}: {self.text}"
+
+
+class Lengths:
+    """Lengths of lines, with the place of the longest."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[int]()
+        self.longest, self.line, self.file = 0, 0, ""
+
+    def add(self, length: int, place: Place, side: int) -> None:
+        """Counts a line."""
+        self._counts[length] += 1
+        if length > self.longest:
+            self.longest, self.line, self.file = length, place.line, place.file(side)
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"median": quantile(self._counts, 0.5), "longest": self.longest, "file": self.file, "line": self.line}
+
+
+class Spectrum:
+    """Numbers of one set of pairs: lengths of its sides and their ratios, empty and untranslated ones."""
+
+    def __init__(self, files: Iterable[FilePair]):
+        self.files = tuple(files)
+        self.n_pairs = self.n_empty = self.n_untranslated = self.n_unequal = 0
+        self.words, self.characters = (Lengths(), Lengths()), (Lengths(), Lengths())
+        self._ratios = Counter[float]()
+
+    def add(self, place: Place, pair: Pair, max_ratio: float) -> None:
+        """Counts a pair."""
+        self.n_pairs += 1
+        for side, line in enumerate(pair):
+            self.words[side].add(len(line.split()), place, side)
+            self.characters[side].add(len(line), place, side)
+        src, tgt = pair
+        if not src.strip() or not tgt.strip():
+            self.n_empty += 1
+            return
+        self.n_untranslated += src == tgt
+        ratio = len(tgt) / len(src)
+        self.n_unequal += max(ratio, 1 / ratio) > max_ratio
+        self._ratios[round(ratio, 2)] += 1
+
+    @property
+    def same_sides(self) -> bool:
+        """Whether both sides are one text."""
+        return 0 < self.n_untranslated == self.n_pairs - self.n_empty
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON."""
+        sides = {
+            name: {"words": words.numbers(), "characters": characters.numbers()}
+            for name, words, characters in zip(SIDES, self.words, self.characters, strict=True)
+        }
+        ratios = dict(zip(("5%", "median", "95%"), (quantile(self._ratios, q) for q in (0.05, 0.5, 0.95)), strict=True))
+        return {
+            "files": [[str(side) for side in pair] for pair in self.files],
+            "pairs": self.n_pairs,
+            **sides,
+            "target_characters_per_source_character": ratios,
+            "above_max_ratio": self.n_unequal,
+            "with_an_empty_side": self.n_empty,
+            "target_equals_source": self.n_untranslated,
+        }
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result: `numbers` for programs, `text` for people."""
+
+    numbers: dict[str, Any]
+    remarks: list[str]  # what a user should know
+    lines: list[SuspiciousLine]
+
+    def text(self) -> Iterator[str]:
+        """Lines to print."""
+        yield from (f"! {remark}" for remark in self.remarks)
+        for name, numbers in self.numbers["sets"].items():
+            yield from _text_of_set(name, numbers)
+        unknown, order = self.numbers["unknown_tokens"], self.numbers["order_of_sides"]
+        shares = f"{unknown['source']['share']:.2%} of source tokens, {unknown['target']['share']:.2%} of target tokens"
+        yield f"unknown to the vocabulary: {shares} ({unknown['vocabulary']})"
+        if order["examined"]:
+            found = ", ".join(f"{order[kind.value]:,} {kind.value}" for kind in WRONG_ORDERS)
+            yield f"sides of {order['examined']:,} training pairs, told by their letters: {found}"
+        else:
+            yield "sides: cannot be told apart by their letters"
+        suspicious = self.numbers["suspicious"]
+        yield "suspicious pairs: " + ("; ".join(f"{n:,} {reason}" for reason, n in suspicious.items()) or "none")
+        yield from (f"  {line}" for line in self.lines)
+
+
+def _text_of_set(name: str, numbers: dict[str, Any]) -> Iterator[str]:
+    files = "; ".join(f"{src}, {tgt}" for src, tgt in numbers["files"])
+    yield f"{name}: {numbers['pairs']:,} pairs ({files})"
+    for side in SIDES:
+        lengths = (
+            f"{numbers[side][unit]['median'] or 0:,} {unit} (longest: {numbers[side][unit]['longest']:,} in line "
+            f"{numbers[side][unit]['line']:,})"
+            for unit in ("words", "characters")
+        )
+        yield f"  {side}, median: {', '.join(lengths)}"
+    low, median, high = numbers["target_characters_per_source_character"].values()
+    if median is not None:
+        yield (
+            f"  target characters per source character: {median:.2f} (median), {low:.2f} to {high:.2f} in 90 % of the "
+            f"pairs; {numbers['above_max_ratio']:,} beyond data.max_ratio"
+        )
+    n_empty, n_equal = numbers["with_an_empty_side"], numbers["target_equals_source"]
+    yield f"  {n_empty:,} with an empty side; {n_equal:,} with target = source"
+    if "copies" in numbers:
+        yield f"  {numbers['copies']:,} copies of other pairs; {numbers['copies_of_sources']:,} sources occurred before"
+    if "in_training" in numbers:
+        overlap = numbers["in_training"]
+        first = f" (first: line {overlap['first_line']:,})" if "first_line" in overlap else ""
+        yield f"  in train too: {overlap['pairs']:,} pairs; of other pairs, {overlap['other_sources']:,} sources{first}"
+
+
+def quantile(counts: Counter[Any], share: float) -> Any:
+    """The smallest value that at least this share of what was counted does not exceed; None if nothing was."""
+    rest = share * counts.total()
+    for value in sorted(counts):
+        rest -= counts[value]
+        if rest <= 0:
+            return value
+    return None
+
+
+class Sample:
+    """Up to SAMPLE pairs at equal distances through a text of unknown length."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Placed] = []
+        self._every, self._n = 1, 0
+
+    def add(self, place: Place, pair: Pair) -> None:
+        """Keeps the pair if it is its turn."""
+        if self._n % self._every == 0:
+            self.pairs.append((place, pair))
+            if len(self.pairs) >= SAMPLE:
+                self.pairs, self._every = self.pairs[::2], 2 * self._every
+        self._n += 1
+
+
+class Suspicions:
+    """Suspicious pairs: their number by fault, and the first lines with each."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self._first: dict[str, list[SuspiciousLine]] = {}
+
+    def add(self, reason: str, place: Place, pair: Pair, *, side: int, character: int = 0) -> None:
+        """Counts a pair and remembers it if it is among the first."""
+        self.counts[reason] += 1
+        first = self._first.setdefault(reason, [])
+        if len(first) < SHOWN_LINES:
+            begin = max(0, character - EXCERPT // 3)
+            text = pair[side][begin : begin + EXCERPT]
+            excerpt = "…" * (begin > 0) + text + "…" * (begin + EXCERPT < len(pair[side]))
+            first.append(SuspiciousLine(place.file(side), place.line, reason, excerpt))
+
+    def shown(self) -> list[SuspiciousLine]:
+        """SHOWN_LINES of them, of as many kinds as possible; the rarest kinds first."""
+        kinds = [self._first[reason] for reason in sorted(self.counts, key=lambda reason: self.counts[reason])]
+        by_turns = (kind[turn] for turn in range(SHOWN_LINES) for kind in kinds if turn < len(kind))
+        return sorted(islice(by_turns, SHOWN_LINES), key=lambda line: (line.reason, line.file, line.line))
+
+
+def inspect_text(
+    files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenizer | None, report: Callable[[str], None]
+) -> Inspection:
+    """Reads all text of a recipe.
+
+    tokenizer: of the model that training starts from; None if a vocabulary will be learned. HeedError if the text
+    cannot be read.
+    """
+    spectra = {name: Spectrum(text) for name, text in _texts(files).items()}
+    samples = {name: Sample() for name in spectra}
+    suspicions, held_out = Suspicions(), HeldOut()
+    lines_of_sets = {name: array("L") for name in files.evaluation_sets}
+
+    def observed(name: str, placed: Iterator[Placed]) -> Iterator[Pair]:
+        for place, pair in placed:
+            spectra[name].add(place, pair, data.max_ratio)
+            samples[name].add(place, pair)
+            for reason, side, character in faults(*pair, max_ratio=data.max_ratio):
+                suspicions.add(reason, place, pair, side=side, character=character)
+            yield pair
+
+    def observed_set(name: str, placed: Iterator[Placed]) -> Iterator[Pair]:
+        for place, pair in placed:
+            lines_of_sets[name].append(place.line)
+            if name == "dev" and files.dev_split:
+                held_out.add(*pair)
+            yield from observed(name, iter([(place, pair)]))
+
+    repetitions = Repetitions({name: observed_set(name, placed) for name, placed in _evaluation_sets(files).items()})
+    next_report = time.monotonic() + REPORT_SECONDS
+    for n_pairs, pair in enumerate(observed("train", _training_pairs(files, held_out)), start=1):
+        repetitions.add(*pair)
+        if n_pairs % 1000 == 0 and time.monotonic() >= next_report:
+            report(f"{n_pairs:,} training pairs read.")
+            next_report = time.monotonic() + REPORT_SECONDS
+
+    sample = samples.pop("train")
+    sides = Sides.learn([pair for _, pair in sample.pairs])
+    orders = _orders(sides, sample, suspicions)
+    exchanged = [
+        name for name, one in samples.items() if sides and sides.seem_exchanged([pair for _, pair in one.pairs])
+    ]
+    numbers = {name: spectrum.numbers() for name, spectrum in spectra.items()}
+    numbers["train"] |= {"copies": repetitions.n_copies, "copies_of_sources": repetitions.n_source_copies}
+    for name, overlap in repetitions.overlaps().items():
+        numbers[name]["in_training"] = {"pairs": overlap.n_pairs, "other_sources": overlap.n_sources}
+        if overlap.first is not None:
+            numbers[name]["in_training"]["first_line"] = lines_of_sets[name][overlap.first]
+    lines = suspicions.shown()
+    result = {
+        "sets": numbers,
+        "unknown_tokens": _unknown_tokens(tokenizer, [pair for _, pair in sample.pairs]),
+        "order_of_sides": {"examined": len(sample.pairs) if sides else 0, **orders, "sets_exchanged": exchanged},
+        "suspicious": dict(suspicions.counts.most_common()),
+        "suspicious_lines": [vars(line) for line in lines],
+    }
+    remarks = [*_remarks_on_files(files, data, spectra), *repetitions.remarks(src=data.src, tgt=data.tgt)]
+    remarks += [f"{name}: its sides seem to be exchanged, compared with those of train." for name in exchanged]
+    return Inspection(result, remarks, lines)
+
+
+def _evaluation_sets(files: TextFiles) -> dict[str, Iterator[Placed]]:
+    """dev and the tests, dev as it will be split off if it has no files."""
+
+    def split_off() -> Iterator[Placed]:
+        assert files.dev_split is not None
+        return ((Place(files.train[0], line), pair) for line, pair in files.dev_split.pairs(files.train[0]))
+
+    sets = {name: _placed(pair) for name, pair in files.evaluation_sets.items()}
+    return sets | {"dev": split_off()} if files.dev_split else sets
+
+
+def _placed(files: FilePair) -> Iterator[Placed]:
+    return ((Place(files, line), pair) for line, pair in enumerate(read_pairs(files), start=1))
+
+
+def _texts(files: TextFiles) -> dict[str, list[FilePair]]:
+    """The files of each set; those of train also have dev if that is split off."""
+    sets = {name: [pair] for name, pair in files.evaluation_sets.items()}
+    return {"train": list(files.train)} | sets | ({"dev": list(files.train[:1])} if files.dev_split else {})
+
+
+def _training_pairs(files: TextFiles, held_out: HeldOut) -> Iterator[Placed]:
+    for number, pair_of_files in enumerate(files.train):
+        for place, pair in _placed(pair_of_files):
+            if not held_out.has(*pair, either_side=number > 0):
+                yield place, pair
+
+
+def _orders(sides: Sides | None, sample: Sample, suspicions: Suspicions) -> dict[str, int]:
+    """How many pairs of the sample have each order of sides, other than the right one."""
+    counts = {order.value: 0 for order in WRONG_ORDERS}
+    for place, pair in sample.pairs if sides else ():
+        assert sides is not None
+        order = sides.order(pair).value
+        if pair[0] != pair[1] and order in counts:
+            counts[order] += 1
+            suspicions.add(f"sides {order}" if order == "exchanged" else order, place, pair, side=1)
+    return counts
+
+
+def _unknown_tokens(tokenizer: AnyTokenizer | None, pairs: list[Pair]) -> dict[str, Any]:
+    """How many tokens of the sample the vocabulary lacks; one that is learned has all bytes, and so lacks none."""
+    unk = None if tokenizer is None else tokenizer.special.unk
+    if tokenizer is None or unk is None:
+        return {name: {"share": 0.0} for name in SIDES} | {"vocabulary": "byte-level"}
+    encoded = tokenizer.encode_lines([src for src, _ in pairs]), tokenizer.encode_targets([tgt for _, tgt in pairs])
+    shares = {}
+    for name, lines in zip(SIDES, encoded, strict=True):
+        n_tokens = sum(map(len, lines))
+        shares[name] = {"share": sum(ids.count(unk) for ids in lines) / max(1, n_tokens)}
+    return shares | {"vocabulary": "of the model that training starts from"}
+
+
+def _remarks_on_files(files: TextFiles, data: DataSettings, spectra: dict[str, Spectrum]) -> Iterator[str]:
+    for src, tgt in files.pairs:
+        if data.src != data.tgt and (language_of(src), language_of(tgt)) == (data.tgt, data.src):
+            yield f"{src}, {tgt}: exchanged? data.src is {data.src}, data.tgt {data.tgt}."
+    for name, spectrum in spectra.items():
+        if spectrum.same_sides:
+            yield f"{name}: source and target are the same text."
