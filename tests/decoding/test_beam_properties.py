@@ -22,6 +22,7 @@ from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, s
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
+from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, SOURCE, VOCAB_SIZE, hypotheses_of, sharp_model
 
@@ -177,7 +178,7 @@ def test_steps_taken_many_at_a_time_find_what_single_steps_find(
     precision, width, sources, n_sentences, options, n_best
 ):
     model = READY[width, precision]
-    numbered = [Source(number, ids, tuple(prefix)) for number, (ids, prefix) in enumerate(sources)]
+    numbered = [Source(number, ids, Prefix.of_ids(prefix)) for number, (ids, prefix) in enumerate(sources)]
 
     def found() -> dict[int, list[Hypothesis]]:
         results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences)

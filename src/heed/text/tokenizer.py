@@ -8,6 +8,7 @@ so a word has the same ids at the beginning of a line as within it.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
+from heed.text.prefix import Prefix, Spellings
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -29,6 +31,9 @@ CONTINUATION = "…"  # marks a word piece that does not begin a word; not among
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
 BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
+# Of each character its byte: itself where it can be seen, else the characters from 256 on, in order.
+_BYTE_OF = {chr(256 + n): byte for n, byte in enumerate(sorted(set(range(256)) - set(map(ord, BYTES))))}
+_BYTE_OF |= {character: ord(character) for character in BYTES if ord(character) < 256}
 MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
 MAX_SYMBOL = 256  # characters of a target symbol's name
 MAX_FILE_BYTES = 2**26
@@ -135,6 +140,31 @@ class Tokenizer:
                     break
             encoded.append(ids)
         return encoded
+
+    def prefix(self, text: str) -> Prefix:
+        """What the ids of every target that begins with this text have in common; of symbols, their ids.
+
+        HeedError if the text is not valid Unicode, or for an unknown symbol.
+        """
+        check_unicode(text)
+        if not self.symbols:
+            return self._spellings.prefix(text)
+        ids = self.encode_targets([text])[0]
+        if text.strip() and not ids:
+            raise HeedError(f"the prefix {shown(text)} holds a symbol that the model's vocabulary lacks; take another.")
+        return Prefix.of_ids(ids)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        special = {self.special.pad, self.special.bos, self.special.eos}
+        return Spellings(
+            (
+                (i, bytes(_BYTE_OF[character] for character in name.removeprefix(CONTINUATION)))
+                for i, name in enumerate(self.id_names())
+                if i not in special
+            ),
+            n_dropped_spaces=1,
+        )
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """For each id of each text the characters that it stands for, without the space before a word.
