@@ -125,7 +125,7 @@ class Spellings:
             if place in reached:
                 reached |= {end for _, end in following}
         written = whole[: max(reached)].decode("utf-8", errors="ignore").removeprefix(" ")
-        raise HeedError(f"{problem}: nothing in it continues {shown(written)} in this way; take another.")
+        raise HeedError(f"{problem}: no token continues {shown(written)} as it does; take another.")
 
     @cached_property
     def _characters(self) -> frozenset[str]:

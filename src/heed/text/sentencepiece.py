@@ -275,9 +275,9 @@ class _Side:
 
     @cached_property
     def _invisible(self) -> frozenset[str]:
-        """The pieces that are no text."""
+        """The pieces that are no text; and the byte of a space, which decoding keeps where it drops the space ▁."""
         model = self.vocabulary.model
-        return frozenset() if model is None else frozenset(_of_type(model, CONTROL))
+        return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
 
     @cached_property
     def _bytes(self) -> frozenset[str]:
