@@ -116,7 +116,7 @@ def test_a_prefix_that_ends_within_a_word_allows_the_words_that_complete_it(toke
     ("name", "text", "complaint"),
     [
         ("opus", "zwei 中国", "the prefix 'zwei 中国' holds text that the model's vocabulary lacks: '中', '国'; take"),
-        ("words", "one onehundred t", "no token continues 'one ' as it does; take another"),
+        ("words", "one onehundred t", "no token continues 'one' as it does; take another"),
         ("bpe", "a\ud800", "not valid Unicode"),
         ("opus", "a\ud800", "not valid Unicode"),
     ],

@@ -301,10 +301,9 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
         account = account_of(draw, lengths[::beam] // 2, beam=beam, width=capacity)
         rules = structure("EndingRules", penalties=torch.ones(2 * capacity).double(), eos=2, early_stopping=0)
-        nothing, states = Prefix.of_ids([]), torch.zeros(n_sentences, beam).long()
-        prefix = prefix_structure(Prefix.of_ids([30, 31]))
-        prefixes = [prefix if sentence == 1 else prefix_structure(nothing) for sentence in range(n_sentences)]
-        never, states[1, 1:] = torch.arange(vocab) < 2, 1
+        prefixes = [prefix_structure(Prefix.of_ids([30, 31] * (sentence == 1))) for sentence in range(n_sentences)]
+        never, states = torch.arange(vocab) < 2, torch.zeros(n_sentences, beam).long()
+        states[1, 1:] = 1
         searched = structure(
             "Search", account=account, rules=rules, output=packed_weight(draw, d, vocab, products),
             prefixes=several(prefixes), states=states, never=never, min_tokens=3, k=2 * beam,
@@ -329,7 +328,7 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
 
 def prefix_structure(prefix: Prefix) -> Table:
     arrays = {name: torch.from_numpy(getattr(prefix, name)) for name in ("begins", "ids", "nexts", "needed")}
-    return structure("Prefix", **arrays, end=prefix.end)
+    return structure("Prefix", **{name: x if len(x) else None for name, x in arrays.items()}, end=prefix.end)
 
 
 def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table:
