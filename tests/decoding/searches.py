@@ -1,5 +1,7 @@
 """A small model whose hypotheses differ clearly in probability, sources for it, and searches of them."""
 
+from itertools import product
+
 import torch
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from heed.decoding.beam import search
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.text.prefix import NO_PREFIX, Spellings
 from tests.conftest import SPECIAL
 
 VOCAB_SIZE = 40
@@ -24,12 +27,17 @@ def sharp_model(seed: int = 7, *, vocab_size: int = VOCAB_SIZE, **changes) -> Tr
 
 
 MODEL = sharp_model()
+# Of every id what it spells, one to three letters; no two spell the same.
+LETTERS = [letters for n in (1, 2, 3) for letters in map("".join, product("abc", repeat=n))]
+SPELLED = dict(enumerate(LETTERS[: VOCAB_SIZE - 3], start=3))
+SPELLINGS = Spellings([(i, letters.encode()) for i, letters in SPELLED.items()], n_dropped_spaces=0)
 SOURCE = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=200)
 SHORT = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=8)
 
 
-def hypotheses_of(model, sources, options, *, n_best=1, n_sentences=64, sampling=None):
-    numbered = [Source(number, ids) for number, ids in enumerate(sources)]
+def hypotheses_of(model, sources, options, *, prefixes=None, n_best=1, n_sentences=64, sampling=None):
+    prefixes = [NO_PREFIX] * len(sources) if prefixes is None else prefixes
+    numbered = [Source(number, *source) for number, source in enumerate(zip(sources, prefixes, strict=True))]
     results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences, sampling=sampling)
     found = dict(result for result in results if result is not None)
     return [found[number] for number in range(len(sources))]

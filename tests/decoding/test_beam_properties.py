@@ -23,7 +23,7 @@ from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from tests.conftest import SPECIAL
-from tests.decoding.searches import MODEL, SHORT, SOURCE, VOCAB_SIZE, hypotheses_of, sharp_model
+from tests.decoding.searches import MODEL, SHORT, SOURCE, SPELLINGS, VOCAB_SIZE, hypotheses_of, sharp_model
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 SOURCE_IDS = [5, 6, 7]
@@ -49,7 +49,7 @@ in_two_widths = pytest.mark.parametrize("width", ["narrow", "usual"])
 @in_fp32_and_int8
 @in_two_widths
 @given(
-    sources=st.lists(SOURCE, min_size=1, max_size=12),
+    sources=st.lists(st.tuples(SOURCE, st.text("abc", max_size=6)), min_size=1, max_size=12),
     order=st.randoms(use_true_random=False),
     n_sentences=st.integers(1, 9),
     beam_size=st.integers(1, 5),
@@ -61,12 +61,17 @@ def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
     model = READY[width, precision]
     options = DecodingSettings(beam_size=beam_size, max_tokens=12)
     sources = [*sources, sources[0]]  # a duplicate
-    alone = [hypotheses_of(model, [source], options, n_best=2)[0] for source in sources]
+
+    def found(places: list[int]) -> list[list[Hypothesis]]:
+        ids, texts = zip(*(sources[i] for i in places), strict=True)
+        prefixes = [SPELLINGS.prefix(text) for text in texts]
+        return hypotheses_of(model, ids, options, prefixes=prefixes, n_best=2, n_sentences=n_sentences)
+
+    alone = [found([i])[0] for i in range(len(sources))]
     places = list(range(len(sources)))
     order.shuffle(places)
-    together = hypotheses_of(model, [sources[i] for i in places], options, n_best=2, n_sentences=n_sentences)
-    for place, found in zip(places, together, strict=True):
-        assert found == alone[place]  # ids, scores and all: equal, not close
+    for place, hypotheses in zip(places, found(places), strict=True):
+        assert hypotheses == alone[place]  # ids, scores and all: equal, not close
 
 
 @pytest.mark.slow
@@ -161,7 +166,7 @@ def test_more_than_one_number_of_waiting_sources_is_refused():
 @pytest.mark.parametrize("width", ["narrow", "many words"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(
-    sources=st.lists(st.tuples(SHORT, SHORT.map(lambda ids: ids[:3])), min_size=1, max_size=9),
+    sources=st.lists(st.tuples(SHORT, st.text("abc", max_size=6)), min_size=1, max_size=9),
     n_sentences=st.integers(1, 9),
     options=st.builds(
         DecodingSettings,
@@ -177,7 +182,7 @@ def test_steps_taken_many_at_a_time_find_what_single_steps_find(
     precision, width, sources, n_sentences, options, n_best
 ):
     model = READY[width, precision]
-    numbered = [Source(number, ids, tuple(prefix)) for number, (ids, prefix) in enumerate(sources)]
+    numbered = [Source(number, ids, SPELLINGS.prefix(text)) for number, (ids, text) in enumerate(sources)]
 
     def found() -> dict[int, list[Hypothesis]]:
         results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences)

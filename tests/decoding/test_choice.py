@@ -11,6 +11,7 @@ from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
+from heed.text.prefix import Prefix
 from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of
@@ -24,7 +25,7 @@ ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)
 @settings(max_examples=40)
 def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
     options = DecodingSettings(min_tokens=least, max_tokens=10)
-    ((_, found),) = search([MODEL], [Source(0, source, prefix)], SPECIAL, options, n_best=4)
+    ((_, found),) = search([MODEL], [Source(0, source, Prefix.of_ids(prefix))], SPECIAL, options, n_best=4)
     for hypothesis in found:
         assert list(hypothesis.ids[: len(prefix)]) == prefix
         assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= 10
@@ -101,4 +102,4 @@ def test_a_search_writes_neither_pad_nor_bos_nor_unk_but_ends(special, sampling)
 def test_a_prefix_holds_no_id_that_a_target_cannot_have(wrong):
     special = SpecialIds(39, 39, 0, unk=1)
     with pytest.raises(IndexError, match="source 0: "):
-        list(search([MODEL], [Source(0, [5], [6, wrong])], special, DecodingSettings()))
+        list(search([MODEL], [Source(0, [5], Prefix.of_ids([6, wrong]))], special, DecodingSettings()))

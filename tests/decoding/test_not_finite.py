@@ -18,6 +18,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
 
 PRECISIONS = [
@@ -93,10 +94,11 @@ def test_a_score_that_is_nan_is_an_error_and_a_probability_of_zero_is_none(small
     assert token_log_probs([certain], batch)[0].tolist() == [0, -math.inf, -math.inf]
 
 
-@pytest.mark.parametrize("i", [50, -1, 2**31, 2**40])
-@pytest.mark.parametrize("where", ["ids", "prefix"])
-def test_an_id_beyond_the_vocabulary_is_an_index_error(small_model, road, i, where):
-    source = Source(3, [5, i]) if where == "ids" else Source(3, [5], prefix=[6, i])
+@pytest.mark.parametrize(
+    ("where", "i"), [("ids", 50), ("ids", -1), ("ids", 2**31), ("ids", 2**40), ("prefix", 50), ("prefix", -1)]
+)
+def test_an_id_beyond_the_vocabulary_is_an_index_error(small_model, road, where, i):
+    source = Source(3, [5, i]) if where == "ids" else Source(3, [5], prefix=Prefix.of_ids([6, i]))
     with pytest.raises(IndexError, match=f"source 3: id {i}, but the vocabulary has 50 ids"):
         list(search([small_model], [source], SPECIAL, DecodingSettings()))
     if where == "ids":
@@ -107,4 +109,4 @@ def test_an_id_beyond_the_vocabulary_is_an_index_error(small_model, road, i, whe
 @pytest.mark.parametrize("i", [SPECIAL.pad, SPECIAL.bos, SPECIAL.eos])
 def test_a_prefix_of_special_ids_is_an_index_error(small_model, road, i):
     with pytest.raises(IndexError, match="pad, bos, eos or unk in its prefix"):
-        list(search([small_model], [Source(0, [5], prefix=[i])], SPECIAL, DecodingSettings()))
+        list(search([small_model], [Source(0, [5], prefix=Prefix.of_ids([i]))], SPECIAL, DecodingSettings()))

@@ -15,6 +15,7 @@ from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_leng
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL
 
@@ -24,7 +25,7 @@ def test_a_target_is_as_long_as_the_settings_say_but_never_shorter_than_its_sour
     assert maximum_length(Source(0, [5] * 2), options) == 5  # 2 + 3
     assert maximum_length(Source(0, [5] * 9), options) == 6  # max_tokens
     assert maximum_length(Source(0, [5] * 9, length=1), options) == 4  # 1 + 3
-    assert maximum_length(Source(0, [5], prefix=[7] * 8), options) == 9  # the prefix and eos
+    assert maximum_length(Source(0, [5], prefix=Prefix.of_ids([7] * 8)), options) == 9  # the prefix and eos
     assert maximum_length(Source(0, [5], min_limit=11), options) == 11
     assert maximum_length(Source(0, []), DecodingSettings(max_extra_tokens=0)) == 1
 

@@ -263,7 +263,7 @@ def test_a_pair_that_is_too_long_to_be_scored_is_named(number_tokenizer):
 def test_a_prefix_of_more_tokens_than_learned_positions_is_refused(number_tokenizer):
     model = random_model(len(number_tokenizer), positions="learned", max_positions=100)
     translator = Translator(model, number_tokenizer, DecodingSettings(max_extra_tokens=5))
-    with pytest.raises(HeedError, match="the prefix has .* tokens, max_positions=100: shorten it"):
+    with pytest.raises(HeedError, match="the prefix has at least .* tokens, max_positions=100: shorten it"):
         translator.translate(["one"], prefix="zwei " * 500)
     assert translator.translate(["one"], prefix="zwei " * 8)[0].text.startswith("zwei zwei")
 

@@ -65,7 +65,7 @@ def test_requests_that_are_searched_together_get_the_bytes_that_each_gets_alone(
     except HeedError as error:
         pytest.skip(str(error))
     # A beam of 3 has no fourth hypothesis.
-    kinds = [{"n_best": n, "prefix": prefix} for n in (1, 2, 4) for prefix in ("", "zwei")]
+    kinds = [{"n_best": n, "prefix": prefix} for n in (1, 2, 4) for prefix in ("", "zweihu")]
     expected = [translator.translate(SENTENCES, n_best=min(3, kind["n_best"]), prefix=kind["prefix"]) for kind in kinds]
 
     async def all_at_once(engine):

@@ -162,6 +162,14 @@ def test_other_translations_can_be_seen_and_chosen(tab, translator):
     tab.click("document.querySelector('.sentence')")
     tab.wait_for(f"document.querySelectorAll('#alternatives button').length === {len(offered)}")
     assert texts(tab, "#alternatives button") == offered and len(offered) > 1
+    tab.value("document.getElementById('prefix').focus()")
+    tab.type("zweihu")
+    tab.wait_for("document.querySelector('#alternatives button').textContent.startsWith('zweihu')")
+    begun = translator.translate(["seven."], n_best=3, prefix="zweihu")[0].alternatives
+    assert texts(tab, "#alternatives button") == list(dict.fromkeys([*(t.text for t in begun), first[0].text]))
+    for _ in "zweihu":
+        tab.press("Backspace")
+    tab.wait_for(f"document.querySelector('#alternatives button').textContent === {json.dumps(offered[0])}")
     tab.click("document.querySelectorAll('#alternatives button')[1]")
     assert tab.value(OUTPUT) == f"{offered[1]} {second[0].text}"
     tab.value("document.getElementById('text').focus()")

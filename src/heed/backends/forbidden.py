@@ -1,13 +1,15 @@
 """Ids that a hypothesis may not take next."""
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from heed.backends.live_prefixes import AllowedIds
 
 
 def without_forbidden(
     log_probs: Float[Tensor, "row vocab"],
-    required: Int[Tensor, "sentence beam"],
+    allowed: AllowedIds | None,
     never: Bool[Tensor, " vocab"],
     may_end: Bool[Tensor, " sentence"],
     *,
@@ -15,15 +17,18 @@ def without_forbidden(
 ) -> Float[Tensor, "row vocab"]:
     """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
 
-    required and may_end are on the CPU, where they cost nothing to ask: a GPU would be waited for.
+    may_end is on the CPU, where it costs nothing to ask: a GPU would be waited for.
     """
     device = log_probs.device
     log_probs = log_probs.masked_fill(never.to(device), -torch.inf)
     if not bool(may_end.all()):
-        too_early = (~may_end).repeat_interleave(required.shape[1]).to(device)
+        too_early = (~may_end).repeat_interleave(len(log_probs) // len(may_end)).to(device)
         log_probs[:, eos] = log_probs[:, eos].masked_fill(too_early, -torch.inf)
-    if bool((required < 0).all()):
+    if allowed is None:
         return log_probs
-    only = required.to(device).view(-1, 1)
-    others = torch.arange(log_probs.shape[1], device=device) != only
-    return log_probs.masked_fill((only >= 0) & others, -torch.inf)
+    rows = [row for row, ids in enumerate(allowed) if ids is not None]
+    others = torch.ones(len(rows), log_probs.shape[1], dtype=torch.bool)
+    for of_row, row in zip(others, rows, strict=True):
+        of_row[torch.from_numpy(allowed[row]).long()] = False
+    at = torch.tensor(rows, dtype=torch.int64).to(device)
+    return log_probs.index_copy_(0, at, log_probs[at].masked_fill(others.to(device), -torch.inf))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -56,13 +57,13 @@ class SearchState(Protocol):
         account: BeamAccount,
         rules: EndingRules,
         wanted: ContinuationRules,
-        prefixes: NDArray[np.int64],
+        prefixes: LivePrefixes,
         pace: Pace,
     ) -> NDArray[np.bool_] | None:
         """Extends all hypotheses by their best continuations, step by step at this pace, without `logits` and `select`.
 
         Returns which searches are over, or None, without having done anything, if this state only takes single steps.
-        prefixes, (sentence, place): the ids that targets begin with, then -1. HeedError if the logits are not finite.
+        HeedError if the logits are not finite.
         """
 
     def select(self, rows: Int[Tensor, " new_row"], sentences: Int[Tensor, " kept"]) -> None:
@@ -127,7 +128,7 @@ class SearchOps(Protocol):
         logits: Float[Tensor, "active vocab"],
         active: Int[Tensor, " active"] | None,
         log_probs: Float[Tensor, "sentence beam"],
-        required: Int[Tensor, "sentence beam"],
+        allowed: AllowedIds | None,
         never: Bool[Tensor, " vocab"],
         may_end: Bool[Tensor, " sentence"],
         *,
@@ -136,8 +137,8 @@ class SearchOps(Protocol):
     ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
         """The k largest sums of a row's log-probability and its next id's: (fp64 values, row in the beam · vocab + id).
 
-        active: the rows that have logits, None for all; other rows have no continuation. required: the only id that a
-        row may take, or -1. never: ids that no row may take. may_end: whether eos may follow. Of equals the first is
+        active: the rows that have logits, None for all; other rows have no continuation. allowed: of every row, the
+        ids that it may take. never: ids that no row may take. may_end: whether eos may follow. Of equals the first is
         taken; where fewer than k exist, the values are -∞.
         """
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
 from heed.backends.forbidden import without_forbidden
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.data.batching import Batch
 from heed.errors import HeedError
@@ -114,7 +115,7 @@ class ReferenceBackend:
         logits: Tensor,
         active: Tensor | None,
         log_probs: Tensor,
-        required: Tensor,
+        allowed: AllowedIds | None,
         never: Tensor,
         may_end: Tensor,
         *,
@@ -123,10 +124,11 @@ class ReferenceBackend:
     ) -> tuple[Tensor, Tensor]:
         n_sentences, beam_size = log_probs.shape
         device, vocab_size = logits.device, logits.shape[1]
-        next_log_probs = without_forbidden(torch.log_softmax(logits.float(), dim=-1), required, never, may_end, eos=eos)
+        next_log_probs = torch.log_softmax(logits.float(), dim=-1)
         if active is not None:
             of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
             next_log_probs = of_all.index_copy_(0, active.to(device), next_log_probs)
+        next_log_probs = without_forbidden(next_log_probs, allowed, never, may_end, eos=eos)
         totals = log_probs.to(device).view(-1, 1) + next_log_probs
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu(), indices.cpu()
@@ -172,7 +174,7 @@ class ReferenceSearchState:
         account: BeamAccount,
         rules: EndingRules,
         wanted: ContinuationRules,
-        prefixes: NDArray[np.int64],
+        prefixes: LivePrefixes,
         pace: Pace,
     ) -> None:
         return None

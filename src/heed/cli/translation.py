@@ -73,7 +73,13 @@ def translate(
         int | None,
         typer.Option(min=0, help="Tokens that a translation has at most more than its line. Default: the model's."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Every translation begins with this text.")] = "",
+    prefix: Annotated[
+        str, typer.Option(help="Every translation begins with this text, which may end within a word.")
+    ] = "",
+    prefixes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A line for each line of input: its translation begins with this text."),
+    ] = None,
     n_best: Annotated[
         int,
         typer.Option(min=1, max=1000, help="Lines to print per line of input: the best hypotheses, then blank lines."),
@@ -128,14 +134,17 @@ def translate(
         raise HeedError("--language is for documents; give --format too.")
     if document_format is not None:
         lines_only = {
-            "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--sample": sample,
-            "--mbr": mbr, "--strict": strict,
+            "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--prefixes": prefixes,
+            "--sample": sample, "--mbr": mbr, "--strict": strict,
         }  # fmt: skip
         for option, is_set in lines_only.items():
             if is_set:
                 raise HeedError(f"{option} is for lines; leave out --format or {option}.")
         checked_format(document_format, but="docx")
         content = read_document_from_standard_input()
+    if prefix and prefixes is not None:
+        raise HeedError("--prefixes has a prefix for each line; leave out --prefix.")
+    begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
     from heed.data.lines import Arriving, UntilError
     from heed.decoding.translator import Translator
@@ -178,18 +187,39 @@ def translate(
         return
     lines = UntilError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
-    stream = translator.stream(arriving, n_best=n_best, prefix=prefix, sampling=sampling, utility=compared_by)
+    stream = translator.stream(
+        arriving,
+        n_best=n_best,
+        prefix=begins_with,
+        sampling=sampling,
+        utility=compared_by,
+        prefixes_name=str(prefixes),
+    )
     any_cut_off = False
-    for translation in stream:
-        any_cut_off |= not translation.ended
-        if as_json:
-            _print_as_json(translation, with_utility=compared_by is not None)
-        else:
-            _print_n_best(translation, n_best, with_scores=scores)
-        sys.stdout.flush()
+    try:
+        for translation in stream:
+            any_cut_off |= not translation.ended
+            if as_json:
+                _print_as_json(translation, with_utility=compared_by is not None)
+            else:
+                _print_n_best(translation, n_best, with_scores=scores)
+            sys.stdout.flush()
+    except HeedError:
+        lines.raise_error()  # the input ended there, which is why there are more prefixes
+        raise
     lines.raise_error()
     if strict and any_cut_off:
         raise typer.Exit(1)
+
+
+def _checked_lines(path: Path) -> Iterator[str]:
+    """The lines of a file, whose faults show before a model is loaded; a pipe can be read only once."""
+    from heed.data.lines import read_lines
+
+    if path.is_file() or not path.exists():
+        for _ in read_lines(path):
+            pass
+    return read_lines(path)
 
 
 def _print_as_json(translation: "Translation", *, with_utility: bool) -> None:

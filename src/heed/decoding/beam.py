@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace, widened
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace
 from heed.backends.choice import backend_for
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
 from heed.data.batching import padded_sources
 from heed.decoding.choice import Choice, Constraint, make_choice
@@ -159,12 +160,15 @@ def _select(states: Sequence[SearchState], rows: Ints, kept: Ints) -> None:
 
 def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transformer) -> None:
     """IndexError for an id that the model does not have, and for one that no target may have, in a prefix."""
+    never = [i for i in (special.pad, special.bos, special.eos, special.unk) if i is not None]
     for source in sources:
-        for ids, vocab_size in ((source.ids, model.src_vocab_size), (source.prefix, model.vocab_size)):
+        of_prefix = source.prefix.ids
+        extremes = [int(of_prefix.min()), int(of_prefix.max())] if len(of_prefix) else []
+        for ids, vocab_size in ((source.ids, model.src_vocab_size), (extremes, model.vocab_size)):
             for i in ids:
                 if not 0 <= i < vocab_size:
                     raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {vocab_size:,} ids.")
-        if not {special.pad, special.bos, special.eos, special.unk}.isdisjoint(source.prefix):
+        if np.isin(of_prefix, never).any():
             raise IndexError(f"source {source.number}: pad, bos, eos or unk in its prefix.")
 
 
@@ -187,7 +191,7 @@ class BeamBatch:
         self._special, self._settings, self._choice, self._backend = special, settings, choice, backend
         self._beam_size, self._n_best = settings.beam_size, min(n_best, settings.beam_size)
         self.numbers: Ints = np.empty(0, np.int64)
-        self._prefixes = np.empty((0, 0), np.int64)  # -1 where nothing is required
+        self._prefixes = LivePrefixes([], beam=self._beam_size)
         self._account = self._beginning(np.empty(0, np.int64), FIRST_WIDTH)
         self._longest = 0  # ids written so far
         self._rules = EndingRules(
@@ -227,11 +231,7 @@ class BeamBatch:
             self._longest = 0
             self._account = self._beginning(limits[:0], FIRST_WIDTH)
         self._account = self._account.joined(self._beginning(limits, self._account.width))
-        prefix_width = max(self._prefixes.shape[1], max(len(source.prefix) for source in sources))
-        prefixes = np.full((len(sources), prefix_width), -1)
-        for row, source in zip(prefixes, sources, strict=True):
-            row[: len(source.prefix)] = source.prefix
-        self._prefixes = np.concatenate([widened(self._prefixes, prefix_width, -1), prefixes])
+        self._prefixes = self._prefixes.joined([source.prefix for source in sources])
         numbers = [source.number for source in sources]
         self.numbers = np.concatenate([self.numbers, numbers])
         if (most := int(limits.max())) >= len(self._rules.penalties):
@@ -252,14 +252,9 @@ class BeamBatch:
         can_win = self.log_probs / mildest[:, None] > self._account.threshold[:, None]
         return torch.from_numpy(np.flatnonzero(can_win))
 
-    def required_ids(self) -> Int[Tensor, "sentence beam"]:
-        """The id that a prefix asks of each row, or -1."""
-        width = self._prefixes.shape[1]
-        if width == 0:
-            return torch.full((len(self), self._beam_size), -1)
-        at = self.lengths.clip(max=width - 1)
-        ids = np.where(self.lengths < width, self._prefixes[np.arange(len(self)), at], -1)
-        return torch.from_numpy(np.repeat(ids[:, None], self._beam_size, axis=1))
+    def allowed_ids(self) -> AllowedIds | None:
+        """The ids that a prefix lets follow each row; None where any may follow any."""
+        return self._prefixes.allowed(self.limits - self.lengths)
 
     def take_steps(self, states: Sequence[SearchState], pace: Pace) -> tuple[Ints, Ints] | None:
         """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
@@ -284,6 +279,7 @@ class BeamBatch:
         self._make_room()
         self._longest += 1
         parents, done = self._backend.extend_beams(self._account, continuations, self._rules)
+        self._prefixes.advance(parents, self._account.last)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
         self._choice.advance(rows, self._account.last, ~done)
         return self._ended(rows, done)
@@ -307,9 +303,10 @@ class BeamBatch:
         return self._kept(rows, np.flatnonzero(~done))
 
     def _kept(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
+        self._prefixes = self._prefixes.kept(kept)
         if len(kept) == len(self):
             return rows.ravel(), kept
-        self.numbers, self._prefixes, self._account = self.numbers[kept], self._prefixes[kept], self._account.kept(kept)
+        self.numbers, self._account = self.numbers[kept], self._account.kept(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need
             self._longest = int(self.lengths.max())
             self._account.resize(min(self._account.width, max(FIRST_WIDTH, 2 * self._longest)))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
 from heed.backends.forbidden import without_forbidden
+from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
@@ -38,8 +39,8 @@ class LiveHypotheses(Protocol):
     def log_probs(self) -> Floats:
         """(sentence, beam)"""
 
-    def required_ids(self) -> Int[Tensor, "sentence beam"]:
-        """The id that a prefix asks of each row, or -1."""
+    def allowed_ids(self) -> AllowedIds | None:
+        """The ids that a prefix lets follow each row; None where any may follow any."""
 
 
 @runtime_checkable
@@ -129,7 +130,7 @@ class BestChoice:
             logits,
             active,
             torch.from_numpy(np.ascontiguousarray(beams.log_probs)),
-            beams.required_ids(),
+            beams.allowed_ids(),
             self.wanted.never,
             torch.from_numpy(beams.lengths >= self.wanted.min_tokens),
             eos=self._eos,
@@ -207,7 +208,7 @@ class SampledChoice:
         may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
         log_probs = without_forbidden(
             torch.log_softmax(logits.detach().float(), dim=-1),
-            *(beams.required_ids(), self._never, may_end),
+            *(beams.allowed_ids(), self._never, may_end),
             eos=self._eos,
         )
         sharpened = torch.log_softmax(log_probs / self._sampling.temperature, dim=-1)

@@ -14,6 +14,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
+from heed.text.prefix import NO_PREFIX, Prefix
 
 # Limits on what is searched at a time: sentences, unless the caller asks for more; on a CPU, tokens of all targets and
 # bytes. Base reaches the last two first with beams above 21. A GPU has its memory for itself, and only many sentences
@@ -35,7 +36,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Source:
-    """One sentence to search: its number in the stream, its ids without eos, ids that every target begins with.
+    """One sentence to search: its number in the stream, its ids without eos, what every target begins with.
 
     min_limit: the maximum length of a target, eos included, is never lower, whatever the settings say. length: what
     max_extra_tokens is added to; by default the number of its ids.
@@ -43,7 +44,7 @@ class Source:
 
     number: int
     ids: Sequence[int]
-    prefix: Sequence[int] = ()
+    prefix: Prefix = NO_PREFIX
     min_limit: int = 1
     length: int | None = None
 
@@ -79,7 +80,7 @@ def longest_source(arch: Architecture, settings: DecodingSettings) -> int:
 
 def _guaranteed_length(source: Source) -> int:
     """The ids that a target may have whatever the settings say, eos included."""
-    return max(len(source.prefix) + 1, source.min_limit)
+    return max(source.prefix.n_tokens + 1, source.min_limit)
 
 
 def max_live_tokens(device: torch.device) -> int:

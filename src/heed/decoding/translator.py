@@ -15,6 +15,7 @@ from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.parallel import parallel_search
+from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
@@ -26,6 +27,7 @@ from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.loading import AnyTokenizer
+from heed.text.prefix import NO_PREFIX, Prefix
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
@@ -146,7 +148,7 @@ class Translator(PickledByValue):
         texts: Iterable[str],
         *,
         n_best: int = ...,
-        prefix: str = ...,
+        prefix: str | Iterable[str] = ...,
         sampling: SamplingSettings | None = ...,
         utility: Utility | None = ...,
     ) -> list[Translation]: ...
@@ -156,14 +158,19 @@ class Translator(PickledByValue):
         texts: str | Iterable[str],
         *,
         n_best: int = 1,
-        prefix: str = "",
+        prefix: str | Iterable[str] = "",
         sampling: SamplingSettings | None = None,
         utility: Utility | None = None,
     ) -> Translation | list[Translation]:
         """The translation of a text, or a list with one of each text, in order. A blank text becomes an empty one.
 
-        n_best: how many alternatives each has, at most beam_size. prefix: what every translation begins with. sampling:
-        draws beam_size translations and gives the n_best of them, instead of searching.
+        n_best: how many alternatives each has, at most beam_size. sampling: draws beam_size translations and gives
+        the n_best of them, instead of searching.
+
+        prefix: the text that every translation begins with, or a text for each; of a text in pieces, the first one's.
+        A model may write a prefix, and what follows it, in whichever tokens it finds best, so a prefix may end within a
+        word. HeedError for characters that the vocabulary lacks, for more tokens than max_tokens or learned positions
+        leave room for, and unless there are as many as texts.
 
         utility: minimum Bayes risk decoding. Of beam_size translations, drawn or else found, gives the n_best of the
         highest expected score ("chrf" or "bleu"), all of them being references: those drawn with equal weight (Eikema &
@@ -179,17 +186,19 @@ class Translator(PickledByValue):
         texts: Iterable[str | None],
         *,
         n_best: int = 1,
-        prefix: str = "",
+        prefix: str | Iterable[str] = "",
         sampling: SamplingSettings | None = None,
         utility: Utility | None = None,
         name: Callable[[int, str], str] = lambda number, text: f"line {number}",
+        prefixes_name: str = "prefix",
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
 
-        name: what reports call a text, given its number from 1 and the text.
+        name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
+        prefixes, such as their file.
         """
         refuse_text(texts=texts)
         check_n_best(n_best)
@@ -200,13 +209,14 @@ class Translator(PickledByValue):
             raise HeedError(
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
-        prefix_ids = self.prefix_ids(prefix)
+        prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
         unread, cut_off = Mentions(), Mentions()
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
             for line, pieces in zip(lines, self.pieces(lines), strict=True):
                 line_number = next(line_numbers)
+                begins_with = prefixes.next()
                 if any(self.tokenizer.special.unk in piece for piece in pieces):
                     unread.add(f"{name(line_number, line)} ({shown(self._unknown_text(line))})")
                 if len(pieces) > 1:
@@ -214,7 +224,7 @@ class Translator(PickledByValue):
                     self.report(f"{name(line_number, line)}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
                     # Numbered by line, so that no other line changes what is drawn; 2²¹ is more pieces than any has.
-                    Source(line_number << 21 | place, piece, prefix_ids if place == 0 else ())
+                    Source(line_number << 21 | place, piece, begins_with if place == 0 else NO_PREFIX)
                     for place, piece in enumerate(pieces)
                 ]
 
@@ -236,6 +246,7 @@ class Translator(PickledByValue):
             if not translation.ended:
                 cut_off.add(name(number, text))
             yield translation
+        prefixes.end()
         if unread:
             self.report(f"The model's vocabulary lacks a part of {unread}; it was not translated.")
         if cut_off:
@@ -273,15 +284,23 @@ class Translator(PickledByValue):
         )
         return replace(translation, alternatives=alternatives, utility=alternatives[0].utility)
 
-    def prefix_ids(self, prefix: str) -> list[int]:
-        """The ids that every translation begins with. HeedError for text that the vocabulary lacks."""
-        ids = self.tokenizer.encode_targets([prefix])[0] if prefix else []
-        if self.tokenizer.special.unk in ids or (prefix.strip() and not ids):
-            raise HeedError(f"the prefix {shown(prefix)} holds text that the model's vocabulary lacks; take another.")
-        for arch in (model.arch for model in self.models):
-            if arch.positions == "learned" and len(ids) >= arch.max_positions:
-                raise HeedError(f"the prefix has {len(ids):,} tokens, max_positions={arch.max_positions}: shorten it.")
-        return ids
+    def prefix(self, text: str) -> Prefix:
+        """What the ids of every translation that begins with this text have in common; a search takes it.
+
+        HeedError for text that the vocabulary lacks, and if no translation has room for it.
+        """
+        prefix = self.tokenizer.prefix(text)
+        archs = [model.arch for model in self.models]
+        limits = [("max_positions", arch.max_positions) for arch in archs if arch.positions == "learned"]
+        if self.settings.max_tokens is not None:
+            limits.append(("max_tokens", self.settings.max_tokens))
+        for name, limit in limits:
+            if prefix.end and prefix.n_tokens >= limit:
+                raise HeedError(
+                    f"the prefix has at least {prefix.n_tokens:,} tokens, {name}={limit}: shorten it, so that an end "
+                    "of sentence fits too."
+                )
+        return prefix
 
     def pieces(self, texts: list[str]) -> list[list[list[int]]]:
         """The ids of each text, in pieces where they are too many for one search; no piece for a blank text.

@@ -24,6 +24,7 @@ from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError, is_out_of_memory
 from heed.serving.metrics import Metrics
+from heed.text.prefix import NO_PREFIX, Prefix
 
 QUEUE_TOKENS = 64  # that a sentence of the queue may have on average
 # Sentences of a kind that are searched before another kind, which waits, has its turn.
@@ -82,7 +83,7 @@ class _Request:
 
     sentences: Sequence[str]
     n_best: int
-    prefix_ids: Sequence[int]
+    prefix: Prefix
     deliver: Callable[[Outcome], None]
     arrived: float = field(default_factory=time.monotonic)
     waiting: deque["_Piece"] = field(default_factory=deque)
@@ -148,9 +149,9 @@ class Engine:
         """
         deadline = time.monotonic() + timeout_seconds
         self.check_room()  # before the work of encoding
-        prefix_ids = self.translator.prefix_ids(prefix)
-        if len(prefix_ids) > PIECE_TOKENS:  # a sentence so long would keep all others out of its search
-            raise HeedError(f"the prefix has {len(prefix_ids):,} tokens, more than {PIECE_TOKENS}: shorten it.")
+        begins_with = await beside_the_loop(len(prefix), lambda: self.translator.prefix(prefix))
+        if begins_with.n_tokens > PIECE_TOKENS:  # a sentence so long would keep all others out of its search
+            raise HeedError(f"the prefix has {begins_with.n_tokens:,} tokens, more than {PIECE_TOKENS}: shorten it.")
         n_chars = sum(map(len, sentences))
         pieces = await beside_the_loop(n_chars, lambda: self.translator.pieces(list(sentences)))
         loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
@@ -159,7 +160,7 @@ class Engine:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(outcomes.put_nowait, outcome)
 
-        request = self._accept(sentences, pieces, prefix_ids, n_best=n_best, deliver=deliver)
+        request = self._accept(sentences, pieces, begins_with, n_best=n_best, deliver=deliver)
         try:
             for _ in sentences:
                 seconds = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
@@ -224,17 +225,17 @@ class Engine:
         self,
         sentences: Sequence[str],
         pieces: Sequence[Sequence[Sequence[int]]],
-        prefix_ids: Sequence[int],
+        prefix: Prefix,
         *,
         n_best: int,
         deliver: Callable[[Outcome], None],
     ) -> _Request:
         n_best = min(n_best, self.translator.settings.beam_size)
-        request = _Request(sentences, n_best, prefix_ids, deliver, n_unfinished=len(sentences))
+        request = _Request(sentences, n_best, prefix, deliver, n_unfinished=len(sentences))
         for i, of_sentence in enumerate(pieces):
             request.results.append([None] * len(of_sentence))
             request.waiting.extend(_Piece(request, i, place, ids) for place, ids in enumerate(of_sentence))
-            request.n_tokens += sum(map(len, of_sentence)) + (len(prefix_ids) if of_sentence else 0)
+            request.n_tokens += sum(map(len, of_sentence)) + (prefix.n_tokens if of_sentence else 0)
         with self._changed:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
@@ -283,7 +284,7 @@ class Engine:
         request = queue.popleft()
         piece = request.waiting.popleft()
         self._n_waiting -= 1
-        request.n_tokens -= len(piece.ids) + (len(request.prefix_ids) if piece.place == 0 else 0)
+        request.n_tokens -= len(piece.ids) + (request.prefix.n_tokens if piece.place == 0 else 0)
         if request.waiting:
             queue.append(request)
         return piece
@@ -408,7 +409,7 @@ class _Search:
         self._next_number += 1
         self.searching[self._next_number] = piece
         self._engine.metrics.queue_seconds.observe(time.monotonic() - piece.request.arrived)
-        return Source(self._next_number, piece.ids, piece.request.prefix_ids if piece.place == 0 else ())
+        return Source(self._next_number, piece.ids, piece.request.prefix if piece.place == 0 else NO_PREFIX)
 
     def _is_cancelled(self, number: int) -> bool:
         if self.searching[number].request.over:

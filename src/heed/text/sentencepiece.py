@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from pydantic import Field, model_validator
 from heed.config import Settings, reason, shown, validated
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
+from heed.text.prefix import Prefix, Spellings
 from heed.text.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -141,6 +143,13 @@ class SentencePieceTokenizer:
         """Ids of many target lines, on all cores. HeedError if one is not valid Unicode."""
         return self._tgt.encode_lines(lines)
 
+    def prefix(self, text: str) -> Prefix:
+        """What the ids of every target that begins with this text, once it is normalised, have in common.
+
+        HeedError if the text is not valid Unicode, or if no ids spell it.
+        """
+        return self._tgt.prefix(text)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of target ids; pad, bos and eos are left out."""
         return self._tgt.decode(ids)
@@ -236,6 +245,55 @@ class _Side:
         segmented: list[list[str]] = self._processor.encode(rests, out_type=str)
         return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
 
+    def prefix(self, text: str) -> Prefix:
+        check_unicode(text)
+        (pieces,) = self._segmented([text])
+        model = self.vocabulary.model
+        if model is None:
+            normalized = " ".join(pieces)
+        else:
+            normalized = b"".join(map(self._spelled, pieces)).decode("utf-8")
+            if model.add_dummy_prefix and model.whitespace_as_suffix:
+                normalized = normalized.removesuffix(" ")
+            elif model.add_dummy_prefix:
+                normalized = normalized.removeprefix(" ")
+        # Normalisation takes a space from the end of a text, but here more text follows.
+        if text[-1:].isspace() and normalized and not normalized.endswith(" "):
+            normalized += " "
+        return self._spellings.prefix(normalized)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        model = self.vocabulary.model
+        spelled = (
+            (i, self._spelled(piece))
+            for i, piece in enumerate(self.vocabulary.table)
+            if piece is not None and i != self._unk and i not in self._left_out and piece not in self._invisible
+        )
+        if model is None:
+            return Spellings(spelled, n_dropped_spaces=1)
+        if self.vocabulary.pieces is not None or model.remove_extra_whitespaces:
+            return Spellings(spelled, n_dropped_spaces=None)
+        return Spellings(spelled, n_dropped_spaces=int(model.add_dummy_prefix))
+
+    @cached_property
+    def _invisible(self) -> frozenset[str]:
+        """The pieces that are no text; and the byte of a space, which decoding keeps where it drops the space ▁."""
+        model = self.vocabulary.model
+        return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
+
+    @cached_property
+    def _bytes(self) -> frozenset[str]:
+        """The pieces that are a byte each."""
+        model = self.vocabulary.model
+        return frozenset() if model is None else frozenset(_of_type(model, BYTE))
+
+    def _spelled(self, piece: str) -> bytes:
+        """What a piece adds to the text, with a space before a word."""
+        if self._processor is None:
+            return f" {piece}".encode()
+        return bytes([int(piece[3:5], 16)]) if piece in self._bytes else piece.replace(SPACE, " ").encode()
+
     def spans(self, text: str) -> list[tuple[int, int]]:
         if self._processor is None:
             return [word.span() for word in re.finditer("[^ ]+", text)]
@@ -279,6 +337,10 @@ class _Side:
             else:
                 spelled += [piece.replace(SPACE, " ") if self._processor else f" {piece}" for piece in run]
         return spelled
+
+
+def _of_type(model: SentencePieceModel, kind: int) -> list[str]:
+    return [piece for piece, of_piece in zip(model.pieces, model.types, strict=True) if of_piece == kind]
 
 
 def _processor(model: SentencePieceModel) -> Any:

@@ -8,6 +8,7 @@ so a word has the same ids at the beginning of a line as within it.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
+from heed.text.prefix import Prefix, Spellings
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -138,6 +140,31 @@ class Tokenizer:
                     break
             encoded.append(ids)
         return encoded
+
+    def prefix(self, text: str) -> Prefix:
+        """What the ids of every target that begins with this text have in common; of symbols, their ids.
+
+        HeedError if the text is not valid Unicode, or for an unknown symbol.
+        """
+        check_unicode(text)
+        if not self.symbols:
+            return self._spellings.prefix(text)
+        ids = self.encode_targets([text])[0]
+        if text.strip() and not ids:
+            raise HeedError(f"the prefix {shown(text)} holds a symbol that the model's vocabulary lacks; take another.")
+        return Prefix.of_ids(ids)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        special = {self.special.pad, self.special.bos, self.special.eos}
+        return Spellings(
+            (
+                (i, bytes(BYTE_OF[character] for character in name.removeprefix(CONTINUATION)))
+                for i, name in enumerate(self.id_names())
+                if i not in special
+            ),
+            n_dropped_spaces=1,
+        )
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """For each id of each text the characters that it stands for, without the space before a word.

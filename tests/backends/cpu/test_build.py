@@ -313,5 +313,5 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
     with pytest.raises(IndexError, match="rows holds 4; expected 0 to 3"):
         decoding_ops.best_continuations(
             torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
-            torch.full((2, 2), -1), torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
+            None, torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
         )  # fmt: skip

@@ -139,18 +139,19 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     never = torch.zeros(vocab_size, dtype=torch.bool)
     never[[0, 1]] = True
     may_end = torch.rand(n_sentences) < 0.5
-    required = torch.where(torch.rand(n_sentences, beam) < 0.2, torch.randint(3, vocab_size, (n_sentences, beam)), -1)
+    only = torch.rand(n_sentences * beam, vocab_size) < torch.rand(n_sentences * beam, 1) ** 3
+    some = torch.rand(n_sentences * beam) < 0.3
+    allowed_ids = [row.nonzero()[:, 0].int().numpy() if of else None for row, of in zip(only, some, strict=True)]
     k = 2 * beam
     active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
-    arguments = (active, log_probs.clone(), required, never, may_end)
+    arguments = (active, log_probs.clone(), allowed_ids, never, may_end)
     values, index = decoding_ops.best_continuations(logits[active], *arguments, eos=2, k=k)
     left_out = torch.ones(n_sentences * beam, dtype=torch.bool)
     left_out[active] = False
     log_probs.view(-1)[left_out] = -torch.inf
     allowed = torch.log_softmax(logits.double(), -1).masked_fill(never, -torch.inf).view(n_sentences, beam, -1)
     allowed[~may_end, :, 2] = -torch.inf
-    ids = torch.arange(vocab_size)
-    allowed = allowed.masked_fill((required[..., None] >= 0) & (ids != required[..., None]), -torch.inf)
+    allowed = allowed.masked_fill((some[:, None] & ~only).view(n_sentences, beam, -1), -torch.inf)
     total = (log_probs[..., None] + allowed).flatten(1)
     torch.testing.assert_close(values, total.topk(k, dim=1).values, atol=1e-5, rtol=1e-5)
     found = values.isfinite()

@@ -18,6 +18,7 @@ import torch
 
 from heed.backends.cpu import build
 from heed.backends.cpu.declarations import PARAMETERS, address, ffi
+from heed.text.prefix import Prefix
 
 HERE = Path(__file__).parent
 COMPILERS = ("g++", "clang++")
@@ -300,11 +301,12 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)))
         account = account_of(draw, lengths[::beam] // 2, beam=beam, width=capacity)
         rules = structure("EndingRules", penalties=torch.ones(2 * capacity).double(), eos=2, early_stopping=0)
-        never, prefixes = torch.arange(vocab) < 2, torch.full((n_sentences, capacity), -1)
-        prefixes[1, 1 + lengths[beam] // 2] = 30
+        prefixes = [prefix_structure(Prefix.of_ids([30, 31] * (sentence == 1))) for sentence in range(n_sentences)]
+        never, states = torch.arange(vocab) < 2, torch.zeros(n_sentences, beam).long()
+        states[1, 1:] = 1
         searched = structure(
             "Search", account=account, rules=rules, output=packed_weight(draw, d, vocab, products),
-            prefixes=prefixes, never=never, prefix_width=capacity, min_tokens=3, k=2 * beam,
+            prefixes=several(prefixes), states=states, never=never, min_tokens=3, k=2 * beam,
             most_steps=4, least_steps=1, most_done=n_sentences, n_waiting=None,
         )  # fmt: skip
         done, n_steps = torch.zeros(n_sentences, dtype=torch.bool), torch.tensor([-2])
@@ -324,6 +326,11 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         yield Case(f"encode_sources_{kind}", (step, sources))
 
 
+def prefix_structure(prefix: Prefix) -> Table:
+    arrays = {name: torch.from_numpy(getattr(prefix, name)) for name in ("begins", "ids", "nexts", "needed")}
+    return structure("Prefix", **{name: x if len(x) else None for name, x in arrays.items()}, end=prefix.end)
+
+
 def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table:
     """Of sentences in the middle of their searches, of which the first has two steps left."""
     n, n_best, most = len(lengths), 2, torch.tensor([2] + [width] * (len(lengths) - 1))
@@ -341,11 +348,11 @@ def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[
     n_sentences, beam, vocab, d, eos, k = 3, 4, 700, 26, 2, 8
     rows = torch.tensor([i for i in range(n_sentences * beam) if i != 5])
     log_probs = draw.numbers(torch.float64, n_sentences, beam)
-    required = torch.full((n_sentences, beam), -1)
-    required[1, 2] = 30
+    some = torch.tensor([7, 30, 600], dtype=torch.int32)
+    allowed, n_allowed = Table(bytes(8 * n_sentences * beam), {8 * 6: some}), torch.full((n_sentences * beam,), 3)
     never, may_end = torch.zeros(vocab, dtype=torch.bool), torch.tensor([True, False, True])
     never[:2] = True
-    account = (rows, log_probs, required, never, may_end)
+    account = (rows, log_probs, allowed, n_allowed, never, may_end)
     results = (torch.zeros(n_sentences, k, dtype=torch.float64), torch.zeros(n_sentences, k, dtype=torch.int64))
     sizes = (len(rows), n_sentences, beam)
     logits = draw.numbers(dtype, len(rows), vocab) * 3

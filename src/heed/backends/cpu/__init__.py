@@ -15,6 +15,7 @@ from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, 
 from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, kernel, library
 from heed.backends.cpu.search_state import CpuSearchState
+from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
@@ -122,7 +123,7 @@ class CpuBackend:
         logits: Tensor,
         active: Tensor | None,
         log_probs: Tensor,
-        required: Tensor,
+        allowed: AllowedIds | None,
         never: Tensor,
         may_end: Tensor,
         *,
@@ -131,7 +132,7 @@ class CpuBackend:
     ) -> tuple[Tensor, Tensor]:
         if active is None:
             active = torch.arange(log_probs.numel())
-        return decoding_ops.best_continuations(logits, active, log_probs, required, never, may_end, eos=eos, k=k)
+        return decoding_ops.best_continuations(logits, active, log_probs, allowed, never, may_end, eos=eos, k=k)
 
     def search_threads(self, model: Transformer) -> int:
         return n_threads() if model.arch.radius is None else 1

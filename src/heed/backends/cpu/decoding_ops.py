@@ -19,6 +19,7 @@ from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Co
 from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, unchecked
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.weights import PackedWeight
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.model.architecture import Activation
 
 ACTIVATIONS = {name.lower(): value for name, value in constants("Activation").items()}
@@ -243,30 +244,31 @@ class DecoderLayers(_Layers):
         account: BeamAccount,
         rules: EndingRules,
         wanted: ContinuationRules,
-        prefixes: Ints,
+        prefixes: LivePrefixes,
         pace: Pace,
     ) -> Bools | None:
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
-        (n_sentences, beam), prefix_width = account.last.shape, prefixes.shape[1]
+        n_sentences, beam = account.last.shape
         account_structure, rules_structure = _account_structures(account, rules)
         at = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
-        at |= _array_addresses("search_steps", prefixes=(prefixes, (n_sentences, prefix_width), np.int64))
+        of_prefixes = _prefix_structures(prefixes)
         if pace.n_waiting is not None:
             at |= _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
-        if output.d_out != len(embedding) or len(beams.slots) != n_sentences * beam or wanted.k < beam:
+        fits = prefixes.states.shape == (n_sentences, beam) and len(beams.slots) == n_sentences * beam
+        if output.d_out != len(embedding) or not fits or wanted.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
         longest = int(account.lengths.max()) + pace.most
         if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
-        if not _within(account.last, len(embedding)) or not _within(prefixes.clip(min=0), len(embedding)):
+        if not _within(account.last, len(embedding)):
             raise IndexError("kernel search_steps: an id is out of range.")
         search = structure(
             "Search",
             **at,
+            **of_prefixes,
             account=account_structure[0],
             rules=rules_structure[0],
             output=output.structure[0],
-            prefix_width=prefix_width,
             min_tokens=wanted.min_tokens,
             k=wanted.k,
             most_steps=pace.most,
@@ -303,7 +305,7 @@ def best_continuations(
     logits: Float[Tensor, "active vocab"],
     active: Int[Tensor, " active"],
     log_probs: Float[Tensor, "sentence beam"],
-    required: Int[Tensor, "sentence beam"],
+    allowed: AllowedIds | None,
     never: Bool[Tensor, " vocab"],
     may_end: Bool[Tensor, " sentence"],
     *,
@@ -312,6 +314,7 @@ def best_continuations(
 ) -> tuple[Float[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
     """As `Backend.best_continuations`."""
     n_sentences, beam = log_probs.shape
+    lists, counts = _allowed_lists(allowed, n_sentences * beam)
     values = torch.empty(n_sentences, k, dtype=torch.float64)
     indices = torch.empty(n_sentences, k, dtype=torch.int64)
     at = addresses(
@@ -319,14 +322,51 @@ def best_continuations(
         logits=(logits, (len(active), len(never)), logits.dtype),
         rows=(active, (len(active),), torch.int64),
         log_probs=(log_probs, (n_sentences, beam), torch.float64),
-        required=(required, (n_sentences, beam), torch.int64),
         never=(never, (len(never),), torch.bool),
         may_end=(may_end, (n_sentences,), torch.bool),
     )
+    at |= {"allowed": address(lists.ctypes.data), "n_allowed": address(counts.ctypes.data)}
     check_range("best_continuations", "rows", active, 0, n_sentences * beam)
     sizes = {"n_rows": len(active), "n_sentences": n_sentences, "beam": beam, "vocab": len(never)}
     kernel("best_continuations", logits)(**at, **unchecked(values=values, indices=indices), **sizes, eos=eos, k=k)
     return values, indices
+
+
+def _allowed_lists(allowed: AllowedIds | None, n_rows: int) -> tuple[Ints, Ints]:
+    """By row, the address of the ids that may follow, or 0, and how many they are."""
+    addresses, counts = np.zeros((2, n_rows), np.int64)
+    for row, ids in enumerate(allowed or ()):
+        if ids is not None:
+            if ids.dtype != np.int32 or not ids.flags.c_contiguous:
+                raise ValueError(f"kernel best_continuations: allowed ids of {ids.dtype}; expected int32, contiguous.")
+            addresses[row], counts[row] = ids.ctypes.data, len(ids)
+    return addresses, counts
+
+
+def _prefix_structures(prefixes: LivePrefixes) -> dict[str, Any]:
+    """The prefixes and the states of the rows as the kernels take them; nothing where no sentence has one."""
+    if not prefixes:
+        return {}
+    ends = np.array([prefix.end for prefix in prefixes.prefixes])
+    if (prefixes.states < 0).any() or (prefixes.states > ends[:, None]).any():
+        raise IndexError("kernel search_steps: a prefix has no such state.")
+    of_each = {id(prefix): prefix for prefix in prefixes.prefixes}
+    structures = {
+        key: structure(
+            "Prefix",
+            end=prefix.end,
+            **_array_addresses(
+                "search_steps",
+                begins=(prefix.begins, (prefix.end + 1,), np.int64),
+                ids=(prefix.ids, prefix.nexts.shape, np.int32),
+                nexts=(prefix.nexts, prefix.ids.shape, np.int32),
+                needed=(prefix.needed, (prefix.end + 1,), np.int32),
+            ),
+        )
+        for key, prefix in of_each.items()
+    }
+    states = _array_addresses("search_steps", states=(prefixes.states, prefixes.states.shape, np.int64))
+    return {"prefixes": array("Prefix", [structures[id(prefix)] for prefix in prefixes.prefixes]), **states}
 
 
 def extend_beams(

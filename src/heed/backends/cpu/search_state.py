@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, Pace
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Pace
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
 from heed.backends.cpu.forward import StackNorms, Stream
 from heed.backends.cpu.weights import PACKED, Fp32Linear
+from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
 from heed.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -114,7 +115,7 @@ class CpuSearchState:
         account: BeamAccount,
         rules: EndingRules,
         wanted: ContinuationRules,
-        prefixes: Ints,
+        prefixes: LivePrefixes,
         pace: Pace,
     ) -> Bools | None:
         output = self._model.output

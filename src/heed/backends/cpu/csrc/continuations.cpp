@@ -25,11 +25,13 @@ void product_continuations(const float* x, const Weight& weight, const Continuat
 extern "C" {
 #define HEED_DEFINE(T, NAME)                                                                                   \
  heed::Status best_continuations_##NAME(const T* logits, const int64_t* rows, const double* log_probs,         \
-                                        const int64_t* required, const uint8_t* never, const uint8_t* may_end, \
-                                        double* values, int64_t* indices, int64_t n_rows, int64_t n_sentences, \
-                                        int64_t beam, int64_t vocab, int64_t eos, int64_t k) {                 \
+                                        const int32_t* const* allowed, const int64_t* n_allowed,               \
+                                        const uint8_t* never, const uint8_t* may_end, double* values,          \
+                                        int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam,   \
+                                        int64_t vocab, int64_t eos, int64_t k) {                 \
   return heed::status_of([&] {                                                                                 \
-Continuations wanted({rows, log_probs, required, never, may_end, n_rows, n_sentences, beam, vocab, eos, k});      \
+Continuations wanted({rows, log_probs, allowed, n_allowed, never, may_end,                                     \
+                      n_rows, n_sentences, beam, vocab, eos, k});                                              \
 heed::best_continuations(logits, wanted, values, indices);                                                        \
   });                                                                                                          \
  }

@@ -46,7 +46,7 @@ public:
 
     // Reads row r's logits z of a piece, `count` ids from `first` on; a thread takes pieces in their order.
     void take(int64_t thread, const float* z, int64_t r, int64_t piece, int64_t first, int64_t count) {
-        const int64_t row = rows[r], list = thread * n_rows + r, only = required[row];
+        const int64_t row = rows[r], list = thread * n_rows + r;
         const bool ends = may_end[row / beam];
         Candidate* const mine = best.get() + list * k;
         int64_t& size = sizes[size_t(list)];
@@ -61,8 +61,10 @@ public:
         const float bar = size == k ? float(mine[k - 1].value) : size ? -INFINITY : below_some(tops);
         const float shift = top > -INFINITY ? top * LOG2_E : 0;  // a piece of -infinity has the sum 0, or nearly
         sums[size_t(r * n_pieces + piece)] = {top * LOG2_E, sum_of_powers(z, shift, count, bar, above)};
-        if (only >= 0) {
-            if (only >= first && only < first + count) consider(only - first);
+        if (const int32_t* const ids = allowed[row]) {
+            const int32_t* const end = ids + n_allowed[row];
+            for (const int32_t* id = std::lower_bound(ids, end, first); id < end && *id < first + count; id++)
+                consider(*id - first);
             return;
         }
         // 64 ids at a time: most have none

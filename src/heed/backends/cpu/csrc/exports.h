@@ -9,12 +9,13 @@
 namespace heed {
 
 // Which continuations are wanted. rows: those that have logits, of all n_sentences · beam. By row of all: log_probs,
-// its log-probability so far, and `required`, the only id that it may take, or -1. By id: `never`, whether it is
-// excluded. By sentence: whether it may_end, by eos.
+// its log-probability so far, and `allowed`, the n_allowed ids that it may take, ascending, or null for any. By id:
+// `never`, whether it is excluded. By sentence: whether it may_end, by eos.
 struct ContinuationRequest {
     const int64_t* rows;
     const double* log_probs;
-    const int64_t* required;
+    const int32_t* const* allowed;
+    const int64_t* n_allowed;
     const uint8_t *never, *may_end;
     int64_t n_rows, n_sentences, beam, vocab, eos, k;
 };

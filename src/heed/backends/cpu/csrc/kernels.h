@@ -107,17 +107,27 @@ struct EndingRules {
     int32_t early_stopping;
 };
 
-// What a search needs besides a Step. prefixes: the ids that each target begins with, (sentence, prefix_width), then
-// -1; never, by id: whether no target may have it; min_tokens: before eos; k: continuations of a sentence. It takes at
-// most most_steps; after least_steps it ends once most_done sentences are done or n_waiting, unless null, is not 0: a
-// number that other threads change.
+// What a target must begin with, as text/prefix.py describes it. In states below `end` the ids that may follow are
+// ids[begins[state]] to ids[begins[state + 1]], ascending; nexts: the states that they lead to; needed, by state: the
+// fewest ids that lead to the end.
+struct Prefix {
+    const int64_t* begins;
+    const int32_t *ids, *nexts, *needed;
+    int64_t end;
+};
+
+// What a search needs besides a Step. prefixes (n_sentences), or null where no sentence has one; states (n_sentences,
+// beam): how much of it each row has written; never, by id: whether no target may have it; min_tokens: before eos; k:
+// continuations of a sentence. It takes at most most_steps; after least_steps it ends once most_done sentences are done
+// or n_waiting, unless null, is not 0: a number that other threads change.
 struct Search {
     BeamAccount account;
     EndingRules rules;
     Weight output;  // the map to logits
-    const int64_t* prefixes;
+    const Prefix* prefixes;
+    int64_t* states;
     const uint8_t* never;
-    int64_t prefix_width, min_tokens, k, most_steps, least_steps, most_done;
+    int64_t min_tokens, k, most_steps, least_steps, most_done;
     const std::atomic<int64_t>* n_waiting;
 };
 

@@ -9,7 +9,9 @@ namespace heed {
 
 // Of a search's rows and sentences, what a step needs besides the account.
 struct StepMemory {
-    std::vector<int64_t> rows, lengths, required, indices, parents, ids, old_rows;
+    std::vector<int64_t> rows, lengths, n_allowed, indices, parents, ids, old_rows, old_states;
+    std::vector<const int32_t*> allowed;
+    std::vector<std::vector<int32_t>> fitting;  // of allowed ids, those that leave room for the rest of the prefix
     std::vector<uint8_t> may_end;
     std::vector<double> values;
     Aligned<float> x;
@@ -18,15 +20,41 @@ struct StepMemory {
     StepMemory(int64_t n, int64_t beam, int64_t k, int64_t d_model)
         : rows(size_t(n * beam)),
           lengths(rows.size()),
-          required(rows.size()),
+          n_allowed(rows.size()),
           indices(size_t(n * k)),
           parents(size_t(k)),
           ids(size_t(k)),
           old_rows(size_t(beam)),
+          old_states(size_t(beam)),
+          allowed(rows.size()),
+          fitting(rows.size()),
           may_end(size_t(n)),
           values(indices.size()),
           x(aligned<float>(n * beam * d_model)) {}
 };
+
+// Writes down which ids may follow a row in this state of its prefix, if n_left may follow them.
+static void allow(const Prefix& prefix, int64_t state, int64_t n_left, int64_t row, StepMemory& memory) {
+    const int64_t begin = prefix.begins[state], n = prefix.begins[state + 1] - begin;
+    const int32_t* ids = prefix.ids + begin;
+    memory.allowed[size_t(row)] = ids;
+    memory.n_allowed[size_t(row)] = n;
+    if (n_left >= prefix.end - state) return;  // an id leads to a later state
+    std::vector<int32_t>& fitting = memory.fitting[size_t(row)];
+    fitting.clear();
+    for (int64_t i = 0; i < n; i++)
+        if (prefix.needed[prefix.nexts[begin + i]] <= n_left) fitting.push_back(ids[i]);
+    memory.allowed[size_t(row)] = fitting.data();
+    memory.n_allowed[size_t(row)] = int64_t(fitting.size());
+}
+
+// The state to which an id leads.
+static int64_t state_after(const Prefix& prefix, int64_t state, int64_t id) {
+    if (state >= prefix.end) return state;
+    const int32_t *const first = prefix.ids + prefix.begins[state], *const end = prefix.ids + prefix.begins[state + 1];
+    const int32_t* const at = std::lower_bound(first, end, id);
+    return at < end && *at == id ? prefix.nexts[at - prefix.ids] : state;
+}
 
 // Writes down which rows can still enter the n_best, and what may follow them. Returns how many they are.
 static int64_t plan_step(const Search& search, const uint8_t* done, StepMemory& memory) {
@@ -37,11 +65,13 @@ static int64_t plan_step(const Search& search, const uint8_t* done, StepMemory& 
         const int64_t length = account.lengths[s];
         const double mildest = search.rules.penalties[account.limits[s]];
         const double threshold = account.best_scores[(s + 1) * account.n_best - 1];
-        const int64_t only = length < search.prefix_width ? search.prefixes[s * search.prefix_width + length] : -1;
+        const Prefix* const prefix = search.prefixes ? search.prefixes + s : nullptr;
         memory.may_end[size_t(s)] = length >= search.min_tokens;
         for (int64_t row = s * account.beam; row < (s + 1) * account.beam; row++) {
             memory.lengths[size_t(row)] = length;
-            memory.required[size_t(row)] = only;
+            memory.allowed[size_t(row)] = nullptr;
+            if (prefix && search.states[row] < prefix->end)
+                allow(*prefix, search.states[row], account.limits[s] - length - 1, row, memory);
             if (account.log_probs[row] / mildest > threshold) memory.rows[size_t(n_active++)] = row;
         }
     }
@@ -60,6 +90,13 @@ static bool extend_sentence(const Search& search, const Beams& beams, int64_t s,
     SentenceAccount sentence{account, search.rules, s};
     const bool over = sentence.extend(memory.values.data() + s * k, memory.parents.data(), memory.ids.data(), k,
                                       memory.old_rows.data(), memory.old);
+    if (search.prefixes) {
+        int64_t* const states = search.states + s * beam;
+        std::copy_n(states, beam, memory.old_states.data());
+        for (int64_t b = 0; b < beam; b++)
+            states[b] = state_after(search.prefixes[s], memory.old_states[size_t(memory.old_rows[size_t(b)])],
+                                    account.last[s * beam + b]);
+    }
     const int64_t* const slots = beams.slots + s * beam;
     for (int64_t b = 0; b < beam; b++) memory.parents[size_t(b)] = slots[memory.old_rows[size_t(b)]];
     reorder_ancestors(beams.ancestors, slots, memory.parents.data(), beam, beams.capacity, sentence.length, memory.old);
@@ -86,8 +123,8 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
         const int64_t n_rows = step.beams.n_rows = plan_step(search, done, memory);
         check(decoder_step(&step, memory.x.get()));
         product_continuations(memory.x.get(), search.output,
-                              {memory.rows.data(), account.log_probs, memory.required.data(), search.never,
-                               memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
+                              {memory.rows.data(), account.log_probs, memory.allowed.data(), memory.n_allowed.data(),
+                               search.never, memory.may_end.data(), n_rows, n, beam, search.output.d_out, search.rules.eos, k},
                               memory.values.data(), memory.indices.data());
         for (int64_t s = 0; s < n; s++) {
             if (done[s]) continue;

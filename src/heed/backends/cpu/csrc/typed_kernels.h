@@ -35,10 +35,10 @@ HEED_EXPORT heed::Status KERNEL(attend_to_source)(const T* q, const T* const* me
                                                   T* out);
 // Of each sentence the k best continuations: see continuations.h.
 HEED_EXPORT heed::Status KERNEL(best_continuations)(const T* logits, const int64_t* rows, const double* log_probs,
-                                                    const int64_t* required, const uint8_t* never,
-                                                    const uint8_t* may_end, double* values, int64_t* indices,
-                                                    int64_t n_rows, int64_t n_sentences, int64_t beam, int64_t vocab,
-                                                    int64_t eos, int64_t k);
+                                                    const int32_t* const* allowed, const int64_t* n_allowed,
+                                                    const uint8_t* never, const uint8_t* may_end, double* values,
+                                                    int64_t* indices, int64_t n_rows, int64_t n_sentences,
+                                                    int64_t beam, int64_t vocab, int64_t eos, int64_t k);
 // y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16().
 HEED_EXPORT heed::Status KERNEL(int8_product)(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
 HEED_EXPORT heed::Status KERNEL(bf16_product)(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
