@@ -12,7 +12,8 @@ import torch
 from heed.config import shown
 from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
+from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.parallel import parallel_search
 from heed.decoding.scoring import token_log_probs
@@ -161,8 +162,10 @@ class Translator(PickledByValue):
     ) -> Translation | list[Translation]:
         """The translation of a text, or a list with one of each text, in order. A blank text becomes an empty one.
 
-        n_best: how many alternatives each has, at most beam_size. prefix: what every translation begins with. sampling:
-        draws beam_size translations and gives the n_best of them, instead of searching.
+        n_best: how many alternatives each has, at most beam_size; their texts differ. The first is what a search for
+        one finds; a text has fewer alternatives where a beam of 4 · beam_size finds no more. prefix: what every
+        translation begins with. sampling: draws beam_size translations and gives the n_best of them, instead of
+        searching; draws are independent, so texts may be equal.
 
         utility: minimum Bayes risk decoding. Of beam_size translations, drawn or else found, gives the n_best of the
         highest expected score ("chrf" or "bleu"), all of them being references: those drawn with equal weight (Eikema &
@@ -216,18 +219,25 @@ class Translator(PickledByValue):
 
         def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
             # In bf16 a result may depend on what is searched beside it.
-            searching = search if self.precision == "bf16" else parallel_search
+            searching = distinct_search if self.precision == "bf16" else parallel_search
             return searching(
                 self.models, sources, self.tokenizer.special, self.settings,
-                n_best=n_best if utility is None else n_candidates, sampling=sampling, wait=wait_for_more(texts),
+                n_best=n_best if utility is None else n_candidates, text_of=self.text_of if utility is None else None,
+                sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip
 
+        n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
-                yield self.joined(text, results)
+                translation = self.joined(text, results)
             else:
                 ranked = [self._ranked(found, utility, drawn=sampling is not None)[:n_best] for found in results]
-                yield self._joined_by_utility(text, ranked)
+                translation = self._joined_by_utility(text, ranked)
+            n_short += len(results) == 1 and len(translation.alternatives) < n_best
+            yield translation
+        if n_short:
+            lines = "1 line has" if n_short == 1 else f"{n_short:,} lines have"
+            self.report(f"{lines} fewer than {n_best:,} different translations.")
 
     def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
         """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""
@@ -235,7 +245,7 @@ class Translator(PickledByValue):
         first: list[Hypothesis] = []
         most = max(hypothesis.log_prob for hypothesis in hypotheses)
         for hypothesis in hypotheses:
-            text = self._text("", [hypothesis]).text
+            text = self.text_of(hypothesis)
             if text not in weights:
                 weights[text] = 0.0
                 first.append(hypothesis)
@@ -380,13 +390,14 @@ class Translator(PickledByValue):
             source, best.text, best.score, best.log_prob, best.ended, tuple(texts), n_pieces=max(1, len(pieces))
         )
 
+    def text_of(self, hypothesis: Hypothesis) -> str:
+        """What it spells, as one line, whatever the model writes."""
+        return self.tokenizer.decode(hypothesis.ids).replace("\r", " ").replace("\n", " ")
+
     def _text(self, source: str, hypotheses: list[Hypothesis]) -> Translation:
-        # A line stays a line, whatever the model writes.
-        text = " ".join(self.tokenizer.decode(hypothesis.ids) for hypothesis in hypotheses)
-        text = text.replace("\r", " ").replace("\n", " ")
         return Translation(
             source,
-            text,
+            " ".join(map(self.text_of, hypotheses)),
             math.fsum(hypothesis.score for hypothesis in hypotheses),
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
