@@ -12,6 +12,7 @@ from heed.backends.choice import backend_for
 from heed.backends.cpu import supports
 from heed.decoding import parallel
 from heed.decoding.beam import search
+from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import prepacked
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
@@ -62,9 +63,9 @@ def test_many_sources_are_divided_and_few_are_not(monkeypatch):
 
     def watched(models, sources, *arguments, **options):
         searching.append(threading.current_thread().name)
-        return search(models, sources, *arguments, **options)
+        return distinct_search(models, sources, *arguments, **options)
 
-    monkeypatch.setattr(parallel, "search", watched)
+    monkeypatch.setattr(parallel, "distinct_search", watched)
     few = [Source(i, [5, 6]) for i in range(5)]
     assert len(list(parallel_search([MODELS["fp32"]], few, SPECIAL, OPTIONS))) == 5
     assert searching == [threading.current_thread().name]
@@ -73,7 +74,7 @@ def test_many_sources_are_divided_and_few_are_not(monkeypatch):
     assert len(list(parallel_search([MODELS["fp32"]], many, SPECIAL, OPTIONS))) == 40
     assert len(searching) == 3 and threading.current_thread().name not in searching
     searching.clear()
-    monkeypatch.setattr(parallel, "search", search)
+    monkeypatch.setattr(parallel, "distinct_search", distinct_search)
     with_radius = MODEL.arch.model_copy(update={"radius": 2})
     monkeypatch.setattr(MODELS["fp32"], "arch", with_radius)
     assert backend_for(MODELS["fp32"]).search_threads(MODELS["fp32"]) == 1

@@ -18,7 +18,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from heed.backends.cpu.build import has_int8, has_tiles, library
+from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
+from heed.decoding.stream import Source
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -165,7 +167,14 @@ def test_minimum_bayes_risk_gives_what_scores_highest_on_average(number_tokenize
     options = DecodingSettings(beam_size=12, max_extra_tokens=3)
     ensemble = Translator(models, number_tokenizer, options, precision="fp32")
     texts = ["seven", "", "three hundred and eleven", "eighty-one"]
-    candidates = ensemble.translate(texts, n_best=12, sampling=sampling)
+    # Numbered as lines are, which decides what is drawn; of several hypotheses that spell a text, each counts.
+    sources = [Source(n << 21, ids[0]) for n, ids in enumerate(ensemble.pieces(texts), start=1) if ids]
+    searched = search(ensemble.models, sources, number_tokenizer.special, options, n_best=12, sampling=sampling)
+    hypotheses = dict(filter(None, searched))
+    candidates = [
+        ensemble.joined(text, [hypotheses[n << 21]] if n << 21 in hypotheses else [])
+        for n, text in enumerate(texts, start=1)
+    ]
     found = ensemble.translate(texts, n_best=12, sampling=sampling, utility=utility)
     changed = 0
     for translation, others in zip(found, candidates, strict=True):

@@ -179,8 +179,8 @@ def test_an_error_in_the_search_fails_the_request_that_causes_it_and_no_other(tr
 
         return search(models, watched(), *args, **options)
 
-    search = engine_module.search
-    monkeypatch.setattr(engine_module, "search", poisoned)
+    search = engine_module.distinct_search
+    monkeypatch.setattr(engine_module, "distinct_search", poisoned)
     expected = translator.translate(SENTENCES)
 
     async def all_at_once(engine):
@@ -220,7 +220,7 @@ def test_a_search_that_cannot_begin_and_a_text_that_cannot_be_decoded_fail_their
 
     with running(translator) as engine:
         with monkeypatch.context() as patched, pytest.raises(SearchFailed, match="not enough memory"):
-            patched.setattr(engine_module, "search", broken)
+            patched.setattr(engine_module, "distinct_search", broken)
             asyncio.run(translations(engine, ["one"] * 3))
         with monkeypatch.context() as patched, pytest.raises(SearchFailed, match="internal error: ValueError"):
             patched.setattr(translator, "joined", lambda *_: int("x"))

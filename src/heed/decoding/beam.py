@@ -81,6 +81,8 @@ def search(
     stream means that the next source has not arrived yet: the search continues with those that it has. When it has none
     left, it yields None and calls `wait`, which blocks until a source arrives.
 
+    n_best may exceed beam_size: more hypotheses end during a search than it keeps unfinished ones.
+
     A hypothesis ends when eos is among the beam_size best continuations of its sentence; the search continues with
     beam_size unfinished ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best,
     which never changes the result; with `early_stopping` also when beam_size hypotheses have ended, as a beam of 1
@@ -189,7 +191,7 @@ class BeamBatch:
         self, special: SpecialIds, settings: DecodingSettings, choice: Choice, backend: SearchOps, *, n_best: int
     ):
         self._special, self._settings, self._choice, self._backend = special, settings, choice, backend
-        self._beam_size, self._n_best = settings.beam_size, min(n_best, settings.beam_size)
+        self._beam_size, self._n_best = settings.beam_size, n_best
         self.numbers: Ints = np.empty(0, np.int64)
         self._prefixes = LivePrefixes([], beam=self._beam_size)
         self._account = self._beginning(np.empty(0, np.int64), FIRST_WIDTH)

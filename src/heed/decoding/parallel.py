@@ -14,14 +14,15 @@ from typing import Any
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import Backend
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
+from heed.decoding.distinct import distinct_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 Result = tuple[int, list[Hypothesis]]
-Run = Callable[..., Iterator[Result | None]]  # `search` of the sources that it is given
+Run = Callable[..., Iterator[Result | None]]  # `distinct_search` of the sources that it is given
 MANY = 2 * MAX_SENTENCES  # available sources that are worth dividing
 MAX_SEARCHES = 8  # more would wait for Python's lock
 
@@ -33,17 +34,23 @@ def parallel_search(
     settings: DecodingSettings,
     *,
     n_best: int = 1,
+    text_of: Callable[[Hypothesis], str] | None = None,
     n_sentences: int = MAX_SENTENCES,
     sampling: SamplingSettings | None = None,
     wait: Callable[[], object] = lambda: None,
 ) -> Iterator[Result | None]:
-    """As `beam.search`, with several searches of `n_sentences` each while many sources are available.
+    """As `distinct_search`, with several searches of `n_sentences` each while many sources are available.
 
     The timing of the threads decides which search takes a source, so use it only where results do not depend on the
     batch.
     """
-    options: dict[str, Any] = {"n_best": n_best, "n_sentences": n_sentences, "sampling": sampling}
-    run: Run = partial(search, models, special=special, settings=settings, **options)
+    options: dict[str, Any] = {
+        "n_best": n_best,
+        "text_of": text_of,
+        "n_sentences": n_sentences,
+        "sampling": sampling,
+    }
+    run: Run = partial(distinct_search, models, special=special, settings=settings, **options)
     backend = backend_for(models[0])
     n_threads = backend.search_threads(models[0])
     if n_threads == 1:

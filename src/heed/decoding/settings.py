@@ -12,12 +12,15 @@ from heed.errors import HeedError
 LengthPenalty = Literal["paper", "average", "none"]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.integer[Any]]
+MAX_BEAM_SIZE = 1000
 
 
 class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
-    beam_size: int = Field(default=4, ge=1, le=1000, description="hypotheses kept for each sentence; 1 is greedy")
+    beam_size: int = Field(
+        default=4, ge=1, le=MAX_BEAM_SIZE, description="hypotheses kept for each sentence; 1 is greedy"
+    )
     length_penalty: float = Field(default=0.6, ge=0, le=10, description="α; 0 compares plain log-probabilities")
     length_penalty_form: LengthPenalty = Field(
         default="paper",

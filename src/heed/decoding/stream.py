@@ -117,14 +117,21 @@ class SearchMemory:
         """How many tokens the targets that are searched at a time may have together."""
         return min(self._live_tokens, int(self._budget / (self._beam_size * self._per_position)))
 
+    def holds(self, limit: int) -> bool:
+        """Whether memory holds a sentence whose target has up to `limit` tokens."""
+        return self._beam_size * self._row_bytes(limit) <= self._free
+
+    def _row_bytes(self, limit: int) -> int:
+        return limit * self._per_position + self._per_step
+
     def check(self, limit: int, *, required: int) -> None:
         """HeedError if memory may not hold a sentence whose target has up to `limit` tokens.
 
         required: the limit that no setting can lower.
         """
-        row_bytes = limit * self._per_position + self._per_step
-        if self._beam_size * row_bytes <= self._free:
+        if self.holds(limit):
             return
+        row_bytes = self._row_bytes(limit)
         needed, free = self._beam_size * row_bytes / 1e9, self._free / 1e9
         beam = int(self._free / row_bytes)
         max_tokens = int((self._free / self._beam_size - self._per_step) / self._per_position)

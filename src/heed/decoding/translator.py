@@ -12,7 +12,8 @@ import torch
 from heed.config import shown
 from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
+from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
@@ -164,8 +165,9 @@ class Translator(PickledByValue):
     ) -> Translation | list[Translation]:
         """The translation of a text, or a list with one of each text, in order. A blank text becomes an empty one.
 
-        n_best: how many alternatives each has, at most beam_size. sampling: draws beam_size translations and gives
-        the n_best of them, instead of searching.
+        n_best: how many alternatives each has, at most beam_size; their texts differ. The first is what a search for
+        one finds; a text has fewer alternatives where a beam of 4 · beam_size finds no more. sampling: draws beam_size
+        translations and gives the n_best of them, instead of searching; draws are independent, so texts may be equal.
 
         prefix: the text that every translation begins with, or a text for each; of a text in pieces, the first one's.
         A model may write a prefix, and what follows it, in whichever tokens it finds best, so a prefix may end within a
@@ -230,12 +232,14 @@ class Translator(PickledByValue):
 
         def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
             # In bf16 a result may depend on what is searched beside it.
-            searching = search if self.precision == "bf16" else parallel_search
+            searching = distinct_search if self.precision == "bf16" else parallel_search
             return searching(
                 self.models, sources, self.tokenizer.special, self.settings,
-                n_best=n_best if utility is None else n_candidates, sampling=sampling, wait=wait_for_more(texts),
+                n_best=n_best if utility is None else n_candidates, text_of=self.text_of if utility is None else None,
+                sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip
 
+        n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
                 translation = self.joined(text, results)
@@ -245,8 +249,12 @@ class Translator(PickledByValue):
             number = next(results_numbers)
             if not translation.ended:
                 cut_off.add(name(number, text))
+            n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
         prefixes.end()
+        if n_short:
+            lines = "1 line has" if n_short == 1 else f"{n_short:,} lines have"
+            self.report(f"{lines} fewer than {n_best:,} different translations.")
         if unread:
             self.report(f"The model's vocabulary lacks a part of {unread}; it was not translated.")
         if cut_off:
@@ -266,7 +274,7 @@ class Translator(PickledByValue):
         first: list[Hypothesis] = []
         most = max(hypothesis.log_prob for hypothesis in hypotheses)
         for hypothesis in hypotheses:
-            text = self._text("", [hypothesis]).text
+            text = self.text_of(hypothesis)
             if text not in weights:
                 weights[text] = 0.0
                 first.append(hypothesis)
@@ -434,15 +442,17 @@ class Translator(PickledByValue):
             source, best.text, best.score, best.log_prob, best.ended, tuple(texts), n_pieces=max(1, len(pieces))
         )
 
+    def text_of(self, hypothesis: Hypothesis) -> str:
+        """What it spells, as one line, whatever the model writes."""
+        return _one_line(self.tokenizer.decode(hypothesis.ids))
+
     def _text(self, source: str, hypotheses: list[Hypothesis], parts: Sequence[Part] = (Part(""),)) -> Translation:
         text = ""
         for hypothesis, part in zip(hypotheses, parts, strict=True):
-            translation, between = self.tokenizer.decode(hypothesis.ids), part.before
+            translation, between = self.text_of(hypothesis), part.before
             if part.after_sentence and text.endswith((".", "!", "?")) and translation[:1].isalnum():
                 between = between or " "  # from a language that needs no space there to one that does
-            text += between + translation
-        # A line stays a line, whatever the model writes.
-        text = text.replace("\r", " ").replace("\n", " ")
+            text += _one_line(between) + translation
         return Translation(
             source,
             text,
@@ -450,6 +460,10 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
         )
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def _limits(settings: DecodingSettings) -> str:

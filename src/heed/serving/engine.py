@@ -18,7 +18,8 @@ from typing import TypeVar
 import numpy as np
 
 from heed.backends.choice import backend_for
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
+from heed.decoding.distinct import distinct_search
 from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import MAX_SENTENCES, PIECE_TOKENS, Source
 from heed.decoding.translator import Translation, Translator
@@ -347,9 +348,10 @@ class _Search:
 
     def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
         translator, n_searches = self._engine.translator, len(self._engine._searches)
-        for result in search(
+        for result in distinct_search(
             *(translator.models, sources, translator.tokenizer.special, translator.settings),
             n_best=n_best,
+            text_of=translator.text_of,
             n_sentences=-(-MAX_SENTENCES // n_searches),
             wait=self._wait_for_sentences,
             cancelled=self._is_cancelled,

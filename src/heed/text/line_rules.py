@@ -60,8 +60,9 @@ def reason_against_loss(
 ) -> str | None:
     """Why no loss and no perplexity counts a pair of lines, such as "with a blank side"; None if they do.
 
-    ids: those of each line. max_tokens: the longest side of a training pair (data.max_tokens). training: whether it is one to learn from, which
-    may have unknown tokens; a perplexity that counted these would praise a model for writing nothing.
+    ids: those of each line. max_tokens: the longest side of a training pair (data.max_tokens). training: whether it is
+    a pair to learn from, which may have unknown tokens; a perplexity that counts these praises a model for writing
+    nothing.
     """
     if any(map(is_blank, lines)):
         return "with a blank side"
