@@ -97,7 +97,7 @@ def test_filters_drop_for_the_reasons_that_the_report_gives(tmp_path):
     report = json.loads((tmp_path / "data" / "train.report.json").read_text())
     assert len(prepared.train) == report["kept"] == len(pairs)
     assert sorted(report["dropped"].values()) == [1, 1, 2]
-    assert len(prepared.dev) == len(pairs) + len(odd)  # nothing is ever left out of what is scored
+    assert len(prepared.dev) == len(pairs) + 1  # the loss of dev leaves out what is blank or longer than in training
     assert any("not tokenizer.vocab_size=5,000" in line for line in lines)
     src_ids, tgt_ids = prepared.train[5]
     assert prepared.tokenizer.decode(src_ids.tolist()) == src[5]
@@ -158,26 +158,21 @@ def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"
 
 
-def test_more_symbols_than_the_vocabulary_was_to_have_are_reported(tmp_path):
+def test_more_symbols_than_the_vocabulary_has_room_for_are_refused_with_the_least_size(tmp_path):
     train = write(tmp_path / "s", ["a dog"]), write(tmp_path / "t", [" ".join(f"s{n}" for n in range(500))])
-    lines: list[str] = []
-    prepared = prepare(
-        TextFiles(train=(train,), dev=train),
-        DataSettings(
-            src="en",
-            tgt="symbols",
-            train=["s", "t"],
-            dev=["s", "t"],
-            tgt_symbols=True,
-            max_tokens=1000,
-            max_ratio=1000.0,
-        ),
-        TokenizerSettings(vocab_size=600),
-        folder=tmp_path / "data",
-        report=lines.append,
+    data = DataSettings(
+        src="en", tgt="symbols", train=["s", "t"], dev=["s", "t"], tgt_symbols=True, max_tokens=1000, max_ratio=1000.0
     )
-    assert len(prepared.tokenizer) > 750 and len(prepared.tokenizer.symbols) == 500
-    assert any("ids, not tokenizer.vocab_size=600; continuing." in line for line in lines)
+    files = TextFiles(train=(train,), dev=train)
+
+    def prepared_with(size: int) -> Prepared:
+        return prepare(files, data, TokenizerSettings(vocab_size=size), folder=tmp_path / "data", report=print)
+
+    with pytest.raises(
+        HeedError, match="no room for 500 target symbols, 256 bytes and 3 special ids: 759 is the least"
+    ):
+        prepared_with(758)
+    assert len(prepared_with(759).tokenizer) == 759
 
 
 def test_a_test_set_is_called_by_a_plain_name():

@@ -114,11 +114,14 @@ def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer)
     patient = Translator(random_model(len(number_tokenizer)), number_tokenizer, settings)
     patient.report = lines.append
     *_, translation = patient.translate(["one", " ", "seven " * 1200])
-    assert lines == ["line 3: 1,201 tokens, translated in 3 pieces."]
+    cut_off = "Cut off, as they reached the longest length that is allowed: {}. Raise max_extra_tokens (0)."
+    assert lines == ["line 3: 1,201 tokens, translated in 3 pieces.", cut_off.format("line 1, line 3")]
     assert translation.text
     patient.translate_aligned(["one", "seven " * 1200])  # a document has other lines than these
-    assert lines[1:] == [
-        "the sentence 'seven seven seven seven seven seven seve …': 1,201 tokens, translated in 3 pieces."
+    long = "the sentence 'seven seven seven seven seven seven seve …'"
+    assert lines[2:] == [
+        f"{long}: 1,201 tokens, translated in 3 pieces.",
+        cut_off.format(f"the sentence 'one …', {long}"),
     ]
 
 

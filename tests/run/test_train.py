@@ -81,9 +81,9 @@ def test_learned_positions_that_do_not_suffice_show_before_training(tmp_path, op
     recipe = write_recipe(tmp_path, SCRATCH + 'positions = "learned"\n')
     long = "one\n" + 60 * "one " + "\n"
     (tmp_path / "news").write_text(long, encoding="utf-8")
-    tests = [f'data.tests={{news=["{tmp_path}/news", "{tmp_path}/news"]}}'] if len(options) == 1 else []
+    added = [f'data.added=["{tmp_path}/news", "{tmp_path}/news"]'] if len(options) == 1 else []
     with pytest.raises(HeedError, match=message):
-        heed.train(read_recipe(recipe, [*options, *tests]), tmp_path / "run")
+        heed.train(read_recipe(recipe, [*options, *added]), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

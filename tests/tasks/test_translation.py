@@ -17,7 +17,7 @@ from heed.model_folder import ModelCard, save_model
 from heed.recipe import Recipe
 from heed.tasks.parsing import ParsingTask
 from heed.tasks.task import task_of
-from heed.tasks.translation import TranslationTask, evaluate_translations
+from heed.tasks.translation import LONGEST_PAIR, TranslationTask, evaluate_translations
 from heed.text.numbers import english, german
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
@@ -65,7 +65,7 @@ def test_added_pairs_are_learned_from_besides(tmp_path):
     assert files.train == tuple((tmp_path / f"{name}.en", tmp_path / f"{name}.de.gz") for name in ("train", "late"))
     assert files.dev == (tmp_path / "dev.en", tmp_path / "dev.de.gz")
     assert task.count_pairs(directory=tmp_path, mirror=None, report=str) == 37
-    assert task.card(files).trained_on == {"corpus": "own files and added pairs"}
+    assert task.card(files).trained_on["corpus"] == "own files and added pairs"
     named = {"src": "en", "tgt": "de", "corpus": "multi30k"}
     again = {"added": [str(tmp_path / "train.en"), str(tmp_path / "train.de.gz")]}
     taught = task_of(recipe_of(recipe.data.model_dump() | again, training={"n_teachers": 2}))
@@ -105,9 +105,14 @@ def test_the_card_names_the_corpus_and_the_search():
     files = TextFiles(train=(), dev=(Path("c"), Path("d")))
     recipe = recipe_of({"src": "en", "tgt": "fr", "corpus": "multi30k"}, decoding={"beam_size": 7})
     named = task_of(recipe).card(files)
-    assert (named.src, named.tgt, named.trained_on, named.parsing) == ("en", "fr", {"corpus": "multi30k"}, {})
+    assert (named.src, named.tgt, named.trained_on, named.parsing) == (
+        "en",
+        "fr",
+        {"corpus": "multi30k", LONGEST_PAIR: 256},
+        {},
+    )
     assert named.decoding["beam_size"] == 7
-    assert task_of(recipe_of(OWN_FILES)).card(files).trained_on == {"corpus": "own files"}
+    assert task_of(recipe_of(OWN_FILES)).card(files).trained_on["corpus"] == "own files"
 
 
 @pytest.fixture
@@ -176,7 +181,7 @@ def test_perplexity_leaves_out_references_with_an_unknown_symbol(small_arch):
         DecodingSettings(max_tokens=3),
     )
     found = [
-        evaluate_translations(translator, sources, targets, name="test", tokenize="none").perplexity
+        evaluate_translations(translator, sources, targets, name="test", tokenize="none", max_tokens=256).perplexity
         for sources, targets in ((["a dog"], ["DT NN"]), (["a dog", "a cat"], ["DT NN", "DT VB"]))
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-5)

@@ -282,17 +282,11 @@ class _Side:
         model = self.vocabulary.model
         return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
 
-    @cached_property
-    def _bytes(self) -> frozenset[str]:
-        """The pieces that are a byte each."""
-        model = self.vocabulary.model
-        return frozenset() if model is None else frozenset(_of_type(model, BYTE))
-
     def _spelled(self, piece: str) -> bytes:
         """What a piece adds to the text, with a space before a word."""
         if self._processor is None:
             return f" {piece}".encode()
-        return bytes([int(piece[3:5], 16)]) if piece in self._bytes else piece.replace(SPACE, " ").encode()
+        return bytes([self._bytes[piece]]) if piece in self._bytes else piece.replace(SPACE, " ").encode()
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         if self._processor is None:
