@@ -8,7 +8,7 @@ import pytest
 from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
-from heed.data.prepare import DataSettings, _encoded_chunks, _numbered, prepare
+from heed.data.prepare import DataSettings, Prepared, _encoded_chunks, _numbered, prepare
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import seal
