@@ -429,7 +429,7 @@ def test_the_cases_call_every_kernel():
     ("compiler", "more"),
     [
         ("aarch64-linux-gnu-g++", ""),
-        # Emulated twice over, they are the slowest of all tests: 475 s of a whole run of 53 minutes.
+        # One of a kind is enough for every run, and these are among the slowest tests.
         pytest.param("aarch64-linux-gnu-g++", EMULATE, marks=pytest.mark.soak),
         pytest.param("clang++", "--target=aarch64-linux-gnu", marks=pytest.mark.soak),
     ],
