@@ -434,7 +434,12 @@ def test_the_cases_call_every_kernel():
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="no qemu-aarch64, which runs Arm's instructions")
 @pytest.mark.parametrize(
     ("compiler", "more"),
-    [("aarch64-linux-gnu-g++", ""), ("aarch64-linux-gnu-g++", EMULATE), ("clang++", "--target=aarch64-linux-gnu")],
+    [
+        ("aarch64-linux-gnu-g++", ""),
+        # One of a kind is enough for every run, and these are among the slowest tests.
+        pytest.param("aarch64-linux-gnu-g++", EMULATE, marks=pytest.mark.soak),
+        pytest.param("clang++", "--target=aarch64-linux-gnu", marks=pytest.mark.soak),
+    ],
 )
 def test_the_kernels_compute_the_same_on_arm(compiler, more, case_file, tmp_path):
     if shutil.which("aarch64-linux-gnu-g++") is None:
