@@ -8,6 +8,7 @@ so a word has the same ids at the beginning of a line as within it.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
+from heed.text.token_names import SPACE, TokenNames, readable
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -29,6 +31,9 @@ CONTINUATION = "…"  # marks a word piece that does not begin a word; not among
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
 BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
+# The byte that each stands for: itself, if it is visible in Latin-1; the others follow from U+0100 on, in order.
+_BYTE = {c: ord(c) for c in BYTES if ord(c) < 256}
+_BYTE |= {chr(256 + n): byte for n, byte in enumerate(sorted(set(range(256)) - set(_BYTE.values())))}
 MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
 MAX_SYMBOL = 256  # characters of a target symbol's name
 MAX_FILE_BYTES = 2**26
@@ -177,6 +182,29 @@ class Tokenizer:
     def id_names(self) -> list[str]:
         """The name of each id in tokenizer.json, no two alike."""
         return [str(self._backend.id_to_token(i)) for i in range(len(self))]
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """A readable name for each id, no two ids alike and none with white space; pad, bos and eos are left out.
+
+        A space is ▁, and a byte that is not a visible character alone is such as <0xC3>.
+        """
+        return self._token_names.tokens(ids)
+
+    def token_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of `tokens`. HeedError for one that the vocabulary lacks."""
+        return self._token_names.ids(tokens)
+
+    @cached_property
+    def _token_names(self) -> TokenNames:
+        left_out = {self.special.pad, self.special.bos, self.special.eos}
+        names = [None if i in left_out else self._token_name(i, name) for i, name in enumerate(self.id_names())]
+        return TokenNames(names, left_out=left_out)
+
+    def _token_name(self, i: int, name: str) -> str:
+        if i in self._names:
+            return f"<symbol:{readable(self._names[i].encode())}>"
+        piece = name.removeprefix(CONTINUATION)
+        return name[: -len(piece)] + readable(bytes(_BYTE[c] for c in piece), space=SPACE)
 
     def to_json(self) -> dict[str, Any]:
         """What tokenizer.json holds."""
