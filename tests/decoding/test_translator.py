@@ -12,13 +12,16 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from heed.backends.cpu.build import has_int8, has_tiles, library
+from heed.data.batching import make_batch
 from heed.decoding.beam import search
+from heed.decoding.scoring import cross_entropy
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.decoding.translator import Translation, Translator
@@ -131,6 +134,52 @@ def test_given_targets_are_scored_alike_alone_and_together(translator):
     for source, target, log_probs in zip(sources, targets, together, strict=True):
         assert len(log_probs) == len(translator.tokenizer.encode(target)) + 1
         assert log_probs == pytest.approx(translator.log_probs([source], [target])[0], abs=1e-4)
+
+
+def test_the_tokens_of_a_translation_score_as_the_search_scored_them(number_tokenizer):
+    models = [random_model(len(number_tokenizer), seed=seed) for seed in (5, 6)]
+    settings = DecodingSettings(max_extra_tokens=5, early_stopping=True)
+    for some in (models[:1], models):
+        translator = Translator(some, number_tokenizer, settings, precision="fp32")
+        texts = ["seven", "three hundred and eleven", "eighty-one"]
+        found = [one for t in translator.translate(texts, n_best=4) for one in t.alternatives]
+        scored = translator.log_probs([one.source for one in found], [one.tokens for one in found])
+        for one, log_probs in zip(found, scored, strict=True):
+            assert number_tokenizer.decode(number_tokenizer.token_ids(one.tokens)) == one.text
+            assert len(log_probs) == len(one.tokens) + 1
+            assert sum(log_probs[:-1] if not one.ended else log_probs) == pytest.approx(one.log_prob, abs=1e-4)
+    with pytest.raises(HeedError, match="line 2: 'zzz' is not a token of the model's vocabulary"):
+        translator.log_probs(["one", "one"], ["eins", ["zzz"]])
+
+
+def test_log_probs_of_texts_and_of_their_tokens_add_up_to_the_loss_of_validation(number_tokenizer):
+    model = random_model(len(number_tokenizer))
+    sources, targets = ["eighty-seven", "one", "two hundred"], ["siebenundachtzig", "", "zweihundert"]
+    pairs = list(zip(number_tokenizer.encode_lines(sources), number_tokenizer.encode_targets(targets), strict=True))
+    batch = make_batch(pairs, number_tokenizer.special, rows=np.arange(len(pairs)))
+    translator = Translator(model, number_tokenizer, precision="fp32")
+    tokens = [number_tokenizer.tokens(ids) for _, ids in pairs]
+    n_tokens = sum(len(ids) + 1 for _, ids in pairs)
+    for given in (targets, tokens):
+        total = sum(map(sum, translator.log_probs(sources, given)))
+        assert -total / n_tokens == pytest.approx(cross_entropy(model, [batch]), rel=1e-6)
+
+
+def test_a_text_with_fewer_different_translations_than_asked_for_has_a_shorter_list_and_is_counted(
+    number_tokenizer, monkeypatch
+):
+    lines: list[str] = []
+    settings = DecodingSettings(beam_size=3, max_tokens=4)
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, settings, report=lines.append)
+    texts = ["seven", "", "eighty-one", "two " * 600]
+    plain = translator.translate(texts)
+    del lines[:]
+    monkeypatch.setattr(number_tokenizer, "decode", lambda ids: "eins")
+    found = translator.translate(texts, n_best=3)
+    assert lines[-1] == "2 lines have fewer than 3 different translations." and len(lines) == 2  # and the long line
+    assert [(len(t.alternatives), t.score) for t in found] == [(1, t.score) for t in plain]
+    drawn = translator.translate(texts[:1], n_best=3, sampling=SamplingSettings())
+    assert len(drawn[0].alternatives) == 3  # as they were drawn
 
 
 def results_of(translator: Translator, texts: list[str]) -> tuple[list[Translation], object, object, object]:

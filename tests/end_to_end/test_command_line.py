@@ -330,7 +330,13 @@ def test_only_models_of_one_vocabulary_are_joined(trained, heed, corpus):
     )
     assert other.returncode == 0, other.stderr
     models = [trained / "runs" / "small" / "model", corpus / "runs" / "small" / "model"]
-    assert_one_clear_line(heed("translate", *models, stdin="x"), str(models[1]), "vocabulary")
+    files = ["--src", trained / "dev.en"]
+    for done in (
+        heed("translate", *models, stdin="x"),
+        heed("score", *models, *files, "--tgt", trained / "dev.de"),
+        heed("evaluate", *models, *files, "--ref", trained / "dev.de"),
+    ):
+        assert_one_clear_line(done, str(models[1]), "vocabulary")
 
 
 def test_a_closed_pipe_ends_translate_quietly(trained):
@@ -388,6 +394,28 @@ def test_score_gives_what_translate_found(trained, heed, tmp_path):
     assert n_same > 3
 
 
+def test_score_takes_the_tokens_that_translate_found_and_an_ensemble(trained, heed, tmp_path):
+    model = trained / "runs" / "small" / "model"
+    exactly = ["--precision", "fp32"]
+    done = heed("translate", model, "--n-best", 4, "--json", *exactly, stdin="seven\ntwelve\n")
+    lists = [json.loads(line)["translations"] for line in done.stdout.splitlines()]
+    assert all(len({t["text"] for t in found}) == len(found) for found in lists)
+    n_short = sum(len(found) < 4 for found in lists)  # after so few steps of training
+    assert f"{n_short} line" in done.stderr if n_short else "different translations" not in done.stderr
+    found = [t | {"source": source} for source, ts in zip(("seven", "twelve"), lists, strict=True) for t in ts]
+    (tmp_path / "s").write_text("".join(f"{t['source']}\n" for t in found))
+    (tmp_path / "t").write_text("".join(f"{' '.join(t['tokens'])}\n" for t in found), encoding="utf-8")
+    files = ["--src", tmp_path / "s", "--tgt", tmp_path / "t"]
+    for models in ([model], [model, model]):
+        scored = heed("score", *models, *files, "--tokens", "--json", *exactly).stdout.splitlines()
+        for t, record in zip(found, map(json.loads, scored), strict=True):
+            of_tokens = record["token_log_probs"] if t["ended"] else record["token_log_probs"][:-1]
+            assert record["tokens"] == t["tokens"] and sum(of_tokens) == pytest.approx(t["log_prob"], abs=1e-4)
+    (tmp_path / "t").write_text("<0xC3>\n" + "zz&z <0xC3>\n" * (len(found) - 1), encoding="utf-8")
+    unknown = heed("score", model, *files, "--tokens")
+    assert_one_clear_line(unknown, f"{tmp_path / 't'}, line 2: 'zz&z' is not a token of the model's vocabulary")
+
+
 def test_evaluate_equals_sacrebleu_on_the_same_files(trained, heed, tmp_path):
     import sacrebleu
 
@@ -413,6 +441,8 @@ def test_evaluate_equals_sacrebleu_on_the_same_files(trained, heed, tmp_path):
     twice = json.loads(heed("evaluate", run / "model", "--src", trained / "dev.en", *both, "--json").stdout)
     assert "nrefs:2" in twice["bleu_signature"] and twice["bleu"] >= json.loads(shown.stdout)["bleu"]
     assert twice["perplexity"] == json.loads(shown.stdout)["perplexity"]
+    ensemble = heed("evaluate", run / "model", run / "model", "--src", trained / "dev.en", *both, "--json")
+    assert json.loads(ensemble.stdout)["perplexity"] == pytest.approx(twice["perplexity"], rel=1e-4)
 
 
 def test_compare_translates_with_model_folders(trained, heed, tmp_path):

@@ -27,9 +27,13 @@ SAME_BITS = torch.__version__ == EXPECTED["torch"] and platform.machine() == "x8
 NEARLY = 1e-3
 
 
-def as_expected(found: Any, expected: Any) -> None:
-    """The same texts; the same numbers too, bit for bit where they can be."""
-    if SAME_BITS:
+def as_expected(found: Any, expected: Any, *, same_bits: bool) -> None:
+    """The same texts; the same numbers too, bit for bit where they can be. Fields that are new are not compared."""
+    found = [
+        [{field: one[field] for field in other} for one, other in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(found, expected, strict=True)
+    ]
+    if same_bits:
         assert found == expected
         return
     for ours, theirs in zip(found, expected, strict=True):
@@ -44,7 +48,11 @@ def test_a_model_translates_to_the_same_texts_and_scores(heed, name):
         words = ("translate", HERE / "models" / name, "--json", "--precision", "fp32", *options)
         done = heed(*words, stdin="".join(f"{line}\n" for line in LINES), env=PORTABLE)
         assert done.returncode == 0, done.stderr
-        as_expected([json.loads(line)["translations"] for line in done.stdout.splitlines()], expected[key])
+        # A search for more hypotheses has other rows beside the same ones; without the kernels these round otherwise.
+        same_bits = SAME_BITS and key == "fp32"
+        as_expected(
+            [json.loads(line)["translations"] for line in done.stdout.splitlines()], expected[key], same_bits=same_bits
+        )
 
 
 @pytest.mark.parametrize(

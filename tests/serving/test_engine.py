@@ -228,6 +228,18 @@ def test_a_search_that_cannot_begin_and_a_text_that_cannot_be_decoded_fail_their
         assert asyncio.run(translations(engine, ["one"])) == translator.translate(["one"])
 
 
+def test_alternatives_are_those_of_the_translator_each_text_once(translator, monkeypatch):
+    whole = translator.tokenizer.decode
+    monkeypatch.setattr(translator.tokenizer, "decode", lambda ids: whole(ids)[:2])  # so some are searched again
+    expected = translator.translate(SENTENCES, n_best=3)
+    with running(translator) as engine:
+        found = asyncio.run(translations(engine, SENTENCES, n_best=3))
+        assert found == expected and engine.n_searching == 0
+    for translation in found:
+        texts = [other.text for other in translation.alternatives]
+        assert len(set(texts)) == len(texts) <= 3
+
+
 def test_what_was_accepted_is_finished_before_the_end(translator):
     async def close_under_load(engine):
         requests = [asyncio.create_task(translations(engine, SENTENCES * 10)) for _ in range(5)]

@@ -19,7 +19,7 @@ from tests.text.test_tokenizer import change
 from heed.errors import HeedError
 from heed.text.loading import load_tokenizer
 from heed.text.numbers import english, german, number_splits
-from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer, opus_mt_tokenizer
+from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary, marian_tokenizer, opus_mt_tokenizer
 from heed.text.sentencepiece_model import SentencePieceModel
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 
@@ -194,6 +194,33 @@ def test_pieces_of_bytes_show_the_letter_that_they_form(tmp_path):
     assert tokenizer.pieces(ids)[-4:] == shown == tokenizer.src_pieces(ids)[-4:]
     assert tokenizer.pieces([ids[-1], ids[0], ids[-4]])[::2] == ["⟨80⟩", "⟨F0⟩"]
     assert tokenizer.pieces(ids[:1])[0].startswith(" t")
+
+
+@given(data=st.data())
+def test_tokens_name_ids_and_can_be_separated_by_spaces(pair, data):
+    tokenizer, library = pair
+    ids = data.draw(st.lists(st.integers(1, len(tokenizer) - 1), max_size=20) | TEXTS.map(library.encode))
+    line = " ".join(tokenizer.tokens([*ids, tokenizer.special.eos]))
+    assert line.isprintable() and tokenizer.token_ids(line.split()) == ids
+
+
+def test_tokens_are_the_pieces_and_unlike_each_other(pair):
+    tokenizer, library = pair
+    names = tokenizer.tokens(range(len(tokenizer)))
+    assert len(set(names)) == len(tokenizer) - 1 and "" not in names  # all but eos
+    assert tokenizer.tokens(library.encode("two hundred")) == library.encode("two hundred", out_type=str)
+    assert tokenizer.token_ids(["<unk>"]) == [tokenizer.special.unk]
+    with pytest.raises(HeedError, match="'</s>' is not a token of the model's vocabulary"):
+        tokenizer.token_ids(["</s>"])
+
+
+def test_a_table_of_words_names_what_is_not_visible_and_ids_without_a_word():
+    table = ["</s>", "<unk>", "ein", "a\u00a0b", None, "\u200b", "<id:4>", " ", "<0x20>"]
+    words = Vocabulary(pieces=table)
+    tokenizer = SentencePieceTokenizer(words, words, SpecialIds(pad=0, bos=0, eos=0, unk=1))
+    names = ["<unk>", "ein", "a<0xC2><0xA0>b", "<<id:4>", "<0xE2><0x80><0x8B>", "<id:4>", "<0x20>", "<id:8>"]
+    assert tokenizer.tokens(range(9)) == names
+    assert tokenizer.token_ids(names) == list(range(1, 9))
 
 
 def test_a_model_without_the_package_says_what_to_install(spm, monkeypatch):

@@ -16,8 +16,10 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
+from heed.text.token_names import TokenNames, readable
 from heed.text.tokenizer import (
     BOS,
+    CONTINUATION,
     EOS,
     MAX_FILE_BYTES,
     PAD,
@@ -146,6 +148,38 @@ def test_symbols_are_ids_of_their_own_that_text_cannot_spell(tmp_path):
     assert not set(tokenizer.symbols.values()) & set(tokenizer.encode("(NP NN the )NP [symbol] NN"))
     assert tokenizer.encode_targets(["(NP  NN )NP "]) == tokenizer.encode_targets(["(NP NN )NP"])
     assert tokenizer.encode_targets(["(NP VB )NP", "NN"]) == [[], [tokenizer.symbols["NN"]]]
+
+
+@given(data=st.data())
+def test_tokens_name_ids_and_can_be_separated_by_spaces(tokenizer, parser_tokenizer, data):
+    for one in (tokenizer, parser_tokenizer):
+        ids = data.draw(st.lists(st.integers(3, len(one) - 1), max_size=20))
+        line = " ".join(one.tokens([one.special.bos, *ids, one.special.eos]))
+        assert line.isprintable() and one.token_ids(line.split()) == ids
+
+
+def test_tokens_are_unlike_each_other_and_readable(tokenizer, parser_tokenizer):
+    for one in (tokenizer, parser_tokenizer):
+        names = [one.tokens([i]) for i in range(len(one))]
+        assert names[:3] == [[], [], []] and len({name for (name,) in names[3:]}) == len(one) - 3
+        assert one.tokens(one.encode("the fox")) == ["▁the", "▁fox"]
+        *_, first, second = one.tokens(one.encode("ö"))  # which no line holds: two bytes
+        assert (first.lstrip("▁…"), second.lstrip(CONTINUATION)) == ("<0xC3>", "<0xB6>")
+        for special in (PAD, BOS, EOS, "▁the fox", "", "<symbol:VB>"):
+            with pytest.raises(HeedError, match="is not a token of the model's vocabulary"):
+                one.token_ids([special])
+    assert parser_tokenizer.tokens(parser_tokenizer.encode_targets(["(NP ▁the )NP"])[0]) == [
+        "<symbol:(NP>", "▁the", "<symbol:)NP>",
+    ]  # fmt: skip
+
+
+def test_names_that_would_be_alike_or_could_not_be_seen_are_told_apart():
+    names = TokenNames(["a", None, "a", "<id:1>", "", "b"], left_out={5})
+    assert names.tokens(range(6)) == ["a", "<<id:1>", "<id:2>", "<id:1>", "<id:4>"]
+    assert names.ids(names.tokens(range(6))) == [0, 1, 2, 3, 4]
+    assert readable(" ü▁\tn\u200b".encode() + b"\xc3", space="▁") == (
+        "▁ü<0xE2><0x96><0x81><0x09>n<0xE2><0x80><0x8B><0xC3>"
+    )
 
 
 # A tokenizer file from a stranger

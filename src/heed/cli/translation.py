@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from heed.evaluation.utility import Utility
     from heed.runtime.device import DecodingPrecisionChoice
     from heed.tasks.evaluation import Evaluation
+    from heed.text.loading import AnyTokenizer
 
 Form = Annotated[
     str | None,
@@ -58,11 +59,12 @@ Tokenize = Annotated[
 ]
 
 
+MODELS_HELP = "A model folder, or several of one vocabulary as an ensemble."
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL", help=MODELS_HELP)]
+
+
 def translate(
-    models: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL", help="A model folder, or several of one vocabulary as an ensemble."),
-    ],
+    models: Models,
     beam: Beam = None,
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
@@ -82,7 +84,9 @@ def translate(
     ] = None,
     n_best: Annotated[
         int,
-        typer.Option(min=1, max=1000, help="Lines to print per line of input: the best hypotheses, then blank lines."),
+        typer.Option(
+            min=1, max=1000, help="Lines to print per line of input: the best different translations, then blank lines."
+        ),
     ] = 1,
     sample: Annotated[
         float | None,
@@ -223,7 +227,7 @@ def _checked_lines(path: Path) -> Iterator[str]:
 
 
 def _print_as_json(translation: "Translation", *, with_utility: bool) -> None:
-    fields = ("text", "score", "log_prob", "ended", *["utility"] * with_utility)
+    fields = ("text", "tokens", "score", "log_prob", "ended", *["utility"] * with_utility)
     hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
     print_json({"source": translation.source, "translations": hypotheses}, indent=None)
 
@@ -262,9 +266,15 @@ def _sampling_settings(
 
 
 def score(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    models: Models,
     src: Annotated[Path, typer.Option(help="Source lines.")],
     tgt: Annotated[Path, typer.Option(help="Target lines.")],
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens", help="Target lines are tokens, separated by spaces, as translate --json gives them; not text."
+        ),
+    ] = False,
     length_penalty: Alpha = None,
     length_penalty_form: Form = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
@@ -279,7 +289,7 @@ def score(
     from heed.decoding.translator import Translator
 
     translator = Translator.load(
-        model,
+        *models,
         device=device,
         precision=decoding_precision(precision),
         report=say,
@@ -288,22 +298,45 @@ def score(
     )
     settings = translator.settings
     sources, targets = read_sides((src, tgt))
-    found = translator.log_probs(sources, targets)
-    for number, (target, log_probs) in enumerate(zip(targets, found, strict=True), start=1):
-        if translator.tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
+    tokenizer = translator.tokenizer
+    segmented = (
+        _tokens(tgt, targets, tokenizer)
+        if tokens
+        else [tokenizer.tokens(ids) for ids in tokenizer.encode_targets(targets)]
+    )
+    found = translator.log_probs(sources, segmented)
+    for number, (target, of_target, log_probs) in enumerate(zip(targets, segmented, found, strict=True), start=1):
+        if not tokens and tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
             raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
         total = sum(log_probs)
         value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
         if as_json:
-            record = {"target": target, "log_prob": total, "score": value, "token_log_probs": log_probs}
+            record = {
+                "target": target,
+                "tokens": of_target,
+                "log_prob": total,
+                "score": value,
+                "token_log_probs": log_probs,
+            }
             print_json(record, indent=None)
         else:
             print(f"{total:.4f}\t{value:.4f}")
 
 
+def _tokens(path: Path, lines: list[str], tokenizer: "AnyTokenizer") -> list[list[str]]:
+    """The tokens of each line. HeedError names the file and the line of an unknown one."""
+    tokens = [[token for token in line.split(" ") if token] for line in lines]
+    for number, of_line in enumerate(tokens, start=1):
+        try:
+            tokenizer.token_ids(of_line)
+        except HeedError as error:
+            raise HeedError(f"{path}, line {number:,}: {error}") from None
+    return tokens
+
+
 def evaluate(
     ref: Annotated[list[Path], typer.Option(help="Reference translations; repeatable.")],
-    model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --src with.")] = None,
+    models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
     hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     tokenize: Tokenize = "auto",
@@ -325,8 +358,8 @@ def evaluate(
     from heed.tasks.evaluation import Evaluation
 
     choice = checked_tokenization(tokenize)
-    if (model is None) == (hyp is None) or (model is None) != (src is None):
-        raise HeedError("give either a model folder and --src, or --hyp.")
+    if bool(models) == (hyp is not None) or bool(models) != (src is not None):
+        raise HeedError("give either model folders and --src, or --hyp.")
     if hyp is not None:
         given = (beam, length_penalty, length_penalty_form, early_stopping, device)
         if any(option is not None for option in given) or precision != "auto":
@@ -343,13 +376,13 @@ def evaluate(
         return
     _check_search(beam, early_stopping)
     _check_penalty(length_penalty, length_penalty_form)
-    assert model is not None and src is not None
+    assert models and src is not None
     import_torch()
     from heed.model_folder import read_config
 
     (sources, references), *more = (read_sides((src, path)) for path in ref)
     others = [of for _, of in more]
-    language = read_config(model).card.tgt
+    language = read_config(models[0]).card.tgt
     tokenization = choose_tokenization(choice, references, language=language, report=say)
 
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
@@ -358,7 +391,7 @@ def evaluate(
         from heed.tasks.translation import evaluate_translations, longest_pair
 
         translator = Translator.load(
-            model,
+            *models,
             device=device,
             precision=precision,
             report=report,
@@ -374,7 +407,7 @@ def evaluate(
             *others,
             name=str(src),
             tokenize=tokenization,
-            max_tokens=longest_pair(read_config(model).card),
+            max_tokens=longest_pair(read_config(models[0]).card),
         )
 
     if precision == "all":

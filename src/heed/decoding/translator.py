@@ -39,6 +39,7 @@ class Translation:
     """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised.
 
     n_pieces: into how many pieces the source was cut because it has too many tokens for one search.
+    tokens: the target's, as `tokenizer.tokens` names them; of a source in pieces, those of all pieces.
     utility: its expected score, 0 to 100, if minimum Bayes risk chose it; None for a source of no piece or several.
     """
 
@@ -50,6 +51,7 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()
     n_pieces: int = 1
     utility: float | None = None
+    tokens: tuple[str, ...] = ()
 
 
 class Translator(PickledByValue):
@@ -331,16 +333,18 @@ class Translator(PickledByValue):
         parts = cut_line(text, self._piece_tokens, spans_of=spans_of, encode=self.tokenizer.encode_lines)
         return [(part, ids) for part, ids in parts if ids]
 
-    def log_probs(self, sources: list[str], targets: list[str]) -> list[list[float]]:
+    def log_probs(self, sources: list[str], targets: Sequence[str | Sequence[str]]) -> list[list[float]]:
         """For each given target, the log-probability of each of its ids and of eos, given its source.
 
-        A target with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
-        are not as many targets as sources, or if a pair is longer than learned positions.
+        A target is a text, or a list of tokens as a `Translation` has them, which is scored in this segmentation.
+
+        A text with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
+        are not as many targets as sources, for an unknown token, or if a pair is longer than learned positions.
         """
         refuse_text(sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
-        pairs = list(zip(self.tokenizer.encode_lines(sources), self.tokenizer.encode_targets(targets), strict=True))
+        pairs = list(zip(self.tokenizer.encode_lines(sources), self._target_ids(targets), strict=True))
         learned = [model.arch.max_positions for model in self.models if model.arch.positions == "learned"]
         for number, longest in enumerate((1 + max(map(len, pair)) for pair in pairs), start=1):
             if learned and longest > min(learned):
@@ -356,6 +360,17 @@ class Translator(PickledByValue):
             for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
                 results[i] = values[: len(pairs[i][1]) + 1]
         return results
+
+    def _target_ids(self, targets: Sequence[str | Sequence[str]]) -> list[list[int]]:
+        """The ids of texts and lists of tokens."""
+        of_texts = iter(self.tokenizer.encode_targets([target for target in targets if isinstance(target, str)]))
+        ids = []
+        for number, target in enumerate(targets, start=1):
+            try:
+                ids.append(next(of_texts) if isinstance(target, str) else self.tokenizer.token_ids(target))
+            except HeedError as error:
+                raise HeedError(f"line {number:,}: {error}") from None
+        return ids
 
     def attention(self, source: str, target: str) -> AttentionWeights:
         """Every head's weights while the model writes this target, such as a translation's text, for this source.
@@ -439,7 +454,14 @@ class Translator(PickledByValue):
             texts = [self._text(source, [hypotheses[0] for hypotheses in pieces], parts)]
         best = texts[0]
         return Translation(
-            source, best.text, best.score, best.log_prob, best.ended, tuple(texts), n_pieces=max(1, len(pieces))
+            source,
+            best.text,
+            best.score,
+            best.log_prob,
+            best.ended,
+            tuple(texts),
+            n_pieces=max(1, len(pieces)),
+            tokens=best.tokens,
         )
 
     def text_of(self, hypothesis: Hypothesis) -> str:
@@ -459,6 +481,7 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.score for hypothesis in hypotheses),
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
+            tokens=tuple(token for one in hypotheses for token in self.tokenizer.tokens(one.ids)),
         )
 
 

@@ -24,7 +24,7 @@ MAX_DEPTH = 200
 # Only these separate: a word may hold any other character, a no-break space among them.
 TOKEN = re.compile(r"[()]|[^() \t\r\n\f\v]+")
 # Skipped between trees: a byte order mark, which files that were put together may have anywhere, and SGML (<S ID=5>).
-BETWEEN = re.compile(r"(?:[ \t\r\n\f\v\ufeff]|<[/!?]?[A-Za-z][^<>]*>)*")
+BETWEEN = re.compile(r"[ \t\r\n\f\v\ufeff]+|<[/!?]?[A-Za-z][^<>]*>")
 COMMENT = re.compile(r"\*x\*|[#%;]")  # how a line between trees begins that is one; *x*: the LDC's header
 ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 UNESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -186,9 +186,9 @@ def _after_comment(line: str) -> int:
 
 
 def _after_markup(line: str, place: int) -> int:
-    match = BETWEEN.match(line, place)
-    assert match is not None  # it matches nothing too
-    return match.end()
+    while match := BETWEEN.match(line, place):
+        place = match.end()
+    return place
 
 
 class _OpenTree:

@@ -31,9 +31,9 @@ from heed.text.sentencepiece_model import (
     encoded,
     places,
 )
+from heed.text.token_names import SPACE, TokenNames, readable
 from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, spelled_bytes, without_space
 
-SPACE = "▁"  # in pieces
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
 _ID = re.compile("[0-9]{1,9}")  # in a table
 
@@ -161,6 +161,22 @@ class SentencePieceTokenizer:
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
         """As `pieces`, for source ids."""
         return self._src.spelled(ids)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """A readable name for each target id, no two ids alike and none with white space; pad, bos and eos have none.
+
+        It is the piece, where that is visible.
+        """
+        return self._token_names.tokens(ids)
+
+    def token_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The target ids of `tokens`. HeedError for one that the vocabulary lacks."""
+        return self._token_names.ids(tokens)
+
+    @cached_property
+    def _token_names(self) -> TokenNames:
+        names = [None if piece is None else readable(piece.encode()) for piece in self.tgt.table]
+        return TokenNames(names, left_out={self.special.pad, self.special.bos, self.special.eos})
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Which characters of each text each of its ids stands for, without the space before a word."""

@@ -21,6 +21,7 @@ from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.runtime.files import read_bounded, whole_file
 from heed.text.prefix import Prefix, Spellings
+from heed.text.token_names import SPACE, TokenNames, readable
 
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
@@ -221,6 +222,29 @@ class Tokenizer:
     def id_names(self) -> list[str]:
         """The name of each id in tokenizer.json, no two alike."""
         return [str(self._backend.id_to_token(i)) for i in range(len(self))]
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """A readable name for each id, no two ids alike and none with white space; pad, bos and eos are left out.
+
+        A space is ▁, and a byte that is not a visible character alone is such as <0xC3>.
+        """
+        return self._token_names.tokens(ids)
+
+    def token_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of `tokens`. HeedError for one that the vocabulary lacks."""
+        return self._token_names.ids(tokens)
+
+    @cached_property
+    def _token_names(self) -> TokenNames:
+        left_out = {self.special.pad, self.special.bos, self.special.eos}
+        names = [None if i in left_out else self._token_name(i, name) for i, name in enumerate(self.id_names())]
+        return TokenNames(names, left_out=left_out)
+
+    def _token_name(self, i: int, name: str) -> str:
+        if i in self._names:
+            return f"<symbol:{readable(self._names[i].encode())}>"
+        piece = name.removeprefix(CONTINUATION)
+        return name[: -len(piece)] + readable(bytes(BYTE_OF[c] for c in piece), space=SPACE)
 
     def to_json(self) -> dict[str, Any]:
         """What tokenizer.json holds."""
