@@ -17,6 +17,7 @@ import numpy as np
 from heed.data.lines import FilePair, read_pairs
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
+from heed.text.line_rules import is_blank
 
 HASH_BITS = 64
 MAX_SHARE = 0.5
@@ -104,13 +105,13 @@ class DevSplit:
         if len(kept) < self.size:
             raise HeedError(
                 f"data.dev = {self.size:,}, but only {len(kept):,} different pairs of {train[0]} are suitable (neither "
-                "empty nor very long nor of very unequal length); choose fewer."
+                "blank nor very long nor of very unequal length); choose fewer."
             )
         return bound
 
     def _is_suitable(self, src: str, tgt: str) -> bool:
         """Decided by the pair alone, before there is a vocabulary that could count its tokens."""
-        if not src.strip() or not tgt.strip():
+        if is_blank(src) or is_blank(tgt):
             return False
         if any(side.endswith("\r") or side.startswith("\ufeff") for side in (src, tgt)):
             return False  # which reading the written file would strip

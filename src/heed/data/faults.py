@@ -6,6 +6,8 @@ Suspicious is not wrong. Nothing is left out of training for it.
 import re
 from collections.abc import Iterator
 
+from heed.text.line_rules import is_blank
+
 MIN_CHARACTERS = 20  # of the longer side, for a remark on unequal lengths
 # Characters that follow in UTF-8 that was read as Windows-1252 or Latin-1.
 _AFTER = (
@@ -28,11 +30,11 @@ UNEQUAL, WITHOUT_LETTERS = "sides of very unequal length", "one side without let
 
 
 def faults(src: str, tgt: str, *, max_ratio: float) -> Iterator[tuple[str, int, int]]:
-    """(fault, side, character) of a pair, each fault once; the side is 0 or 1. Empty sides have none.
+    """(fault, side, character) of a pair, each fault once; the side is 0 or 1. Blank sides have none.
 
     max_ratio: of the numbers of characters.
     """
-    if not src.strip() or not tgt.strip():
+    if is_blank(src) or is_blank(tgt):
         return
     sides = src, tgt
     for name in _faults_of_lines(sides):

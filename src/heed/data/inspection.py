@@ -19,6 +19,7 @@ from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
+from heed.text.line_rules import is_blank
 from heed.text.loading import AnyTokenizer
 
 SIDES = ("source", "target")
@@ -75,11 +76,11 @@ class Lengths:
 
 
 class Spectrum:
-    """Numbers of one set of pairs: lengths of its sides and their ratios, empty and untranslated ones."""
+    """Numbers of one set of pairs: lengths of its sides and their ratios, blank and untranslated ones."""
 
     def __init__(self, files: Iterable[FilePair]):
         self.files = tuple(files)
-        self.n_pairs = self.n_empty = self.n_untranslated = self.n_unequal = 0
+        self.n_pairs = self.n_blank = self.n_untranslated = self.n_unequal = 0
         self.words, self.characters = (Lengths(), Lengths()), (Lengths(), Lengths())
         self._ratios = Counter[float]()
 
@@ -90,8 +91,8 @@ class Spectrum:
             self.words[side].add(len(line.split()), place, side)
             self.characters[side].add(len(line), place, side)
         src, tgt = pair
-        if not src.strip() or not tgt.strip():
-            self.n_empty += 1
+        if is_blank(src) or is_blank(tgt):
+            self.n_blank += 1
             return
         self.n_untranslated += src == tgt
         ratio = len(tgt) / len(src)
@@ -101,7 +102,7 @@ class Spectrum:
     @property
     def same_sides(self) -> bool:
         """Whether both sides are one text."""
-        return 0 < self.n_untranslated == self.n_pairs - self.n_empty
+        return 0 < self.n_untranslated == self.n_pairs - self.n_blank
 
     def numbers(self) -> dict[str, Any]:
         """For JSON."""
@@ -116,7 +117,7 @@ class Spectrum:
             **sides,
             "target_characters_per_source_character": ratios,
             "above_max_ratio": self.n_unequal,
-            "with_an_empty_side": self.n_empty,
+            "with_a_blank_side": self.n_blank,
             "target_equals_source": self.n_untranslated,
         }
 
@@ -163,8 +164,8 @@ def _text_of_set(name: str, numbers: dict[str, Any]) -> Iterator[str]:
             f"  target characters per source character: {median:.2f} (median), {low:.2f} to {high:.2f} in 90 % of the "
             f"pairs; {numbers['above_max_ratio']:,} beyond data.max_ratio"
         )
-    n_empty, n_equal = numbers["with_an_empty_side"], numbers["target_equals_source"]
-    yield f"  {n_empty:,} with an empty side; {n_equal:,} with target = source"
+    n_blank, n_equal = numbers["with_a_blank_side"], numbers["target_equals_source"]
+    yield f"  {n_blank:,} with a blank side; {n_equal:,} with target = source"
     if "copies" in numbers:
         yield f"  {numbers['copies']:,} copies of other pairs; {numbers['copies_of_sources']:,} sources occurred before"
     if "in_training" in numbers:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.text.line_rules import is_blank
+
 # From these shares on, preparation says so. Khayrallah and Koehn 2018 (table 2): 5 % of untranslated sentences cost a
 # Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
 UNTRANSLATED_SHARE, COPIED_SHARE = 0.02, 0.1
@@ -30,7 +32,7 @@ class Overlap:
 class Repetitions:
     """Counts them in training pairs that are added one by one. Memory: 16 bytes a pair.
 
-    Python's own hashes of 64 bits stand for the texts. Pairs with an empty side are not counted.
+    Python's own hashes of 64 bits stand for the texts. Pairs with a blank side are not counted.
     """
 
     def __init__(self, sets: Mapping[str, Iterable[tuple[str, str]]]):
@@ -41,7 +43,7 @@ class Repetitions:
 
     def add(self, src: str, tgt: str) -> None:
         """Notes a training pair."""
-        if src and tgt and not src.isspace() and not tgt.isspace():
+        if not is_blank(src) and not is_blank(tgt):
             self._pairs.append(hash((src, tgt)))
             self._src.append(hash(src))
             self.n_untranslated += src == tgt
