@@ -176,7 +176,7 @@ def test_a_text_with_fewer_different_translations_than_asked_for_has_a_shorter_l
     del lines[:]
     monkeypatch.setattr(number_tokenizer, "decode", lambda ids: "eins")
     found = translator.translate(texts, n_best=3)
-    assert lines[-1] == "2 lines have fewer than 3 different translations." and len(lines) == 2  # and the long line
+    assert "2 lines have fewer than 3 different translations." in lines
     assert [(len(t.alternatives), t.score) for t in found] == [(1, t.score) for t in plain]
     drawn = translator.translate(texts[:1], n_best=3, sampling=SamplingSettings())
     assert len(drawn[0].alternatives) == 3  # as they were drawn
