@@ -101,7 +101,8 @@ def test_a_line_without_end_is_one_error_and_takes_no_memory(models, verb):
     # A process of its own starts the command: a child's peak counts what its parent had, and that of tests is large.
     program = (
         "import resource, subprocess, sys; "
-        "status = subprocess.run(sys.argv[1:], stdin=open('/dev/zero', 'rb')).returncode; "
+        "source = subprocess.Popen(['tr', '\\\\0', 'a'], stdin=open('/dev/zero', 'rb'), stdout=subprocess.PIPE); "
+        "status = subprocess.run(sys.argv[1:], stdin=source.stdout).returncode; source.kill(); source.wait(); "
         "print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
     command = [

@@ -6,12 +6,11 @@ Preparation, validation, tests, translating, scoring and serving ask the same qu
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from tokenizers import Regex, pre_tokenizers
-
-from heed.text.loading import AnyTokenizer
+if TYPE_CHECKING:  # what reads lines alone needs no tokenizer
+    from heed.text.loading import AnyTokenizer
 
 Spans = Sequence[tuple[int, int]]
 
@@ -24,7 +23,6 @@ _HIDDEN = frozenset(
 _SHOWN_FORMATS = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 _UNBROKEN_SPACES = "\xa0\u2007\u202f"  # no-break spaces stand within a number or a name
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥።։]['\"”’»)\]]{0,3}(?=\s)|[。！？｡．។။༎][」』）”’\"】〉》]{0,3}")
-_GRAPHEMES = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
 _AROUND = 256  # characters on both sides of a cut in which graphemes are looked for; longer ones are not kept whole
 
 
@@ -53,7 +51,7 @@ def _is_hidden(character: str) -> bool:
 def reason_against_loss(
     lines: tuple[str, str],
     ids: Sequence[Sequence[int]],
-    tokenizer: AnyTokenizer,
+    tokenizer: "AnyTokenizer",
     *,
     max_tokens: int,
     training: bool = False,
@@ -128,9 +126,15 @@ def _cut(text: str, begin: int, limit: int) -> tuple[int, bool]:
                 end -= 1
             return end, False
     first = max(begin, limit - _AROUND)
-    graphemes = _GRAPHEMES.pre_tokenize_str(text[first : limit + _AROUND])
-    ends = [first + end for _, (_, end) in graphemes if begin < first + end <= limit]
-    return max(ends, default=limit), False
+    ends = (first + end for end in _grapheme_ends(text[first : limit + _AROUND]))
+    return max((end for end in ends if begin < end <= limit), default=limit), False
+
+
+def _grapheme_ends(text: str) -> Iterator[int]:
+    from tokenizers import Regex, pre_tokenizers  # here: lines are seldom cut
+
+    graphemes = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
+    return (end for _, (_, end) in graphemes.pre_tokenize_str(text))
 
 
 def _may_break(character: str) -> bool:
