@@ -69,3 +69,10 @@ def test_the_best_checkpoint_is_told_by_what_the_task_measures_and_only_where_it
         read_recipe("parsing-gum", ["training.best_by=bleu"])
     with pytest.raises(HeedError, match="setting training.best_by: input should be 'loss', 'bleu', 'chrf' or 'f1'"):
         read_recipe("parsing-gum", ["training.best_by=BLEU"])
+
+
+def test_the_best_of_a_validation_s_numbers_ranks_first_and_one_that_is_not_finite_last():
+    by_loss, by_bleu = TrainingSettings(), TrainingSettings(best_by="bleu")
+    numbers = [2.5, float("nan"), 30.0, float("inf")]
+    assert sorted(numbers, key=by_loss.rank)[:2] == [2.5, 30.0]
+    assert sorted(numbers, key=by_bleu.rank)[:2] == [30.0, 2.5]

@@ -177,7 +177,7 @@ def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> P
 
 
 def _measured(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
-    """A number of dev; ∞, which is never better, where the model's numbers are not finite."""
+    """A number of dev; ∞, which ranks last, where the model's numbers are not finite."""
     try:
         return measure(_network(candidate.folders))
     except NotFiniteError:

@@ -1,5 +1,6 @@
 """How to train: the settings of a recipe's table `training`."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, cast, get_args
 
@@ -163,7 +164,9 @@ class TrainingSettings(ScheduleSettings):
         return "loss" if self.best_by == "loss" else f"greedy_{self.best_by}"
 
     def rank(self, number: float) -> float:
-        """Such a number as one of which the lowest is the best."""
+        """Such a number as one of which the lowest is the best; ∞ for one that is not finite."""
+        if not math.isfinite(number):
+            return math.inf
         return number if self.best_by == "loss" else -number
 
     @property
