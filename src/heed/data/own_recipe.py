@@ -13,6 +13,7 @@ from heed.text.printable import checked_language
 
 BASE_PAIRS = 200_000  # from here on the preset base; docs/guides/few-pairs.md
 MAX_DEV, DEV_PART = 500, 10  # dev pairs: one in DEV_PART, MAX_DEV at most
+CHECKPOINT_PAIRS = 10_000  # that a small corpus trains on between two checkpoints, in whole epochs
 COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".lzma"}
 # A language in a file's name: en, deu, zh-Hans, pt_BR, eng_Latn.
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
@@ -66,7 +67,10 @@ def own_recipe(src_file: Path, tgt_file: Path, *, src: str | None = None, tgt: s
             raise HeedError(f"{shown(str(file))}: this name is not printable UTF-8; rename the file.")
     n_pairs = count_pairs((src_file, tgt_file))
     name = _name(src_file, tgt_file, src, tgt)
-    preset, max_steps = ("tiny", "20_000") if n_pairs < BASE_PAIRS else ("base", "100_000")
+    n_epochs = max(1, round(CHECKPOINT_PAIRS / max(1, n_pairs)))
+    preset, max_steps, checkpoint_every, n_kept = (
+        ("tiny", "20_000", f"{n_epochs} epochs", 20) if n_pairs < BASE_PAIRS else ("base", "100_000", "10 minutes", 5)
+    )
     n_dev = min(MAX_DEV, max(1, n_pairs // DEV_PART))
     text = f"""\
 # Written by heed train --src … --tgt …; yours to change. To train it, or to resume: heed train ./{name}.toml
@@ -83,6 +87,8 @@ dev = {n_dev}
 
 [training]
 max_steps = {max_steps}  # the longest that it trains
+checkpoint_every = "{checkpoint_every}"  # and a validation
+keep_checkpoints = {n_kept}
 patience = 10  # it ends earlier after this many validations without a lower dev loss
 average_last = "best"  # the average of checkpoints that scores best on dev
 """
