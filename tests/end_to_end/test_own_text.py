@@ -151,4 +151,9 @@ def test_data_check_describes_the_text_of_a_recipe(tmp_path, heed):
     assert not (tmp_path / "runs").exists()
     (tmp_path / "corpus.de").write_text("eins\n")
     assert_one_clear_line(heed("data", "check", "my.toml", cwd=tmp_path), "corpus.en has 121 lines")
-    assert_one_clear_line(heed("data", "check", "parsing-wsj", cwd=tmp_path), "parallel text")
+
+
+def test_data_check_describes_a_treebank(parser_run, heed):
+    done = heed("data", "check", "small.toml", "--mirror", ".", cwd=parser_run)
+    assert "train: 400 pairs (RUN/lines/train.words, RUN/lines/train.symbols)\n" in done.stdout
+    assert "suspicious pairs: none\n" in done.stdout

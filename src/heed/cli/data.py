@@ -1,14 +1,15 @@
 """heed data: named corpora, listed and downloaded; any text, checked."""
 
+import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from heed.cli.process import Verb
 from heed.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
-from heed.errors import HeedError
 from heed.runtime.process import import_torch
 from heed.text.printable import printable
 
@@ -69,21 +70,26 @@ def data_check(
     import_torch()
     from heed.data.inspection import inspect_text
     from heed.recipe import read_recipe
+    from heed.tasks.parsing import ParsingTask
     from heed.tasks.translation import TranslationTask
     from heed.text.loading import load_tokenizer
 
     values = read_recipe(recipe, settings or [])
-    if values.parsing is not None:
-        raise HeedError(f"{recipe}: learns to parse, from a treebank; heed data check reads parallel text.")
-    task, folder = TranslationTask(values), values.training.start_from
+    given = (
+        TranslationTask(values).given_files
+        if values.parsing is None
+        else ParsingTask(values, values.parsing).text_files
+    )
+    folder = values.training.start_from
     tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
-    files = task.given_files(Path(recipe), directory=directory, mirror=mirror, report=say, progress=show_download)
-    found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
+    with TemporaryDirectory() as run:  # where a treebank's trees become lines, as they do in the folder of a run
+        files = given(Path(run), directory=directory, mirror=mirror, report=say, progress=show_download)
+        found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
     if as_json:
-        print_json({"remarks": found.remarks, **found.numbers})
+        print_json(json.loads(json.dumps({"remarks": found.remarks, **found.numbers}).replace(run, "RUN")))
         return
     for line in found.text():
-        show(line)
+        show(line.replace(run, "RUN"))
 
 
 def show_download(name: str, done: int, total: int | None) -> None:

@@ -241,7 +241,8 @@ def inspect_text(
         for place, pair in placed:
             spectra[name].add(place, pair, data.max_ratio)
             samples[name].add(place, pair)
-            for reason, side, character in faults(*pair, max_ratio=data.max_ratio):
+            src, tgt = pair
+            for reason, side, character in faults(src, src if data.tgt_symbols else tgt, max_ratio=data.max_ratio):
                 suspicions.add(reason, place, pair, side=side, character=character)
             yield pair
 
@@ -261,7 +262,7 @@ def inspect_text(
             next_report = time.monotonic() + REPORT_SECONDS
 
     sample = samples.pop("train")
-    sides = Sides.learn([pair for _, pair in sample.pairs])
+    sides = None if data.tgt_symbols else Sides.learn([pair for _, pair in sample.pairs])
     orders = _orders(sides, sample, suspicions)
     exchanged = [
         name for name, one in samples.items() if sides and sides.seem_exchanged([pair for _, pair in one.pairs])
