@@ -28,18 +28,18 @@ from typing import Any, cast
 
 import torch
 
+from heed.apps.exchange import ctranslate2 as ctranslate2_format
+from heed.apps.exchange import huggingface
+from heed.apps.exchange.tokenizers import piece_names
 from heed.backends.choice import backend_for
 from heed.decoding.beam import search
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
-from heed.exchange import ctranslate2 as ctranslate2_format
-from heed.exchange import huggingface
-from heed.exchange.tokenizers import piece_names
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
-from heed.recipe import read_preset
+from heed.runs.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary

@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tune_process()
     import_torch_for_training()
-    from heed.benchmark.training import peak_memory, preset_shape, training_profile
+    from heed.apps.bench.training import peak_memory, preset_shape, training_profile
     from heed.runtime.device import choose_machine
 
     arch, settings, vocab_size = preset_shape(

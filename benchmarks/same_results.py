@@ -91,7 +91,7 @@ class Tree:
     def train(self, corpus: Corpus, precision: str, n_steps: int) -> Path:
         """The run folder."""
         run = self.work / f"{Path(corpus.recipe).stem}-{precision}"
-        places = [self.root / folder / corpus.recipe for folder in ("recipes", "src/heed/recipes")]
+        places = [self.root / folder / corpus.recipe for folder in ("recipes", "src/heed/runs/recipes")]
         path = next(path for path in places if path.is_file())
         settings = {**SETTINGS, "training.max_steps": n_steps, "training.precision": precision}
         changes = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]

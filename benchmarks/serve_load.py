@@ -43,11 +43,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heed.apps.exchange import ctranslate2 as ctranslate2_format
+from heed.apps.exchange.tokenizers import piece_names
 from heed.data.lines import read_lines
 from heed.decoding.loading import recipe_settings
 from heed.decoding.translator import Translator
-from heed.exchange import ctranslate2 as ctranslate2_format
-from heed.exchange.tokenizers import piece_names
 from heed.model_folder import load_model
 from heed.runtime.process import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer

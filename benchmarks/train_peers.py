@@ -364,8 +364,8 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
     from heed.data.batching import TokenBatches
     from heed.data.prepare import prepare
-    from heed.recipe import read_recipe
-    from heed.tasks.task import task_of
+    from heed.runs.recipe import read_recipe
+    from heed.runs.tasks.task import task_of
     from heed.text.tokenizer import SpecialIds
 
     recipe = read_recipe("multi30k-en-de")

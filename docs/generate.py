@@ -17,9 +17,9 @@ import typer
 from pydantic.fields import FieldInfo
 
 import heed
-from heed.cli import app
+from heed.apps.cli import app
 from heed.config import Settings
-from heed.recipe import Recipe
+from heed.runs.recipe import Recipe
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 MAX_WIDTH = 100  # characters of a signature on one line
@@ -50,17 +50,17 @@ without notice. [Use Heed from Python](../guides/python.md) shows them at work.
 # Where a public name is explained, by the room that it lives in; the first that fits.
 PYTHON_SECTIONS = {
     "heed.api": "Train and load",
-    "heed.run": "Train and load",
+    "heed.runs": "Train and load",
     "heed.training.callbacks": "Train and load",
     "heed.decoding": "Translate",
     "heed.parsing": "Parse",
     "heed.evaluation": "Evaluate",
-    "heed.tasks": "Evaluate",
+    "heed.runs.tasks": "Evaluate",
     "heed.pipeline": "Evaluate",
     "heed.text": "Tokenize",
     "heed.data": "Tokenize",
     "heed.model": "The network",
-    "heed.recipe": "Recipes and settings",
+    "heed.runs.recipe": "Recipes and settings",
     "heed.training": "Recipes and settings",
     "heed.errors": "Errors",
     "heed": "The process",

@@ -25,7 +25,7 @@ REPORT = PROJECT / "docs" / "lab" / "soak.md"
 # As on a processor with AVX2 and no more, for the kernels, for PyTorch and for oneDNN.
 AVX2 = {"HEED_KERNELS": "-march=haswell", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
-CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "run", "training")]
+CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "runs", "training")]
 LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"
 LOADS = (["--memory", "10000"], ["--hostile", "10"])
 
@@ -56,7 +56,7 @@ PARTS = {
     "lost": [tests("tests/end_to_end/test_nothing_is_lost.py")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],
-    "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/documents/test_linear.py")],
+    "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/apps/documents/test_linear.py")],
     "instructions": [
         tests("-m", "soak", "tests/backends"),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),

@@ -17,7 +17,7 @@ from heed.data.prepare import DataSettings
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.recipe import Recipe, read_recipe
+from heed.runs.recipe import Recipe, read_recipe
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 RECIPE = '[data]\nsrc = "a"\ntgt = "b"\ntrain = ["x", "y"]\ndev = ["v", "w"]\n'

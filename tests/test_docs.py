@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from heed.config import Settings
-from heed.recipe import Recipe
+from heed.runs.recipe import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])

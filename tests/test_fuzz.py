@@ -23,8 +23,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heed.apps.cli import main
 from heed.backends.cpu.build import library
-from heed.cli import main
 from heed.data.batching import TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.errors import HeedError

@@ -13,7 +13,7 @@ import pytest
 
 import heed
 from heed.backends.cpu.build import state
-from heed.recipes import recipe_names
+from heed.runs.recipes import recipe_names
 
 PROJECT = Path(__file__).resolve().parents[1]
 

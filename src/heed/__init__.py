@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.parsing.parser import Parse as Parse
     from heed.parsing.parser import Parser as Parser
     from heed.parsing.trees import Tree as Tree
-    from heed.recipe import Recipe as Recipe
-    from heed.recipe import read_recipe as read_recipe
+    from heed.runs.recipe import Recipe as Recipe
+    from heed.runs.recipe import read_recipe as read_recipe
+    from heed.runs.tasks.evaluation import Evaluation as Evaluation
     from heed.runtime.process import tune_process as tune_process
-    from heed.tasks.evaluation import Evaluation as Evaluation
     from heed.text.tokenizer import SpecialIds as SpecialIds
     from heed.text.tokenizer import Tokenizer as Tokenizer
     from heed.text.tokenizer import TokenizerSettings as TokenizerSettings
@@ -49,12 +49,12 @@ _HOMES = {
     "Architecture": "heed.model.architecture",
     "AttentionWeights": "heed.model.attention_weights",
     "DecodingSettings": "heed.decoding.settings",
-    "Evaluation": "heed.tasks.evaluation",
+    "Evaluation": "heed.runs.tasks.evaluation",
     "HeedError": "heed.errors",
     "Hypothesis": "heed.decoding.beam",
     "Parse": "heed.parsing.parser",
     "Parser": "heed.parsing.parser",
-    "Recipe": "heed.recipe",
+    "Recipe": "heed.runs.recipe",
     "SamplingSettings": "heed.decoding.settings",
     "Score": "heed.evaluation.bleu",
     "SpecialIds": "heed.text.tokenizer",
@@ -73,7 +73,7 @@ _HOMES = {
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
     "load": "heed.api",
-    "read_recipe": "heed.recipe",
+    "read_recipe": "heed.runs.recipe",
     "train": "heed.api",
     "train_tokenizer": "heed.text.tokenizer",
     "tune_process": "heed.runtime.process",

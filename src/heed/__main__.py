@@ -1,5 +1,5 @@
 """`python -m heed` is the command `heed`."""
 
-from heed.cli import main
+from heed.apps.cli import main
 
 main()

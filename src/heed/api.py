@@ -9,10 +9,10 @@ from heed.errors import HeedError
 from heed.model.networks import give
 from heed.model.transformer import Transformer
 from heed.model_folder import read_config
-from heed.recipe import Recipe, read_recipe
-from heed.run.train import train_recipe
+from heed.runs.recipe import Recipe, read_recipe
+from heed.runs.tasks.evaluation import Evaluation
+from heed.runs.train import train_recipe
 from heed.runtime.device import DecodingPrecisionChoice
-from heed.tasks.evaluation import Evaluation
 from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
 
 

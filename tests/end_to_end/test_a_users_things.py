@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.test_command_line import assert_one_clear_line, write_corpus
 
+from heed.apps.paper.index import write_all
+from heed.apps.paper.page import Page, check_pages
 from heed.errors import HeedError
-from heed.paper.index import write_all
-from heed.paper.page import Page, check_pages
-from heed.recipe import read_recipe
-from heed.run.average import average_run
-from heed.run.folder import open_run_folder
+from heed.runs.average import average_run
+from heed.runs.folder import open_run_folder
+from heed.runs.recipe import read_recipe
 
 
 @pytest.fixture(scope="module")

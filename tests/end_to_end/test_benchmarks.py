@@ -116,7 +116,7 @@ def test_same_results_tells_what_a_changed_tree_changes(tmp_path):
     """With dropout in the demo's preset training differs; the translations of one model do not."""
     project = FOLDER.parent
     shutil.copytree(project / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    preset = tmp_path / "src" / "heed" / "presets" / "demo.toml"
+    preset = tmp_path / "src" / "heed" / "runs" / "presets" / "demo.toml"
     preset.write_text(preset.read_text().replace("dropout = 0.0", "dropout = 0.1"))
     command = [sys.executable, FOLDER / "same_results.py", project, tmp_path, "--steps", "2", "--precision", "fp32"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -12,6 +12,7 @@ from tests.decoding.test_translator import random_model
 from tests.end_to_end.test_command_line import assert_one_clear_line
 from tests.text.test_sentencepiece import ENGLISH, GERMAN, trained
 
+from heed.apps.visualization.trace import trace
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -19,7 +20,6 @@ from heed.model_folder import ModelCard, load_model, save_model
 from heed.parsing.parser import Parser
 from heed.runtime.files import seal
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer, opus_mt_tokenizer
-from heed.visualization.trace import trace
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.parsing.corpus import write_treebank
 
-from heed.recipe import preset_names
-from heed.recipes import recipe_names, recipe_text
+from heed.runs.recipe import preset_names
+from heed.runs.recipes import recipe_names, recipe_text
 from heed.text.numbers import english, german, number_splits
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -162,7 +162,8 @@ def run(environment: Path, place: Path, name: str, *arguments: object, stdin: st
 
 
 def test_the_code_that_runs_is_the_wheels(environment, place):
-    shown = run(environment, place, "python", "-c", "import heed, heed.cli; print(heed.__file__, heed.cli.__file__)")
+    code = "import heed, heed.apps.cli; print(heed.__file__, heed.apps.cli.__file__)"
+    shown = run(environment, place, "python", "-c", code)
     assert all(Path(file).is_relative_to(environment) for file in shown.split())
     version = re.search(r'(?m)^version = "(.+)"', (PROJECT / "pyproject.toml").read_text())
     assert version and run(environment, place, "heed", "--version") == f"heed {version[1]}\n"
@@ -172,14 +173,14 @@ def test_presets_recipes_and_sources_of_the_kernels_are_in_the_wheel(environment
     listed = json.loads(run(environment, place, "heed", "recipe", "list", "--json"))
     assert [entry["name"] for entry in listed] == recipe_names() and len(listed) > 5
     assert run(environment, place, "heed", "recipe", "show", "parsing-gum") == recipe_text("parsing-gum")
-    code = "from heed.recipe import preset_names; print(*preset_names())"
+    code = "from heed.runs.recipe import preset_names; print(*preset_names())"
     assert run(environment, place, "python", "-c", code).split() == preset_names()
     (package,) = environment.glob("lib/python*/site-packages/heed")
     for folder in PROJECT.rglob("src/heed/**/csrc"):
         copied = package / folder.relative_to(PROJECT / "src" / "heed")
         expected = {file.name for file in folder.iterdir() if file.suffix in (".h", ".cpp")}
         assert {file.name for file in copied.iterdir()} == expected and expected
-    parts = ("py.typed", "serving/page.html", "visualization/page.html", "visualization/drawing.css")
+    parts = ("py.typed", "apps/serving/page.html", "apps/visualization/page.html", "apps/visualization/drawing.css")
     assert all((package / part).is_file() for part in (*parts, "visualization/drawing.js"))
 
 

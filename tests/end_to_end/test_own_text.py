@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.recipe import read_recipe
+from heed.runs.recipe import read_recipe
 from heed.text.numbers import english, german, number_splits
 
 SMALL = [

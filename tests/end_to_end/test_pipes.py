@@ -154,7 +154,7 @@ def test_standard_streams_that_are_closed_or_full_end_in_one_line_at_most(models
 
 def test_closed_streams_are_not_reused_for_files(models, tmp_path):
     """With 0 to 2 closed the next file that is opened would become one of them, and be written to."""
-    opening = "from heed.cli.process import _open_standard_streams as f; f(); print(open('/dev/null').fileno())"
+    opening = "from heed.apps.cli.process import _open_standard_streams as f; f(); print(open('/dev/null').fileno())"
     for what, is_right in (
         (f'-c "{opening}"', lambda told: int(told) > 2),
         (f"-m heed info {models['translate']}", lambda told: "parameters" in told),

@@ -11,15 +11,15 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heed.documents.formats import Format, translate_document
-from heed.documents.translation import Translate
+from heed.apps.documents.formats import Format, translate_document
+from heed.apps.documents.translation import Translate
 from heed.errors import HeedError
 from heed.text.alignment import Translated
-from tests.documents.test_docx import NAMESPACE, files, letter, with_document
-from tests.documents.test_html import PAGE
-from tests.documents.test_linear import AROUND, UNITS
-from tests.documents.test_text import MARKDOWN, SRT
-from tests.documents.translators import shuffled, unchanged, within_seconds
+from tests.apps.documents.test_docx import NAMESPACE, files, letter, with_document
+from tests.apps.documents.test_html import PAGE
+from tests.apps.documents.test_linear import AROUND, UNITS
+from tests.apps.documents.test_text import MARKDOWN, SRT
+from tests.apps.documents.translators import shuffled, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 SECONDS = 5.0

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heed.apps.exchange import huggingface, marian
+from heed.apps.exchange.marian import SETTINGS
+from heed.apps.exchange.tokenizers import write_hugging_face_tokenizer
+from heed.apps.exchange.transfer import ImportFormat, import_model
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.exchange import huggingface, marian
-from heed.exchange.marian import SETTINGS
-from heed.exchange.tokenizers import write_hugging_face_tokenizer
-from heed.exchange.transfer import ImportFormat, import_model
 from heed.model_folder import ModelCard, ModelFolder, read_weights
 from heed.text.loading import AnyTokenizer
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
-from tests.exchange.folders import random_network
-from tests.exchange.test_marian import LIKE_MARIAN
+from tests.apps.exchange.folders import random_network
+from tests.apps.exchange.test_marian import LIKE_MARIAN
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 from tests.text.test_sentencepiece import ENGLISH, GERMAN, trained
 

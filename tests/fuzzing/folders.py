@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from heed.apps.exchange import huggingface, marian
 from heed.decoding.translator import Translator
-from heed.exchange import huggingface, marian
 from heed.model_folder import ModelFolder, save_model
 from heed.runtime.files import MANIFEST, seal
 from tests.fuzzing import exchange

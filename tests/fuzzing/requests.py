@@ -15,11 +15,11 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp, Message
 
+from heed.apps.serving.app import make_app
+from heed.apps.serving.engine import Engine
+from heed.apps.serving.service import ApiKeys, Limits, Service
 from heed.decoding.translator import Translator
-from heed.serving.app import make_app
-from heed.serving.engine import Engine
-from heed.serving.service import ApiKeys, Limits, Service
-from tests.documents.test_docx import NAMESPACE, with_document
+from tests.apps.documents.test_docx import NAMESPACE, with_document
 
 MODEL = Path(__file__).parents[1] / "golden" / "models" / "byte-pairs"
 KEY = "sesame"

@@ -103,8 +103,8 @@ def translated(model: Path, *options: object, env: dict[str, str] | None = None)
 
 def write_models(folder: Path) -> None:
     """Each kind of tokenizer, and each value of each choice in an architecture; trained for a moment."""
+    from tests.apps.exchange.folders import trained_folder
     from tests.conftest import OTHERS
-    from tests.exchange.folders import trained_folder
     from tests.text.test_sentencepiece import ENGLISH, GERMAN, ODD_LINES, trained
 
     from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
@@ -193,7 +193,7 @@ def finished(run: Path) -> dict[str, Any]:
 def write_recipes(folder: Path) -> dict[str, Any]:
     """Recipes with every setting, and what they mean."""
     from heed.config import toml_text
-    from heed.recipe import read_recipe
+    from heed.runs.recipe import read_recipe
 
     folder.mkdir()
     everything = read_recipe(HERE / "half.toml").model_dump()

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.apps.serving.conftest import RunningServer
 from tests.golden.make import KEY, LINES, PORTABLE, SENTENCES, TWO_THREADS, losses, sha256_of
-from tests.serving.conftest import RunningServer
 
 import heed as library
 from heed.backends.cpu.build import has_int8
 from heed.evaluation.tokenization import choose_tokenization
 from heed.parsing.parser import Parser
-from heed.recipe import read_recipe
+from heed.runs.recipe import read_recipe
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))

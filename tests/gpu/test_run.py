@@ -15,10 +15,10 @@ from heed.config import validated
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_weights
-from heed.recipe import Recipe
-from heed.run.average import average_run
-from heed.run.train import train_recipe
-from heed.tasks.translation import evaluate_translations
+from heed.runs.average import average_run
+from heed.runs.recipe import Recipe
+from heed.runs.tasks.translation import evaluate_translations
+from heed.runs.train import train_recipe
 from heed.text.numbers import english, german, number_splits
 from tests.gpu.emulation import Wait, emulated_cuda
 from tests.gpu.waits import LOADING, ONCE, SCORING, SEARCH, TRAINING
@@ -59,7 +59,7 @@ class Run:
 def run(texts, tmp_path, monkeypatch) -> Callable[..., Run]:
     """Calls what `heed train` calls, on the device at hand; the settings are those of a recipe's tables."""
     # A product of a size that tells what a GPU sustains takes minutes here.
-    monkeypatch.setattr("heed.run.train.matrix_product_rate", lambda machine: 1e12)
+    monkeypatch.setattr("heed.runs.train.matrix_product_rate", lambda machine: 1e12)
 
     def train(name: str, *, model: dict = {}, report: Callable[[str], None] = lambda line: None, **training) -> Run:  # noqa: B006
         values = {

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from heed.apps.exchange import ctranslate2, huggingface, marian
+from heed.apps.exchange.parts import check_covered
 from heed.backends import cpu
 from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, library
@@ -19,8 +21,6 @@ from heed.decoding.beam import beam_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.exchange import ctranslate2, huggingface, marian
-from heed.exchange.parts import check_covered
 from heed.model.architecture import Architecture
 from heed.model.transformer import ACTIVATIONS, AddNorm, FeedForward, Transformer
 from heed.text.tokenizer import SpecialIds

@@ -20,7 +20,7 @@ from heed.data.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
 from heed.parsing.trees import MAX_DEPTH, Tree, read_trees, restored
-from tests.documents.translators import within_seconds
+from tests.apps.documents.translators import within_seconds
 from tests.parsing.corpus import parse_tree
 from tests.parsing.damage import damaged
 

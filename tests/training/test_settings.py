@@ -4,7 +4,7 @@ import pytest
 
 from heed.config import validated
 from heed.errors import HeedError
-from heed.recipe import read_recipe
+from heed.runs.recipe import read_recipe
 from heed.training.settings import TrainingSettings
 
 

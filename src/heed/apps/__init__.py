@@ -1,0 +1,1 @@
+"""What a person starts: the command line, the server, documents, other formats, the paper, measurements."""

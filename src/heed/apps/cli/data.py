@@ -1,0 +1,99 @@
+"""heed data: named corpora, listed and downloaded; any text, checked."""
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from heed.apps.cli.process import Verb
+from heed.apps.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
+from heed.runtime.process import import_torch
+from heed.text.printable import printable
+
+data_app = typer.Typer(
+    help="Corpora: list and download those with a name, check any.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@data_app.command("list", cls=Verb, epilog="Example: heed data list")
+def data_list(as_json: JSON = False) -> None:
+    """List the corpora that Heed can download."""
+    from heed.data.sources import catalogue
+
+    if as_json:
+        print_json([vars(info) for info in catalogue()])
+        return
+    for info in catalogue():
+        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in info.languages)
+        size = f"{info.download_bytes / 1e6:,.0f} MB" if info.download_bytes else "size unknown"
+        for line in (
+            f"{info.name}: {info.title}",
+            f"  {pairs}; {', '.join(info.variants)}; {size}",
+            f"  {info.licence}",
+        ):
+            show(line)
+
+
+@data_app.command("get", cls=Verb, epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A name from `heed data list`.")],
+    src: Annotated[str, typer.Option(help="Source language.")] = "en",
+    tgt: Annotated[str, typer.Option(help="Target language.")] = "de",
+    variant: Annotated[str, typer.Option(help="raw, or lc.norm.tok if the corpus offers it.")] = "raw",
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+) -> None:
+    """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
+    from heed.data.sources import fetch
+
+    files = fetch(
+        name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=show_download
+    )
+    for src_file, tgt_file in files.pairs:
+        print(f"{printable(str(src_file))}\t{printable(str(tgt_file))}")
+
+
+@data_app.command("check", cls=Verb, epilog="Example: heed data check my.toml")
+def data_check(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    as_json: JSON = False,
+) -> None:
+    """Read a recipe's text and describe it: lengths, copies, dev pairs in training, lines that look damaged."""
+    import_torch()
+    from heed.data.inspection import inspect_text
+    from heed.runs.recipe import read_recipe
+    from heed.runs.tasks.parsing import ParsingTask
+    from heed.runs.tasks.translation import TranslationTask
+    from heed.text.loading import load_tokenizer
+
+    values = read_recipe(recipe, settings or [])
+    given = (
+        TranslationTask(values).given_files
+        if values.parsing is None
+        else ParsingTask(values, values.parsing).text_files
+    )
+    folder = values.training.start_from
+    tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
+    with TemporaryDirectory() as run:  # where a treebank's trees become lines, as they do in the folder of a run
+        files = given(Path(run), directory=directory, mirror=mirror, report=say, progress=show_download)
+        found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
+    if as_json:
+        print_json(json.loads(json.dumps({"remarks": found.remarks, **found.numbers}).replace(run, "RUN")))
+        return
+    for line in found.text():
+        show(line.replace(run, "RUN"))
+
+
+def show_download(name: str, done: int, total: int | None) -> None:
+    """Shows a file's bytes so far, and of how many, on a line that is overwritten; only to a person at a terminal."""
+    if sys.stderr.isatty():
+        share = f" of {total / 1e6:,.1f}" if total else ""
+        message(f"\r{printable(name)}: {done / 1e6:,.1f}{share} MB" + "\n" * (done == total))

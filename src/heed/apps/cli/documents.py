@@ -1,0 +1,101 @@
+"""heed translate-file, and heed translate --format: whole documents with their layout."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heed.apps.cli.terminal import Alpha, Beam, Device, PrecisionOption, decoding_precision, say
+from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
+from heed.errors import HeedError
+from heed.runtime.files import check_target, read_bounded, whole_file
+from heed.runtime.process import import_torch
+from heed.text.printable import KEPT_IN_TEXT, printable
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
+
+Language = Annotated[
+    str | None,
+    typer.Option(help="Language code whose rules find the document's sentences. Default: the model's source."),
+]
+
+
+def translate_file(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="The document: .txt, .md, .srt, .html or .docx.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format.")],
+    document_format: Annotated[
+        str | None, typer.Option("--format", help="text, md, srt, html or docx. Default: by the suffix of IN.")
+    ] = None,
+    language: Language = None,
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    precision: PrecisionOption = "auto",
+    device: Device = None,
+) -> None:
+    """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
+    chosen = format_of(source) if document_format is None else checked_format(document_format)
+    if out.suffix and (chosen == "docx") != (out.suffix.lower() == ".docx"):
+        raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
+    check_target(out)
+    if out.exists() and out.samefile(source):
+        raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
+    content = read_bounded(source, MAX_BYTES)
+    import_torch()
+    from heed.decoding.translator import Translator
+
+    translator = Translator.load(
+        model,
+        device=device,
+        precision=decoding_precision(precision),
+        report=say,
+        beam_size=beam,
+        length_penalty=length_penalty,
+    )
+    translated = translate_document(
+        content,
+        translator.translate_aligned,
+        format=chosen,
+        language=language or translator.languages[0],
+        name=str(source),
+    )
+    with whole_file(out) as temporary:
+        temporary.write_bytes(translated)
+    say(f"Wrote {out}.")
+
+
+def checked_format(name: str, *, but: str = "") -> Format:
+    """The format of this name. HeedError lists the formats."""
+    known = [known for known in FORMATS if known != but]
+    for one in known:
+        if name == one:
+            return one
+    advice = "; heed translate-file translates such files" if name == but else ""
+    raise HeedError(f"--format {name}: expected {', '.join(known)}{advice}.")
+
+
+def read_document_from_standard_input() -> bytes:
+    """All of it. HeedError if it is closed or too long."""
+    if sys.stdin is None:
+        raise HeedError("standard input is closed; give it a document, such as < FILE.")
+    content = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise HeedError(f"standard input: longer than {MAX_BYTES:,} bytes; split the document.")
+    return content
+
+
+def print_document(content: bytes, translator: "Translator", *, format: str, language: str | None) -> None:
+    """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
+    translated = translate_document(
+        content,
+        translator.translate_aligned,
+        format=checked_format(format),
+        language=language or translator.languages[0],
+        name="standard input",
+    )
+    if sys.stdout.isatty():
+        translated = printable(translated.decode("utf-8"), kept=KEPT_IN_TEXT + "\r\n").encode("utf-8")
+    sys.stdout.buffer.write(translated)
+    sys.stdout.buffer.flush()

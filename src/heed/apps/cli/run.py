@@ -1,0 +1,254 @@
+"""heed demo, train, average, info: runs and their models."""
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heed.apps.cli.data import show_download
+from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.config import cut
+from heed.errors import HeedError
+from heed.runtime.process import import_torch, import_torch_for_training
+
+if TYPE_CHECKING:
+    from heed.data.own_recipe import OwnRecipe
+    from heed.runs.recipe import Recipe
+    from heed.runs.tasks.evaluation import Evaluation
+
+
+def demo(
+    run: Annotated[Path, typer.Option(help="Run folder; the model is written to RUN/model.")] = Path("runs/demo"),
+    as_json: JSON = False,
+) -> None:
+    """Train a small Transformer on generated number words in a few minutes; count the unseen ones it gets right."""
+    import_torch_for_training()
+    from heed.runs.demo import demo as train_and_test
+
+    result = train_and_test(run, report=say)
+    if as_json:
+        print_json({"accuracy": result.accuracy, "tested": result.n_tested, "model": str(result.model)})
+        return
+    print(f"\nUnseen numbers translated exactly right: {result.accuracy:.2%} of {result.n_tested:,}")
+    for source, text, right in result.samples:
+        show(f"  {source}")
+        show(f"    → {text}{'' if right else '   (wrong)'}")
+    print()
+    show(f'Try it: echo "forty-two thousand one hundred seven" | heed translate {result.model}')
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.")
+    ] = None,
+    src: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a recipe, with --tgt: a text file, one sentence per line. A recipe for both files is "
+            "written to the current folder, then trained."
+        ),
+    ] = None,
+    tgt: Annotated[Path | None, typer.Option(help="With --src: the file of translations, line by line.")] = None,
+    src_language: Annotated[
+        str | None, typer.Option("--from", metavar="CODE", help="Language of --src. Default: the file's suffix.")
+    ] = None,
+    tgt_language: Annotated[
+        str | None, typer.Option("--to", metavar="CODE", help="Language of --tgt. Default: the file's suffix.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        # torchrun takes "--run" for an abbreviation of one of its own options, even behind the script's name.
+        typer.Option("--run", "--run-folder", help="Run folder. Default: runs/NAME of the recipe."),
+    ] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the recipe, estimate time and memory on this machine; write nothing."),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Download and prepare the corpus, train, average the last checkpoints, report scores. Run it again to resume.
+
+    Two text files are enough: heed train --src corpus.en --tgt corpus.de writes a recipe and trains it.
+    """
+    import_torch_for_training()
+    from heed.model_folder import read_config
+    from heed.runs.average import KEPT
+    from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
+    from heed.runs.tasks.task import task_of
+    from heed.runs.train import train_recipe
+
+    if recipe is None:
+        own = _recipe_of_files(src, tgt, src_language, tgt_language)
+        values = recipe_of_text(own.text, settings or [], path=own.path)
+        run = run or Path("runs") / own.name
+        if not dry_run:
+            own.write()
+            say(f"Wrote ./{own.path}, a recipe like any other. To resume this run: heed train {run}")
+    else:
+        given = {"--src": src, "--tgt": tgt, "--from": src_language, "--to": tgt_language}
+        if names := [name for name, value in given.items() if value is not None]:
+            raise HeedError(f"{' and '.join(names)}: a recipe names its own text; leave these out, or the recipe.")
+        run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
+        values = read_recipe(recipe, settings or [])
+    if dry_run:
+        _dry_run(values, directory, mirror, as_json)
+        return
+    results = train_recipe(values, run, directory=directory, mirror=mirror, report=say, progress=show_download)
+    if not results:  # one of several workers, and not the first
+        return
+    model = run / "model"
+    kept = read_config(model).card.trained_on[KEPT]
+    if as_json:
+        scores = [result.numbers() for result in results]
+        print_json({"run": str(run), "model": str(model), "kept": kept, "scores": scores})
+        return
+    _show_scores(results)
+    show(f"Model: {model}")
+    show(f"Kept: {kept}")
+    task = task_of(values)
+    files = task.text_files(run, directory=directory, mirror=mirror, report=lambda line: None)
+    print("\nNext:")
+    for command in task.next_commands(model, files):
+        show(f"  {command}")
+
+
+def _recipe_of_files(
+    src: Path | None, tgt: Path | None, src_language: str | None, tgt_language: str | None
+) -> "OwnRecipe":
+    """The recipe for --src and --tgt. HeedError if one of them is missing, or if its file exists."""
+    if src is None or tgt is None:
+        raise HeedError(
+            "name a recipe (heed recipe list), or two text files: heed train --src corpus.en --tgt corpus.de."
+        )
+    if os.environ.get("WORLD_SIZE", "") not in ("", "1"):
+        raise HeedError(
+            "--src and --tgt write a recipe, which only one process can do; write it without torchrun, then start "
+            "torchrun with the recipe."
+        )
+    from heed.data.own_recipe import own_recipe
+
+    own = own_recipe(src, tgt, src=src_language, tgt=tgt_language)
+    own.check_free()
+    return own
+
+
+def _show_scores(results: Sequence["Evaluation"]) -> None:
+    """A table of all scores, then their signatures."""
+    from heed.runs.tasks.evaluation import score_table
+
+    print()
+    for line in score_table(results):
+        show(line)
+    for signature in dict.fromkeys(f"{s.name} {s.signature}" for result in results for s in result.scores.values()):
+        show(signature)
+
+
+def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: bool) -> None:
+    from heed.apps.bench.forecast import forecast
+    from heed.runs.tasks.task import task_of
+    from heed.runs.train import n_workers
+    from heed.runtime.device import choose_machine
+
+    n_teachers = recipe.training.n_teachers
+    n_pairs = task_of(recipe).count_pairs(directory=directory, mirror=mirror, report=say)
+    if n_pairs is None and recipe.training.max_epochs is not None:
+        say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
+    say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
+    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
+    workers = n_workers(recipe, choose_machine(recipe.training.precision))
+    if as_json:
+        print_json({"pairs": n_pairs, "workers": workers, "teachers": n_teachers, **expected.numbers()})
+        return
+    if workers > 1:
+        say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")
+    print(f"{expected.parameters:,} parameters, {expected.dtype} on {expected.device}")
+    print(f"{expected.step_seconds:.2f} s a step, {expected.target_tokens_per_second:,.0f} target tokens/s")
+    print(f"{expected.peak_memory_bytes / 2**20:,.0f} MiB at the peak, of {expected.memory_bytes / 2**20:,.0f}")
+    print(
+        f"{expected.n_steps:,} steps: {expected.hours:,.1f} hours, {expected.flops:.1e} floating-point operations of "
+        "the model"
+    )
+    if n_teachers:
+        print(f"Not included: {n_teachers} teacher(s), which come first, at up to this cost each; their translations.")
+
+
+def average(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    last: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Number of recent checkpoints to average; best: the average that scores best on the recipe's dev set, "
+            "as training.average_last chooses it.",
+        ),
+    ] = "5",
+    out: Annotated[Path | None, typer.Option(help="Model folder to write. Default: RUN/model.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="With --last best, folder of downloaded corpora. Default: corpora.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="With --last best, local folder or URL to take the corpus from.")
+    ] = None,
+) -> None:
+    """Average the last checkpoints of a run into a model folder."""
+    if last != "best" and not (re.fullmatch("[0-9]{1,9}", last) and int(last)):
+        raise HeedError(f'--last {cut(last)}: expected a number from 1 to 999,999,999, or "best".')
+    for option, value in (("--dir", directory), ("--mirror", mirror)):
+        if value is not None and last != "best":
+            raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
+    import_torch()
+    from heed.data.prepare import write_dev
+    from heed.runs.average import average_best, average_run
+    from heed.runs.recipe import read_recipe
+    from heed.runs.tasks.task import task_of
+    from heed.runtime.files import locked
+
+    # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
+    # the search for the best. Where we may not write, none of ours is at work.
+    shared = last == "best" or out is None or _real(out).is_relative_to(_real(run))
+    recipe = read_recipe(run) if last == "best" else None
+    is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
+    with locked(run) if shared and is_run else nullcontext():
+        if recipe is None:
+            show(average_run(run, last=int(last), out=out, report=say))
+            return
+        corpora, task = directory or Path("corpora"), task_of(recipe)
+        files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
+        write_dev(files, report=say)
+        folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
+        show(folder)
+
+
+def _real(path: Path) -> Path:
+    """Without links; Path.resolve raises for those that run in circles."""
+    return Path(os.path.realpath(path))
+
+
+def info(
+    path: Annotated[Path, typer.Argument(help="A model folder, a run folder or a recipe.")],
+    vocab_size: Annotated[
+        int | None, typer.Option(min=1, help="Count a recipe's parameters for this vocabulary.")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """Show a model's shapes, parameters by part, training data and scores."""
+    from heed.runs.describe import describe
+
+    facts = describe(path, vocab_size=vocab_size)
+    if as_json:
+        print_json(facts)
+        return
+    for title, content in facts.items():
+        show(title if isinstance(content, dict) else f"{title}: {content}")
+        if isinstance(content, dict):
+            for name, value in content.items():
+                show(f"  {name}: {value:,}" if type(value) is int else f"  {name}: {value}")

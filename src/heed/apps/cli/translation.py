@@ -1,0 +1,489 @@
+"""heed translate, score, evaluate: translations of lines of text, and how good they are."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+
+from heed.apps.cli.documents import Language, checked_format, print_document, read_document_from_standard_input
+from heed.apps.cli.terminal import (
+    JSON,
+    Alpha,
+    Beam,
+    Device,
+    PrecisionOption,
+    decoding_precision,
+    message,
+    print_json,
+    print_text,
+    say,
+    show,
+    standard_input,
+)
+from heed.errors import HeedError
+from heed.runtime.process import import_torch
+
+if TYPE_CHECKING:
+    from heed.decoding.settings import LengthPenalty, SamplingSettings
+    from heed.decoding.translator import Translation
+    from heed.evaluation.utility import Utility
+    from heed.runs.tasks.evaluation import Evaluation
+    from heed.runtime.device import DecodingPrecisionChoice
+    from heed.text.loading import AnyTokenizer
+
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--length-penalty-form",
+        help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
+    ),
+]
+EarlyStopping = Annotated[
+    bool | None,
+    typer.Option(
+        "--early-stopping/--exact",
+        help="End a line's search when --beam hypotheses have ended, or only when no other can score higher. Default: "
+        "the model's recipe.",
+    ),
+]
+Tokenize = Annotated[
+    str,
+    typer.Option(
+        help="BLEU's tokenisation, as sacrebleu names it: 13a for raw text, none for tokenised text. auto: 13a, or "
+        "another if the target language is written without spaces."
+    ),
+]
+
+
+MODELS_HELP = "A model folder, or several of one vocabulary as an ensemble."
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL", help=MODELS_HELP)]
+
+
+def translate(
+    models: Models,
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    early_stopping: EarlyStopping = None,
+    min_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that every translation has at least.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
+    max_extra_tokens: Annotated[
+        int | None,
+        typer.Option(min=0, help="Tokens that a translation has at most more than its line. Default: the model's."),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(help="Every translation begins with this text, which may end within a word.")
+    ] = "",
+    prefixes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A line for each line of input: its translation begins with this text."),
+    ] = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1000, help="Lines to print per line of input: the best different translations, then blank lines."
+        ),
+    ] = 1,
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="TEMPERATURE", help="Sample --n-best translations per line instead of searching."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Sample from the K most probable tokens only.")
+    ] = None,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Sample from the fewest tokens whose probabilities reach P.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of --sample. Default: 1.")] = None,
+    mbr: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=100,
+            help="Minimum Bayes risk: print the candidate with the highest expected utility among N samples (with "
+            "--sample) or the N best of a beam of N.",
+        ),
+    ] = None,
+    utility: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What --mbr compares candidates by: chrf or bleu. Default: chrf."),
+    ] = None,
+    scores: Annotated[bool, typer.Option(help="Print the score and a tab before each translation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    document_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="Translate standard input as one document and keep its layout: text, md, srt or html. Default: one "
+            "sentence per line.",
+        ),
+    ] = None,
+    language: Language = None,
+    strict: Annotated[
+        bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
+    ] = False,
+    precision: PrecisionOption = "auto",
+    device: Device = None,
+) -> None:
+    """Translate standard input line by line, in order, as it arrives. Empty lines stay empty.
+
+    With --format it is one document, whose layout is kept.
+    """
+    if document_format is None and language is not None:
+        raise HeedError("--language is for documents; give --format too.")
+    if document_format is not None:
+        lines_only = {
+            "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--prefixes": prefixes,
+            "--sample": sample, "--mbr": mbr, "--strict": strict,
+        }  # fmt: skip
+        for option, is_set in lines_only.items():
+            if is_set:
+                raise HeedError(f"{option} is for lines; leave out --format or {option}.")
+        checked_format(document_format, but="docx")
+        content = read_document_from_standard_input()
+    if prefix and prefixes is not None:
+        raise HeedError("--prefixes has a prefix for each line; leave out --prefix.")
+    begins_with = prefix if prefixes is None else _checked_lines(prefixes)
+    import_torch()
+    from heed.data.lines import Arriving, UntilError
+    from heed.decoding.translator import Translator
+
+    sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
+    compared_by = _utility(mbr, utility)
+    if mbr is not None and beam is not None:
+        raise HeedError(f"--mbr {mbr} is the size of the beam too; leave out --beam.")
+    if sampling is not None and beam is not None:
+        raise HeedError("--sample draws --n-best translations; --beam is for search only.")
+    if sampling is not None and early_stopping is not None:
+        raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
+    penalised = length_penalty is not None or length_penalty_form is not None
+    if sampling is not None and penalised and (n_best == 1 or mbr is not None) and not (scores or as_json):
+        raise HeedError(
+            "--length-penalty and its form change only the scores of samples; add --scores or --json, or leave it out."
+        )
+    _check_search(beam, early_stopping)
+    _check_penalty(length_penalty, length_penalty_form)
+    if mbr is not None and n_best > mbr:
+        raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
+    translator = Translator.load(
+        *models,
+        device=device,
+        precision=decoding_precision(precision),
+        report=say,
+        beam_size=mbr or (beam if sampling is None else n_best),
+        length_penalty=length_penalty,
+        length_penalty_form=_form(length_penalty_form),
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+        max_extra_tokens=max_extra_tokens,
+        early_stopping=early_stopping,
+    )
+    beam_size = translator.settings.beam_size
+    if n_best > beam_size:
+        raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
+    if document_format is not None:
+        print_document(content, translator, format=document_format, language=language)
+        return
+    lines = UntilError(standard_input())
+    arriving = Arriving(_with_count(lines), size=len)
+    stream = translator.stream(
+        arriving,
+        n_best=n_best,
+        prefix=begins_with,
+        sampling=sampling,
+        utility=compared_by,
+        prefixes_name=str(prefixes),
+    )
+    any_cut_off = False
+    try:
+        for translation in stream:
+            any_cut_off |= not translation.ended
+            if as_json:
+                _print_as_json(translation, with_utility=compared_by is not None)
+            else:
+                _print_n_best(translation, n_best, with_scores=scores)
+            sys.stdout.flush()
+    except HeedError:
+        lines.raise_error()  # the input ended there, which is why there are more prefixes
+        raise
+    lines.raise_error()
+    if strict and any_cut_off:
+        raise typer.Exit(1)
+
+
+def _checked_lines(path: Path) -> Iterator[str]:
+    """The lines of a file, whose faults show before a model is loaded; a pipe can be read only once."""
+    from heed.data.lines import read_lines
+
+    if path.is_file() or not path.exists():
+        for _ in read_lines(path):
+            pass
+    return read_lines(path)
+
+
+def _print_as_json(translation: "Translation", *, with_utility: bool) -> None:
+    fields = ("text", "tokens", "score", "log_prob", "ended", *["utility"] * with_utility)
+    hypotheses = [{name: getattr(t, name) for name in fields} for t in translation.alternatives]
+    print_json({"source": translation.source, "translations": hypotheses}, indent=None)
+
+
+def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool) -> None:
+    """Prints n_best lines: a line that was translated in pieces, or is empty, has fewer hypotheses."""
+    hypotheses = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
+    for value, text in hypotheses + [(-math.inf, "")] * (n_best - len(hypotheses)):
+        print_text(f"{value:.4f}\t{text}" if with_scores else text)
+
+
+def _utility(mbr: int | None, name: str | None) -> "Utility | None":
+    """What --mbr compares candidates by, None without it. HeedError for an unknown name, or one that does nothing."""
+    if mbr is None:
+        if name is not None:
+            raise HeedError("--utility needs --mbr N.")
+        return None
+    from heed.evaluation.utility import checked_utility
+
+    return checked_utility("chrf" if name is None else name)
+
+
+def _sampling_settings(
+    temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
+) -> "SamplingSettings | None":
+    """Those of --sample, or None without it. HeedError for values out of range or options that would do nothing."""
+    if temperature is None:
+        if top_k is not None or top_p != 1.0 or seed is not None:
+            raise HeedError("--top-k, --top-p and --seed need --sample TEMPERATURE.")
+        return None
+    from heed.config import validated
+    from heed.decoding.settings import SamplingSettings
+
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": 1 if seed is None else seed}
+    return validated(SamplingSettings, values, where="--sample")
+
+
+def score(
+    models: Models,
+    src: Annotated[Path, typer.Option(help="Source lines.")],
+    tgt: Annotated[Path, typer.Option(help="Target lines.")],
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens", help="Target lines are tokens, separated by spaces, as translate --json gives them; not text."
+        ),
+    ] = False,
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    precision: PrecisionOption = "auto",
+    device: Device = None,
+) -> None:
+    """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
+    _check_penalty(length_penalty, length_penalty_form)
+    import_torch()
+    from heed.data.lines import read_sides
+    from heed.decoding.scoring import length_penalty as penalty
+    from heed.decoding.translator import Translator
+
+    translator = Translator.load(
+        *models,
+        device=device,
+        precision=decoding_precision(precision),
+        report=say,
+        length_penalty=length_penalty,
+        length_penalty_form=_form(length_penalty_form),
+    )
+    settings = translator.settings
+    sources, targets = read_sides((src, tgt))
+    tokenizer = translator.tokenizer
+    segmented = (
+        _tokens(tgt, targets, tokenizer)
+        if tokens
+        else [tokenizer.tokens(ids) for ids in tokenizer.encode_targets(targets)]
+    )
+    found = translator.log_probs(sources, segmented)
+    for number, (target, of_target, log_probs) in enumerate(zip(targets, segmented, found, strict=True), start=1):
+        if not tokens and tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
+            raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
+        total = sum(log_probs)
+        value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
+        if as_json:
+            record = {
+                "target": target,
+                "tokens": of_target,
+                "log_prob": total,
+                "score": value,
+                "token_log_probs": log_probs,
+            }
+            print_json(record, indent=None)
+        else:
+            print(f"{total:.4f}\t{value:.4f}")
+
+
+def _tokens(path: Path, lines: list[str], tokenizer: "AnyTokenizer") -> list[list[str]]:
+    """The tokens of each line. HeedError names the file and the line of an unknown one."""
+    tokens = [[token for token in line.split(" ") if token] for line in lines]
+    for number, of_line in enumerate(tokens, start=1):
+        try:
+            tokenizer.token_ids(of_line)
+        except HeedError as error:
+            raise HeedError(f"{path}, line {number:,}: {error}") from None
+    return tokens
+
+
+def evaluate(
+    ref: Annotated[list[Path], typer.Option(help="Reference translations; repeatable.")],
+    models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
+    src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
+    hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
+    tokenize: Tokenize = "auto",
+    beam: Beam = None,
+    length_penalty: Alpha = None,
+    length_penalty_form: Form = None,
+    early_stopping: EarlyStopping = None,
+    as_json: JSON = False,
+    precision: Annotated[
+        str,
+        typer.Option(help="fp32, bf16, int8, or auto: the fastest here. all: one after the other, with their times."),
+    ] = "auto",
+    device: Device = None,
+) -> None:
+    """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
+    from heed.data.lines import read_sides
+    from heed.evaluation.bleu import bleu, chrf
+    from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
+    from heed.runs.tasks.evaluation import Evaluation
+
+    choice = checked_tokenization(tokenize)
+    if bool(models) == (hyp is not None) or bool(models) != (src is not None):
+        raise HeedError("give either model folders and --src, or --hyp.")
+    if hyp is not None:
+        given = (beam, length_penalty, length_penalty_form, early_stopping, device)
+        if any(option is not None for option in given) or precision != "auto":
+            raise HeedError("--hyp is translated already: leave out what says how a model translates.")
+        (texts, references), *more = (read_sides((hyp, path)) for path in ref)
+        language = language_of_file(ref[0], references)
+        tokenization = choose_tokenization(choice, references, language=language, report=say)
+        others = [of for _, of in more]
+        scores = {
+            "bleu": bleu(texts, references, *others, tokenize=tokenization),
+            "chrf": chrf(texts, references, *others),
+        }
+        _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
+        return
+    _check_search(beam, early_stopping)
+    _check_penalty(length_penalty, length_penalty_form)
+    assert models and src is not None
+    import_torch()
+    from heed.model_folder import read_config
+
+    (sources, references), *more = (read_sides((src, path)) for path in ref)
+    others = [of for _, of in more]
+    language = read_config(models[0]).card.tgt
+    tokenization = choose_tokenization(choice, references, language=language, report=say)
+
+    def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
+        from heed.decoding.translator import Translator
+        from heed.model_folder import read_config
+        from heed.runs.tasks.translation import evaluate_translations, longest_pair
+
+        translator = Translator.load(
+            *models,
+            device=device,
+            precision=precision,
+            report=report,
+            beam_size=beam,
+            length_penalty=length_penalty,
+            length_penalty_form=_form(length_penalty_form),
+            early_stopping=early_stopping,
+        )
+        return evaluate_translations(
+            translator,
+            sources,
+            references,
+            *others,
+            name=str(src),
+            tokenize=tokenization,
+            max_tokens=longest_pair(read_config(models[0]).card),
+        )
+
+    if precision == "all":
+        _show_precisions(evaluation, as_json=as_json)
+    else:
+        _show_evaluation(evaluation(decoding_precision(precision), say), as_json=as_json)
+
+
+def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
+    if as_json:
+        print_json(_numbers(result) | {"perplexity": result.perplexity})
+        return
+    from heed.training.logbook import short
+
+    for line in result.scores.values():
+        show(line)
+    if result.perplexity is not None:
+        print(f"perplexity {short(result.perplexity, 4)} a target token, eos included")
+
+
+def _check_search(beam: int | None, early_stopping: bool | None) -> None:
+    if beam == 1 and early_stopping is False:
+        raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
+
+
+def _check_penalty(length_penalty: float | None, form: str | None) -> None:
+    if form == "none" and length_penalty is not None:
+        raise HeedError("--length-penalty has no effect with --length-penalty-form none; leave one of them out.")
+
+
+def _form(name: str | None) -> "LengthPenalty | None":
+    """The name as it is: whoever loads the model checks it."""
+    return cast("LengthPenalty | None", name)
+
+
+def _numbers(result: "Evaluation") -> dict[str, Any]:
+    return {key: value for key, value in result.numbers().items() if key != "name"}
+
+
+def _show_precisions(
+    evaluation: Callable[["DecodingPrecisionChoice", Callable[[str], None]], "Evaluation"], *, as_json: bool
+) -> None:
+    """A row for each precision that this machine has: what it costs in BLEU and in time."""
+    from heed.backends.protocol import NO_BF16, NO_INT8
+    from heed.runtime.device import DecodingPrecision
+    from heed.training.logbook import short
+
+    results = []
+    for precision in get_args(DecodingPrecision):
+        try:
+            results.append(evaluation(precision, say))
+        except HeedError as error:
+            if not str(error).startswith((NO_BF16.removesuffix("."), NO_INT8.removesuffix("."))):
+                raise
+            say(str(error))
+    if as_json:
+        print_json([_numbers(result) | {"seconds": result.seconds} for result in results])
+        return
+    print("precision    BLEU    chrF  perplexity  seconds")
+    for result in results:
+        bleu, chrf = result.scores["bleu"].value, result.scores["chrf"].value
+        ppl = "–" if result.perplexity is None else short(result.perplexity, 4)
+        print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {ppl:>10}  {result.seconds:7.2f}")
+    for score in results[0].scores.values():
+        show(f"{score.name} {score.signature}")
+
+
+def _with_count(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, counted on standard error if that is a terminal and standard output is not."""
+    shown = sys.stderr.isatty() and not sys.stdout.isatty()
+    started = time.monotonic()
+    n = 0
+    for n, line in enumerate(lines, start=1):
+        if shown and n % 100 == 0:
+            speed = n / max(1e-9, time.monotonic() - started)
+            message(f"\r{n:,} lines read, {speed:,.0f} a second")
+        yield line
+    if shown:
+        message(f"\r{n:,} lines read" + " " * 20 + "\n")

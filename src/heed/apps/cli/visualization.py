@@ -1,0 +1,67 @@
+"""heed attention: what a model attends to, as a page or a picture."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heed.apps.cli.terminal import say
+from heed.errors import HeedError
+
+
+def attention(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    sentence: Annotated[str, typer.Argument(help="A source sentence.")],
+    out: Annotated[Path, typer.Option(help="An interactive page (.html) or a picture (.svg, .png).")],
+    target: Annotated[str | None, typer.Option(help="Target sentence. Default: the model's translation.")] = None,
+    view: Annotated[str, typer.Option(help="encoder, decoder or cross.")] = "encoder",
+    layer: Annotated[int | None, typer.Option(min=1, help="Counted from 1. Default: the last.")] = None,
+    head: Annotated[list[int] | None, typer.Option(min=1, help="Counted from 1; repeatable. Default: all.")] = None,
+    from_word: Annotated[
+        str | None, typer.Option(help="Draw only the lines of this word, or of the word at this number.")
+    ] = None,
+    whole_words: Annotated[bool, typer.Option("--whole-words", help="Join the pieces of words.")] = False,
+) -> None:
+    """Draw what a model attends to for a sentence, as in figures 3 to 5 of the paper.
+
+    A page (.html) holds all views; the printed address opens it at the chosen view, layer, heads and word.
+    """
+    from heed.apps.visualization import render
+    from heed.apps.visualization.trace import VIEWS, trace, word_place
+    from heed.decoding.translator import Translator
+    from heed.model_folder import read_config
+    from heed.runtime.files import check_target
+
+    if out.suffix not in (".html", ".svg", ".png"):
+        raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
+    if view not in VIEWS:
+        raise HeedError(f"--view {view}: expected {', '.join(VIEWS)}.")
+    check_target(out)
+    if out.suffix != ".html":
+        render.require_matplotlib()
+    if read_config(model).card.parsing and sentence.strip():
+        from heed.parsing.parser import Parser
+        from heed.parsing.trees import split_words
+
+        sentence, tree = Parser.load(model, report=say).as_read(split_words(sentence))
+        target = tree if target is None else target
+    traced = trace(
+        Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
+    )
+    shown = traced.view(view)
+    n_layers, n_heads = shown.weights.shape[:2]
+    for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):
+        if number is not None and number > most:
+            raise HeedError(f"{name} {number}: the model has {most}.")
+    word = None if from_word is None else word_place(shown.queries, from_word)
+    heads = [h - 1 for h in head or range(1, n_heads + 1)]
+    fragment = ""
+    if out.suffix != ".html":
+        render.write_picture(out, shown, layer=(layer or n_layers) - 1, heads=heads, word=word)
+    else:
+        render.write_page(out, traced)
+        choice = {"view": view, "layer": layer or n_layers, "heads": ",".join(map(str, head or ()))}
+        choice |= {} if word is None else {"word": word + 1}
+        fragment = "#" + "&".join(f"{key}={value}" for key, value in choice.items() if value)
+    say(f"{traced.source} → {traced.target}")
+    say(f"Wrote {out}{fragment}.")

@@ -1,0 +1,269 @@
+"""Items → items with translated texts: sentences are found, translated in one call, and their tags put in place.
+
+What translates them is not known here. A generator yields the sentences and is sent their translations, so that it may
+wait for them in any way: `answered` calls a function, a server lets its event loop go on.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from heed.apps.documents.items import Item, Tag, as_cut, with_matched_tags
+from heed.apps.documents.placement import Place, TaggedText, placed
+from heed.apps.documents.sentences import ADDRESS, WHITE_SPACE, Span, Splitter, needs_translation
+from heed.text.alignment import Link, Translated
+
+Translate = Callable[[Sequence[str]], Sequence[Translated]]
+T = TypeVar("T")
+
+
+class Sentence(NamedTuple):
+    """A text to translate, on one line. has_tags: whether its alignment matters; without tags nobody looks at it."""
+
+    text: str
+    has_tags: bool
+
+
+# Yields sentences, is sent a translation of each, and returns what they make.
+Asking = Generator[list[Sentence], Sequence[Translated], T]
+
+_RUN = re.compile(f"[{WHITE_SPACE}]+")
+# An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
+MAX_JOINED = 2_000
+MAX_KEPT = 200  # characters of inline code that the model reads; of longer code it sees nothing
+
+
+def answered(asking: Asking[T], translate: Translate) -> T:
+    """What the generator returns if `translate` translates what it asks for."""
+    try:
+        sentences = next(asking)
+        while True:
+            sentences = asking.send(translate([sentence.text for sentence in sentences]))
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+
+
+def translating_items(items: Sequence[Item], *, split: Splitter) -> Asking[list[Item]]:
+    """The items in the other language. Asks for all sentences at once.
+
+    It asks again for sentences whose inline code or addresses did not survive: without these.
+    """
+    parts = list(_parts(with_matched_tags(items), split))
+    sentences = [part for part in parts if isinstance(part, TaggedText)]
+    results = yield from _translations(sentences)
+    finished: list[list[Item] | None] = [
+        placed(sentence, result) for sentence, result in zip(sentences, results, strict=True)
+    ]
+    again = [i for i, done in enumerate(finished) if done is None]
+    bare = [_without_texts(sentences[i]) for i in again]
+    for i, sentence, result in zip(again, bare, (yield from _translations(bare)), strict=True):
+        finished[i] = placed(sentence, result)
+    translations = (done or [] for done in finished)
+    return _merged(item for part in parts for item in _items(part, translations))
+
+
+def _items(part: Item | TaggedText, translations: Iterator[list[Item]]) -> Sequence[Item]:
+    return next(translations) if isinstance(part, TaggedText) else (part,)
+
+
+def _merged(items: Iterable[Item]) -> list[Item]:
+    """The items with neighbouring texts as one."""
+    merged: list[Item] = []
+    texts: list[str] = []
+    for item in items:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        merged += ["".join(texts), item] if texts else [item]
+        texts = []
+    return [*merged, "".join(texts)] if texts else merged
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A sentence with single spaces, as the model reads it; starts: where its words begin here and in the sentence."""
+
+    text: str
+    starts: list[int]
+    original_starts: list[int]
+
+    def original(self, place: int) -> int:
+        """Where a character of the line is in the sentence."""
+        word = bisect_right(self.starts, place) - 1
+        return self.original_starts[word] + place - self.starts[word]
+
+
+def _one_line(sentence: TaggedText) -> _Line:
+    words, starts, original_starts, length, last = [], [], [], 0, 0
+    for run in [*_RUN.finditer(sentence.text), None]:
+        word = sentence.text[last : run.start() if run else None]
+        if word:
+            words.append(word)
+            starts.append(length)
+            original_starts.append(last)
+            length += len(word) + 1
+        last = run.end() if run else last
+    return _Line(" ".join(words), starts, original_starts)
+
+
+def _translations(sentences: list[TaggedText]) -> Asking[list[Translated | None]]:
+    """None for a sentence that its translation leaves as it is; links lead to the sentence, not to its one line."""
+    lines = [_one_line(sentence) for sentence in sentences]
+    asked = [i for i, line in enumerate(lines) if needs_translation(line.text)]
+    results: list[Translated | None] = [None] * len(lines)
+    if not asked:
+        return results
+    answers = yield [Sentence(lines[i].text, bool(sentences[i].tags)) for i in asked]
+    for i, result in zip(asked, answers, strict=True):
+        line = lines[i]
+        if result.text == line.text:
+            continue
+        links = result.alignment
+        if links is not None:
+            links = [
+                Link(start, end, line.original(first), line.original(last - 1) + 1)
+                for start, end, first, last in links
+                if 0 <= first < last <= len(line.text) and 0 <= start < end <= len(result.text)
+            ]
+        # A translation is one line, whatever the model writes.
+        text = result.text.translate(_LINE_ENDS)
+        results[i] = Translated(text, links)
+    return results
+
+
+_LINE_ENDS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
+
+
+def _without_texts(sentence: TaggedText) -> TaggedText:
+    """The sentence whose code and addresses are things between words, no words themselves."""
+    texts, tags, last, n_cut = [], [], 0, 0
+    for place in sentence.tags:
+        bare = bool(place.tag.text)
+        tags.append(replace(place, offset=place.offset - n_cut, bare=bare))
+        if bare:
+            texts.append(sentence.text[last : place.offset])
+            last = place.offset + place.length
+            n_cut += place.length
+    return TaggedText("".join(texts) + sentence.text[last:], tags)
+
+
+def _parts(items: Sequence[Item], split: Splitter) -> Iterator[Item | TaggedText]:
+    """Cuts, tags and white space between sentences as they are; sentences with their tags."""
+    block: list[Item] = []
+    for item in items:
+        if isinstance(item, Tag) and item.kind == "cut":
+            yield from _sentences(block, split)
+            yield item
+            block = []
+        else:
+            block.append(item)
+    yield from _sentences(block, split)
+
+
+def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText]:
+    whole = _tagged_text(block)
+    if not needs_translation(whole.text):
+        yield from block
+        return
+    spans, too_long = _joined(split(whole.text), whole)
+    if too_long:
+        cut = {whole.tags[place].item for place in too_long}
+        opened = [as_cut(item) if i in cut and isinstance(item, Tag) else item for i, item in enumerate(block)]
+        yield from _parts(opened, split)
+        return
+    tags, k, last = whole.tags, 0, 0
+    for n, (start, end) in enumerate(spans):
+        next_start = spans[n + 1][0] if n + 1 < len(spans) else len(whole.text)
+        # What stands before the sentence, then what belongs to it, by its place and its partner's.
+        first = k
+        while first < len(tags) and tags[first].offset <= start and not _begins_within(whole, first, start, end):
+            first += 1
+        after = max(first, bisect_left(tags, end, key=lambda place: place.offset))
+        begun = range(first, after)
+        for place in range(after, len(tags)):
+            if tags[place].offset > next_start:
+                break
+            if tags[place].partner in begun:
+                after = place + 1
+        if first < after:  # white space within an element stays there if nothing changes
+            start, end = min(start, tags[first].offset), max(end, tags[after - 1].offset)
+        yield from whole.items((last, start), tags[k:first])
+        inside = [replace(place, offset=place.offset - start) for place in tags[first:after]]
+        yield TaggedText(whole.text[start:end], inside)
+        k, last = after, end
+    yield from whole.items((last, len(whole.text)), tags[k:])
+
+
+def _begins_within(whole: TaggedText, place: int, start: int, end: int) -> bool:
+    """Whether a tag before a sentence belongs to it: it marks some of its words and not all, or stands for words."""
+    tag = whole.tags[place]
+    if tag.tag.kind == "open":
+        return start < whole.tags[tag.partner].offset < end
+    return tag.offset == start and bool(tag.tag.text)
+
+
+def _tagged_text(block: list[Item]) -> TaggedText:
+    """The block as one text; addresses are atoms."""
+    texts: list[str] = []
+    tags: list[Place] = []
+    opened: list[int] = []
+    length = 0
+    for i, item in enumerate(block):
+        if isinstance(item, str):
+            for address in ADDRESS.finditer(item):
+                tags.append(Place(length + address.start(), Tag("atom", None, text=address[0])))
+            words = item
+        else:
+            words = " " if item.kind == "break" else " ".join(item.text.split())
+            if len(words) > MAX_KEPT:
+                words = ""
+            place = Place(length, replace(item, text=words if item.kind == "atom" else ""), item=i)
+            tags.append(place)
+            if item.kind == "open":
+                opened.append(len(tags) - 1)
+            elif item.kind == "close":
+                partner = opened.pop()
+                tags[-1] = replace(place, partner=partner)
+                tags[partner] = replace(tags[partner], partner=len(tags) - 1)
+        texts.append(words)
+        length += len(words)
+    return TaggedText("".join(texts), tags)
+
+
+def _joined(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]]:
+    """Sentences joined where an element, or what stands for words, begins in one and ends in another.
+
+    The tags of an element that would join too many characters are listed instead.
+    """
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    joins = [0] * len(spans)  # +1 where a stretch of sentences to join begins, −1 where it ends
+    too_long: list[int] = []
+    for number, place in enumerate(whole.tags):
+        if place.tag.kind == "open":
+            start, end = place.offset, whole.tags[place.partner].offset
+        elif place.tag.text:
+            start, end = place.offset, place.offset + place.length
+        else:
+            continue
+        first, last = bisect_right(ends, start), bisect_left(starts, end) - 1  # the sentences that it touches
+        if first >= last:
+            continue
+        if place.tag.kind == "open" and start <= starts[first] and ends[last] <= end:
+            continue
+        if place.tag.kind == "open" and ends[last] - starts[first] > MAX_JOINED:
+            too_long += [number, place.partner]
+            continue
+        joins[first] += 1
+        joins[last] -= 1
+    joined: list[Span] = []
+    depth = 0
+    for (start, end), change in zip(spans, joins, strict=True):
+        if depth:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+        depth += change
+    return joined, too_long

@@ -1,0 +1,507 @@
+"""Table 1: what a layer of each type costs, and how far apart it leaves two positions."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from heed.apps.paper.page import Page, command, prose, table
+from heed.model.architecture import Architecture
+from heed.model.attention import AttentionMask, Dropout, restricted_attention
+from heed.model.transformer import Transformer
+from heed.runtime.device import n_threads, processor
+
+Activations = Float[Tensor, "batch position d_model"]
+
+RADIUS = 64  # neighbours on each side: r
+KERNEL = 3  # k
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # n, at d = 64
+WIDTHS = (32, 64, 128, 256, 512, 1024)  # d, at n = 1024
+WIDTH, LENGTH, THREADS_LENGTH = 64, 1024, 4096
+CHAIN_LENGTHS = (32, 64, 128, 256)  # n for which chains of operations are counted
+REACH_LENGTH, REACH_RADIUS = 28, 5  # of the picture of what sees what
+
+
+class FullAttention(nn.Module):
+    """softmax(x xᵀ / √d) x: self-attention's mixing of positions alone, as the table counts it, in O(n² · d)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.scale = width**-0.5
+
+    def forward(self, x: Activations) -> Activations:
+        return torch.softmax((x * self.scale) @ x.transpose(1, 2), dim=-1) @ x
+
+
+class RestrictedAttention(nn.Module):
+    """The same where a position sees `radius` neighbours on each side (section 4), in O(r · n · d)."""
+
+    def __init__(self, width: int, radius: int = RADIUS):
+        super().__init__()
+        self.radius = radius
+
+    def forward(self, x: Activations) -> Activations:
+        x = x[:, None]  # one head
+        return restricted_attention(x, x, x, AttentionMask(radius=self.radius), dropout=Dropout(0.0))[:, 0]
+
+
+class Recurrent(nn.Module):
+    """A plain recurrent layer, in O(n · d²), one step after the other."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.cell = nn.RNN(width, width, batch_first=True)
+
+    def forward(self, x: Activations) -> Activations:
+        return self.cell(x)[0]
+
+
+class Convolution(nn.Module):
+    """A convolution of KERNEL positions, `dilation` apart, in O(k · n · d²)."""
+
+    def __init__(self, width: int, dilation: int = 1):
+        super().__init__()
+        self.filter = nn.Conv1d(width, width, KERNEL, padding=dilation * (KERNEL // 2), dilation=dilation)
+
+    def forward(self, x: Activations) -> Activations:
+        return self.filter(x.transpose(1, 2)).transpose(1, 2)
+
+
+class SeparableConvolution(nn.Module):
+    """A convolution of every column by itself, then a map of the columns (section 4), in O(k · n · d + n · d²)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.filter = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2, groups=width)
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x: Activations) -> Activations:
+        return self.map(self.filter(x.transpose(1, 2)).transpose(1, 2))
+
+
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "self-attention": FullAttention,
+    "restricted": RestrictedAttention,
+    "recurrent": Recurrent,
+    "convolution": Convolution,
+    "separable": SeparableConvolution,
+}
+PUBLISHED = {  # complexity a layer, sequential operations, maximum path length
+    "self-attention": ("O(n² · d)", "O(1)", "O(1)"),
+    "restricted": ("O(r · n · d)", "O(1)", "O(n / r)"),
+    "recurrent": ("O(n · d²)", "O(n)", "O(n)"),
+    "convolution": ("O(k · n · d²)", "O(1)", "O(log_k n) dilated, O(n / k) contiguous"),
+    "separable": ("O(k · n · d + n · d²)", "O(1)", "as convolution"),
+}
+STYLES = ("o-", "s--", "^-.", "d:", "v-")  # lines that lie on one another stay to be seen
+EXPECTED = {  # exponents of n and of d
+    "self-attention": (2, 1),
+    "restricted": (1, 1),
+    "recurrent": (1, 2),
+    "convolution": (1, 2),
+    "separable": (1, 2),
+}
+
+
+def seconds(layer: nn.Module, x: Tensor, *, budget: float) -> float:
+    """The fastest of forward passes, as many as the budget of seconds allows, three at least.
+
+    Not the median: what else the machine does only ever adds.
+    """
+    times: list[float] = []
+    with torch.inference_mode():
+        layer(x)
+        while len(times) < 3 or (sum(times) < budget and len(times) < 50):
+            started = time.perf_counter()
+            layer(x)
+            times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def kept_bytes(layer: nn.Module, x: Tensor) -> int:
+    """Bytes that a forward pass keeps for the backward one, its input among them, weights left out."""
+    known = {tensor.untyped_storage().data_ptr() for tensor in layer.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = layer(x.requires_grad_())
+    del output
+    return sum(kept.values())
+
+
+def by_threads(*, budget: float) -> dict[str, float]:
+    """How many times longer each layer takes with one thread, at n = THREADS_LENGTH."""
+    n_all, ratios = n_threads(), {}
+    for name, make in LAYERS.items():
+        layer, x = make(WIDTH), torch.randn(1, THREADS_LENGTH, WIDTH)
+        together = seconds(layer, x, budget=budget)
+        try:
+            torch.set_num_threads(1)
+            ratios[name] = seconds(layer, x, budget=budget) / together
+        finally:
+            torch.set_num_threads(n_all)
+    return ratios
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The slope of the least-squares line through (log size, log cost)."""
+    x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    return statistics.linear_regression(x, y).slope
+
+
+def measured(
+    lengths: Sequence[int] = LENGTHS, widths: Sequence[int] = WIDTHS, *, budget: float = 1.0
+) -> dict[str, dict[str, Any]]:
+    """By layer: seconds and bytes by n and by d, and the exponents fitted to the largest half of each."""
+    results: dict[str, dict[str, Any]] = {}
+    for name, make in LAYERS.items():
+        result: dict[str, Any] = {}
+        for axis, shapes in (("n", [(n, WIDTH) for n in lengths]), ("d", [(LENGTH, d) for d in widths])):
+            times, sizes = [], []
+            for n, d in shapes:
+                torch.manual_seed(1)
+                layer, x = make(d), torch.randn(1, n, d)
+                times.append(seconds(layer, x, budget=budget))
+                sizes.append(kept_bytes(layer, x))
+            values = [n if axis == "n" else d for n, d in shapes]
+            half = len(values) // 2
+            result[axis] = {
+                "sizes": values,
+                "seconds": times,
+                "bytes": sizes,
+                "exponent": exponent(values[half:], times[half:]),
+                "bytes_exponent": exponent(values[half:], sizes[half:]),
+            }
+        chains = [sequential_operations(make(WIDTH), n, WIDTH) for n in CHAIN_LENGTHS]
+        result["sequential"] = {"sizes": list(CHAIN_LENGTHS), "operations": chains}
+        result["sequential"]["exponent"] = exponent(CHAIN_LENGTHS, chains)
+        results[name] = result
+    for name, ratio in by_threads(budget=budget).items():
+        results[name]["one_thread"] = ratio
+    return results
+
+
+def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dict[str, dict[str, Any]]:
+    """Seconds and kept bytes of Heed's own layers, an encoder's and a decoder's, one head, all neighbours or RADIUS."""
+    results = {}
+    for (side, stack_of), (name, radius) in product(
+        (("encoder", _Encoder), ("decoder", _Decoder)), (("all", None), (f"radius {RADIUS}", RADIUS))
+    ):
+        arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
+        stack = stack_of(Transformer(arch, 100))
+        times, sizes = [], []
+        for n in lengths:
+            times.append(seconds(stack, torch.zeros(1, n, 1), budget=budget))
+            sizes.append(kept_bytes(stack, torch.zeros(1, n, 1)))
+        half = len(lengths) // 2
+        results[f"{side}, {name}"] = {
+            "sizes": list(lengths),
+            "seconds": times,
+            "bytes": sizes,
+            "exponent": exponent(lengths[half:], times[half:]),
+            "bytes_exponent": exponent(lengths[half:], sizes[half:]),
+        }
+    return results
+
+
+class _Encoder(nn.Module):
+    """A model's encoder on any ids of a length."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Activations) -> Activations:
+        ids = torch.full(x.shape[:2], 5)
+        return self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+class _Decoder(nn.Module):
+    """A model's decoder on any target of a length, its source a single id."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Activations) -> Activations:
+        src = torch.full((1, 1), 5)
+        mask = torch.ones_like(src, dtype=torch.bool)
+        state = self.model.start(self.model.encode(src, mask), mask)
+        return self.model.decode_features(torch.full(x.shape[:2], 5), state)
+
+
+def dilation(layer: int, n: int) -> int:
+    """Of a stack of dilated convolutions, counted from the output: k times the one before, as far as n asks for it."""
+    return min(KERNEL**layer, max(1, n - 1 - (KERNEL**layer - 1) // 2))
+
+
+# Which positions a position sees in one layer, by their distance: from the first to the second, the third apart. Of a
+# recurrent layer: in one step.
+SEEN: dict[str, Callable[[int, int, int], tuple[int, int, int]]] = {
+    "self-attention": lambda n, radius, layer: (-n, n, 1),
+    "restricted": lambda n, radius, layer: (-radius, radius, 1),
+    "recurrent": lambda n, radius, layer: (-1, 0, 1),
+    "convolution": lambda n, radius, layer: (-(KERNEL // 2), KERNEL // 2, 1),
+    "convolution, dilated": lambda n, radius, layer: (
+        -(KERNEL // 2) * dilation(layer, n),
+        KERNEL // 2 * dilation(layer, n),
+        dilation(layer, n),
+    ),
+}
+
+
+def layers_needed(name: str, n: int, *, radius: int, of: int) -> NDArray[np.int64]:
+    """For each of n inputs the layers (of a recurrent one: steps) until output number `of` has seen it; -1: never.
+
+    From the connectivity: what one layer sees, followed layer by layer.
+    """
+    needed = np.full(n, -1)
+    needed[of] = 0
+    seen = needed == 0
+    layer = 0
+    while True:
+        first, last, step = SEEN[name](n, radius, layer)
+        # How many of the seen lie within reach, from sums up to each place, a stretch for each remainder.
+        reached = np.zeros(n, np.bool_)
+        for remainder in range(min(step, n)):
+            sums = np.concatenate([[0], np.cumsum(seen[remainder::step])])
+            place = np.arange(len(sums) - 1)
+            low, high = ((place + distance).clip(0, len(place)) for distance in (-(last // step), 1 - first // step))
+            reached[remainder::step] = sums[high] > sums[low]
+        layer += 1
+        new = reached & (needed < 0)
+        if not new.any():
+            return np.where(needed == 0, 1, needed)  # itself as well is seen through a layer
+        needed[new] = layer
+        seen = reached
+
+
+@cache
+def path_lengths(n: int, *, radius: int) -> dict[str, int]:
+    """How many layers (of a recurrent one: steps) the last output needs to see the first input, by the connectivity."""
+    return {name: int(layers_needed(name, n, radius=radius, of=n - 1)[0]) for name in SEEN}
+
+
+def reached(stack: Sequence[nn.Module], n: int, width: int) -> NDArray[np.bool_]:
+    """(output, input): whether the input changes the output, so that its gradient there is not zero."""
+    x = torch.randn(1, n, width, dtype=torch.float64, requires_grad=True)
+    y: Tensor = x
+    for layer in stack:
+        y = layer.double()(y)
+    rows = [torch.autograd.grad(y[0, of].sum(), x, retain_graph=True)[0][0] for of in range(n)]
+    return np.stack([(row.abs().sum(-1) > 0).numpy() for row in rows])
+
+
+def sequential_operations(layer: nn.Module, n: int, width: int) -> int:
+    """The longest chain of operations of a forward pass each of which needs the one before: in autograd's graph."""
+    output = layer(torch.randn(1, n, width, requires_grad=True))
+    longest: dict[Any, int] = {}
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        before = [other for other, _ in node.next_functions if other is not None]
+        if unknown := [other for other in before if other not in longest]:
+            waiting += unknown
+        else:
+            longest[waiting.pop()] = 1 + max((longest[other] for other in before), default=0)
+    return longest[output.grad_fn]
+
+
+def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]) -> Page:
+    """The table, the fitted exponents, the path lengths, and plots; what `measured` and `model_costs` found."""
+    sizes = results["self-attention"]["n"]["sizes"]
+    lines = [
+        "# Table 1: types of layers",
+        "",
+        *table(
+            ("layer", "complexity", "sequential operations", "maximum path length"),
+            ((name, *cells) for name, cells in PUBLISHED.items()),
+        ),
+        "",
+        "## Measured",
+        "",
+        *_measured_lines(results),
+        "",
+        prose(_bends(results)),
+        "",
+        "## The model's own setting",
+        "",
+        prose(
+            f"""`model.radius` restricts self-attention in encoder and decoder; a search keeps the keys and values of
+            the last r positions alone. One layer of Heed's model with one head, d = {WIDTH}, projections and
+            feed-forward sub-layer included, the decoder's with a source of one token; milliseconds (and MiB kept):"""
+        ),
+        "",
+        "![the model's own layers](table1-model.svg)",
+        "",
+        *table(
+            ("n", *of_model),
+            [
+                *((f"{n:,}", *(_cost(result, i) for result in of_model.values())) for i, n in enumerate(sizes)),
+                (
+                    "larger half",
+                    *(f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values()),
+                ),
+            ],
+        ),
+        "",
+        "## Path lengths",
+        "",
+        "![path lengths](table1-paths.svg)",
+        "",
+        prose(
+            f"""A path runs from the first input to the last output. Its length is counted in layers (of a recurrent
+            layer, in steps), by following what each layer sees. A test finds the same lengths from gradients: for every
+            input and output of {REACH_LENGTH} positions, after how many layers the gradient is no longer zero. The
+            picture shows this for r = {REACH_RADIUS}. The last of the dilated convolutions has the smallest dilation;
+            near the ends some neighbours need more layers, because the shortest way would leave the sequence."""
+        ),
+        "",
+        "![what sees what](table1-reach.svg)",
+        "",
+        *table(
+            ("n", *SEEN),
+            ((f"{n:,}", *(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values())) for n in sizes),
+        ),
+        "",
+    ]
+    plots = {
+        "table1-cost.svg": lambda figure: _draw_cost(figure, results),
+        "table1-model.svg": lambda figure: _draw_model(figure, of_model),
+        "table1-paths.svg": lambda figure: _draw_paths(figure, sizes),
+        "table1-reach.svg": _draw_reach,
+    }
+    return Page("table1", "\n".join(lines), command("table1"), plots)
+
+
+def _measured_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    shown = ", ".join(map(str, CHAIN_LENGTHS))
+    chains = (f"{name} {', '.join(map(str, r['sequential']['operations']))}" for name, r in results.items())
+    return [
+        prose(
+            f"""The fastest forward pass of one layer, fp32, {n_threads()} threads of a CPU, one sequence; n varies
+            at d = {WIDTH}, d at n = {LENGTH}; r = {RADIUS}, k = {KERNEL}. Attention is without its projections,
+            as counted there. Bytes are those that the pass keeps for the backward one. Exponents are fitted to
+            the larger half of the sizes. Sequential: the longest chain of operations each of which needs the one
+            before, counted in PyTorch's graph for n = {shown}: {"; ".join(chains)}."""
+        ),
+        "",
+        "![time and memory](table1-cost.svg)",
+        "",
+        *table(
+            (
+                "layer", "time ~ n^", "published", "memory ~ n^", "time ~ d^", "published", "memory ~ d^",
+                "sequential ~ n^",
+            ),
+            (
+                (
+                    name,
+                    f"{r['n']['exponent']:.2f}", EXPECTED[name][0], f"{r['n']['bytes_exponent']:.2f}",
+                    f"{r['d']['exponent']:.2f}", EXPECTED[name][1], f"{r['d']['bytes_exponent']:.2f}",
+                    f"{r['sequential']['exponent']:.2f}",
+                )
+                for name, r in results.items()
+            ),
+        ),
+        "",
+        "Milliseconds (and MiB kept) by n:",
+        "",
+        *table(
+            ("n", *results),
+            (
+                (f"{n:,}", *(_cost(result["n"], i) for result in results.values()))
+                for i, n in enumerate(results["self-attention"]["n"]["sizes"])
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _cost(result: dict[str, Any], i: int) -> str:
+    return f"{result['seconds'][i] * 1e3:.2f} ({result['bytes'][i] / 2**20:.1f})"
+
+
+def _bends(results: dict[str, dict[str, Any]]) -> str:
+    """Where cache, calls and threads keep the curves from being powers."""
+    in_n, in_d = results["self-attention"]["n"], results["recurrent"]["d"]
+    sizes = in_n["sizes"]
+    slopes = _slopes(in_n)
+    steepest = slopes.index(max(slopes))
+    weights = [f"{sizes[i] ** 2 * 4 / 2**20:.0f}" for i in (steepest, steepest + 1)]
+    first = {name: _slopes(result["n"])[0] for name, result in results.items()}
+    flattest = min(first, key=lambda name: first[name] / EXPECTED[name][0])
+    ratios = ", ".join(f"{name} {result['one_thread']:.1f}" for name, result in results.items())
+    return f"""Where the machine ({processor()}) bends the curves. Cache: self-attention is steepest from n =
+        {sizes[steepest]:,} to {sizes[steepest + 1]:,} (n^{max(slopes):.1f}), where a matrix of its weights grows from
+        {weights[0]} to {weights[1]} MiB. Calls: from n = {sizes[0]:,} to {sizes[1]:,} the cost of calling an operation
+        hides that of arithmetic most in {flattest} (n^{first[flattest]:.1f}); the recurrent layer, each of whose n
+        steps is a call, grows with d^{_slopes(in_d)[0]:.1f} from d = {in_d["sizes"][0]} to {in_d["sizes"][1]} and with
+        d^{_slopes(in_d)[-1]:.1f} from {in_d["sizes"][-2]} to {in_d["sizes"][-1]:,}. Threads: at
+        n = {THREADS_LENGTH:,}, one thread takes this many times as long as {n_threads()}: {ratios}."""
+
+
+def _slopes(result: dict[str, Any]) -> list[float]:
+    """Between neighbouring sizes."""
+    sizes, times = result["sizes"], result["seconds"]
+    return [exponent(sizes[i : i + 2], times[i : i + 2]) for i in range(len(sizes) - 1)]
+
+
+def _draw_cost(figure: Any, results: dict[str, dict[str, Any]]) -> None:
+    axes = figure.subplots(1, 4)
+    for (name, result), style in zip(results.items(), STYLES, strict=True):
+        for place, (axis, what, unit) in enumerate(
+            (("n", "seconds", 1e-3), ("n", "bytes", 2**20), ("d", "seconds", 1e-3), ("d", "bytes", 2**20))
+        ):
+            values = [value / unit for value in result[axis][what]]
+            axes[place].loglog(result[axis]["sizes"], values, style, ms=4, label=name, mfc="none")
+    for place, (axis, title) in enumerate(
+        (("n", f"ms, d = {WIDTH}"), ("n", f"MiB kept, d = {WIDTH}"), ("d", f"ms, n = {LENGTH:,}"),
+         ("d", f"MiB kept, n = {LENGTH:,}"))
+    ):  # fmt: skip
+        axes[place].set(xlabel=axis, title=title)
+    axes[0].legend(frameon=False, fontsize=7)
+
+
+def _draw_model(figure: Any, of_model: dict[str, dict[str, Any]]) -> None:
+    axes = figure.subplots(1, 2)
+    for (name, result), style in zip(of_model.items(), STYLES, strict=False):
+        axes[0].loglog(result["sizes"], [s * 1e3 for s in result["seconds"]], style, ms=4, label=name, mfc="none")
+        axes[1].loglog(result["sizes"], [b / 2**20 for b in result["bytes"]], style, ms=4, mfc="none")
+    axes[0].set(xlabel="n", title="ms")
+    axes[1].set(xlabel="n", title="MiB kept")
+    axes[0].legend(frameon=False)
+
+
+def _draw_paths(figure: Any, lengths: Sequence[int]) -> None:
+    axes = figure.subplots()
+    by_length = [path_lengths(n, radius=RADIUS) for n in lengths]
+    for name, style in zip(by_length[0], STYLES, strict=True):
+        axes.loglog(lengths, [paths[name] for paths in by_length], style, ms=5, label=name, mfc="none")
+    axes.set(xlabel="n", ylabel="maximum path length")
+    axes.legend(frameon=False)
+
+
+def _draw_reach(figure: Any) -> None:
+    axes = figure.subplots(1, len(SEEN))
+    n = REACH_LENGTH
+    for place, name in zip(axes, SEEN, strict=True):
+        needed = np.stack([layers_needed(name, n, radius=REACH_RADIUS, of=of) for of in range(n)])
+        image = place.imshow(np.where(needed < 0, np.nan, needed), cmap="viridis_r", vmin=1, vmax=max(2, needed.max()))
+        place.set(title=name, xlabel="input", xticks=(), yticks=())
+        figure.colorbar(image, ax=place, orientation="horizontal", shrink=0.9)
+    axes[0].set(ylabel="output")
+    figure.suptitle("layers (recurrent: steps) until an output has seen an input; white: never", fontsize=9)

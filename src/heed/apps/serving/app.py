@@ -1,0 +1,287 @@
+"""The server's application: the interfaces' endpoints behind a guard that bounds, watches, counts and logs requests."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from heed.apps.serving import deepl, libretranslate, page, specification, streaming
+from heed.apps.serving.document_workers import DocumentBug
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.files import FileStore
+from heed.apps.serving.metrics import CONTENT_TYPE
+from heed.apps.serving.requests import as_fault, error_response, header_key
+from heed.apps.serving.service import Service
+from heed.apps.serving.specification import TEXT, described, record
+from heed.errors import place_of
+from heed.runtime.process import give_back_freed_memory
+
+MEMORY_SECONDS = 15.0  # after which freed memory is given back, again and again
+LEFT = 499  # the status that is counted for a client that left
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+PREFLIGHT = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type",
+    "access-control-max-age": "600",
+}
+DOWNLOAD_PATH = "/download_file/{name}"
+MAX_FORM_BYTES = 2**16  # of a form around a file
+PIECE_BYTES = 2**16  # of a body that is parsed: milliseconds, whatever stands in it
+UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
+HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
+    """The whole application; `log` gets a line of JSON for each request, without text, address or key."""
+    # Without a handler its warnings of malformed forms would stand among the log's lines, as bare text.
+    logging.getLogger("python_multipart").addHandler(logging.NullHandler())
+    files = FileStore()
+    endpoints = [
+        *libretranslate.routes(service, files),
+        *deepl.routes(service),
+        *streaming.routes(service),
+        *page.routes(service),
+        *_operation(service),
+    ]
+    endpoints += specification.routes(endpoints)
+
+    def report_failure(warming_up: asyncio.Task[None]) -> None:
+        if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
+            outcome = "" if service.ready else ", never ready"
+            log(json.dumps({"time": round(time.time(), 3), "error": f"the warm-up failed{outcome}: {error}"}))
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncGenerator[None]:
+        warming_up = asyncio.create_task(service.start())
+        warming_up.add_done_callback(report_failure)
+        tidying = asyncio.create_task(_give_back_memory())
+        yield
+        tidying.cancel()
+        warming_up.cancel()
+        await service.close()
+        files.close()
+
+    router = Router(endpoints, redirect_slashes=False, lifespan=lifespan)
+    return Guard(router, service, log, paths={route.path for route in endpoints})
+
+
+async def _give_back_memory() -> None:
+    """Now and then. Else the process stays as large as its largest requests together have made it."""
+    while True:
+        await asyncio.sleep(MEMORY_SECONDS)
+        await asyncio.to_thread(give_back_freed_memory)
+
+
+def _operation(service: Service) -> list[Route]:
+    @described("The process answers.", answer=record(status=TEXT))
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @described("The models have translated a first sentence.", answer=record(status=TEXT), errors=(503,))
+    async def ready(request: Request) -> Response:
+        if not service.ready:
+            raise Fault(503, "not ready", {"retry-after": "1"})
+        return JSONResponse({"status": "ready"})
+
+    @described("What the server counts, in Prometheus' text form.", answer_type="text/plain")
+    async def metrics(request: Request) -> Response:
+        return PlainTextResponse(service.metrics.page(), media_type=CONTENT_TYPE)
+
+    found = [Route("/health", health, methods=["GET"]), Route("/ready", ready, methods=["GET"])]
+    return found + [Route("/metrics", metrics, methods=["GET"])] * service.show_metrics
+
+
+class Guard:
+    """Reads the body within its bounds, runs the application, and cancels it when the client leaves.
+
+    Every error becomes the JSON of its interface; every response gets the security headers.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, log: Callable[[str], None], *, paths: set[str]):
+        self._app, self._service, self._log, self._paths = app, service, log, paths
+        # Clients that have not shown a key in the head of a request have a room of their own.
+        n_bytes = service.limits.max_file_bytes
+        self._uploads, self._strangers_uploads = _Room(UPLOADS_AT_ONCE * n_bytes), _Room(UPLOADS_AT_ONCE * n_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"].rstrip("/") or "/"
+        scope = {**scope, "path": path, "app": self}
+        started = time.monotonic()
+        headers = dict(scope["headers"])
+        cors = self._cors_headers(headers)
+        answer = _Answer(send, cors, has_body=scope["method"] != "HEAD")
+        fault: Exception | None = None
+        upload: _Upload | None = None
+        try:
+            self._service.doors.check(scope)
+            is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
+            if path == libretranslate.UPLOAD_PATH:
+                upload = _Upload(self._uploads if is_known else self._strangers_uploads)
+            if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)
+                return
+            if (body := await self._body(receive, upload)) is None:
+                return
+            await _until_client_leaves(self._app(scope, _replay(body), answer.send), receive, answer)
+        except Exception as error:
+            fault = error
+            if answer.status == 0:
+                await error_response(path, error)(scope, receive, answer.send)
+        finally:
+            if upload is not None:
+                upload.forget()
+            self._count(path, answer.status or LEFT, time.monotonic() - started, fault)
+
+    def _count(self, path: str, status: int, seconds: float, error: Exception | None) -> None:
+        path = DOWNLOAD_PATH if path.startswith(DOWNLOAD_PATH.partition("{")[0]) else path
+        endpoint = path if path in self._paths else "other"
+        self._service.metrics.requests.labels(endpoint, str(status)).inc()
+        self._service.metrics.request_seconds.labels(endpoint).observe(seconds)
+        record: dict[str, Any] = {"time": round(time.time(), 3), "endpoint": endpoint, "status": status}
+        record["seconds"] = round(seconds, 4)
+        if error is not None and as_fault(error).status == 500:
+            bug = error.what if isinstance(error, DocumentBug) else f"{type(error).__name__} at {place_of(error)}"
+            record["error"] = bug  # without its message, which may hold text
+        self._log(json.dumps(record))
+
+    def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """What allows a page of another origin to read the answer, if this origin was given with --cors."""
+        origin = headers.get(b"origin", b"")
+        if not origin or not self._service.doors.allows(origin.decode("latin-1")):
+            return []
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+
+    def _has_key(self, headers: dict[bytes, bytes], *, reads_body: bool) -> bool:
+        """Whether the head of the request holds a key, if the server has any. Fault for a wrong one before a body."""
+        keys, given = self._service.keys, header_key(headers.get(b"authorization", b"").decode("latin-1"))
+        if keys is None:
+            return True
+        is_key = bool(given) and keys.holds(given or "")
+        if given and reads_body and not is_key:
+            raise Fault(403, "Invalid API key", {"connection": "close"})
+        return is_key
+
+    async def _body(self, receive: Receive, upload: "_Upload | None") -> bytes | None:
+        """The request's body, or None if the client has left. Fault if it is too large or too slow."""
+        limits = self._service.limits
+        most = limits.max_body_bytes if upload is None else limits.max_file_bytes + MAX_FORM_BYTES
+        parts: list[bytes] = []
+        n_bytes = 0
+        try:
+            async with asyncio.timeout(self._service.limits.timeout_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part = message.get("body", b"")
+                    n_bytes += len(part)
+                    if n_bytes <= most:
+                        parts.append(part)
+                        if upload is not None:
+                            upload.take(len(part))
+                    # What is too large is read on for a while, unkept: else the client could not read the answer.
+                    if not message.get("more_body") or n_bytes > 8 * most:
+                        break
+        except TimeoutError:
+            raise Fault(408, "the request did not arrive in time", {"connection": "close"}) from None
+        if n_bytes > most:
+            raise Fault(413, f"Request entity too large: more than {most} bytes", {"connection": "close"})
+        return b"".join(parts)
+
+
+class _Upload:
+    """What a file that is being sent takes of the room that all of them share: they would fill the memory."""
+
+    def __init__(self, room: "_Room"):
+        self._room, self._n_bytes = room, 0
+
+    def take(self, n_bytes: int) -> None:
+        """Fault if there is no room."""
+        self._n_bytes += n_bytes
+        self._room.n_free -= n_bytes
+        if self._room.n_free < 0:
+            raise Fault(503, "too many files at once", {"retry-after": "5", "connection": "close"})
+
+    def forget(self) -> None:
+        self._room.n_free += self._n_bytes
+
+
+@dataclass
+class _Room:
+    n_free: int
+
+
+class _Answer:
+    """The response on its way to the client."""
+
+    def __init__(self, send: Send, more_headers: list[tuple[bytes, bytes]], *, has_body: bool):
+        self._send, self._more_headers, self._has_body = send, more_headers, has_body
+        self.status = 0
+        self.complete = False
+        self._n_left = -1  # bytes; negative if nobody has said how many
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = message.get("headers", [])
+            self._n_left = next((int(value) for name, value in own if name == b"content-length"), -1)
+            names = {name for name, _ in own}  # a page has a policy of its own
+            ours = [pair for pair in HEADER_PAIRS if pair[0] not in names]
+            message = {**message, "headers": [*own, *ours, *self._more_headers]}
+            self.complete = not self._has_body
+        elif message["type"] == "http.response.body":
+            # A client that has all of it may leave before the application says that this was all.
+            self._n_left -= len(message.get("body", b""))
+            self.complete |= self._n_left == 0 or not message.get("more_body", False)
+        await self._send(message)
+
+
+def _replay(body: bytes) -> Receive:
+    """What gives the application the body, and then nothing: in pieces, between which others have their turn."""
+    starts = iter(range(0, max(1, len(body)), PIECE_BYTES))
+
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        if (start := next(starts, None)) is not None:
+            end = start + PIECE_BYTES
+            return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return receive
+
+
+async def _until_client_leaves(work: Any, receive: Receive, answer: _Answer) -> None:
+    """Runs the work; when the client is gone before its answer is complete, cancels it."""
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.complete and not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+            answer.status = LEFT
+            return
+        await task
+    finally:
+        leaving.cancel()
+        if not task.done():  # the server itself is cancelled
+            task.cancel()
+            await asyncio.wait({task})

@@ -1,0 +1,146 @@
+"""A connection of the server: uvicorn's protocol over httptools, with bounds on heads, readers and connections.
+
+uvicorn does not promise that this protocol stays as it is, so pyproject.toml bounds its version, and
+tests/apps/serving/test_connection.py checks what is relied on:
+
+- `uvicorn.Config(http=...)` takes any callable, here a partial, and calls it with keyword arguments alone.
+- The class has asyncio's callbacks `connection_made(transport)`, `connection_lost(exc)`, `data_received(data)`,
+  `pause_writing()` and `resume_writing()`.
+- The class has httptools' callbacks `on_message_begin()`, `on_url(url)`, `on_header(name, value)`, which also gets a
+  body's trailers, and `on_headers_complete()`.
+- If one of httptools' callbacks raises `httptools.HttpParserError`, `data_received` calls `send_400_response(msg)`.
+- `on_headers_complete` hands the request to the application that `self.app` is at that moment.
+- `self.cycle` is the latest request, None before the first. It has `response_started` and `response_complete`.
+- `self.loop` is the event loop, `self.transport` the connection's transport.
+"""
+
+import asyncio
+import json
+import resource
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.requests import error_response
+from heed.apps.serving.service import Service
+
+MAX_CONNECTIONS = 1024  # if all of more are in use, the newest are refused with 503
+OTHER_FILES = 256  # that the process may have open
+MAX_HEAD_BYTES = 2**16
+FIELD_BYTES = 32  # that a field of a head counts at least
+HEADER_SECONDS = 20  # within which a request's headers must have come
+
+
+class Connection(HttpToolsProtocol):
+    """A connection whose errors are JSON, too. It is closed if it sends no whole head of a request, or reads no answer.
+
+    connections: all of them, the oldest first. If they are too many, the oldest goes that nobody uses.
+    """
+
+    def __init__(self, *, service: Service, connections: dict["Connection", None], most: int, **parts: Any):
+        super().__init__(**parts)
+        self._service, self._all, self._most = service, connections, most
+        self._whole_app, self._head_bytes, self._fields_bytes = self.app, 0, 0
+        self._head_is_late: asyncio.TimerHandle | None = None
+        self._reader_is_late: asyncio.TimerHandle | None = None
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self._all) >= self._most:
+            oldest = next((connection for connection in self._all if connection._is_idle), None)
+            if oldest is not None:
+                del self._all[oldest]
+                oldest.transport.abort()  # whatever it has not read yet
+        self._all[self] = None
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.pop(self, None)
+        for timer in (self._head_is_late, self._reader_is_late):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader_is_late = self.loop.call_later(self._service.limits.timeout_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reader_is_late is not None:
+            self._reader_is_late.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_idle:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("the head of the request is too long")
+        self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._fields_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + FIELD_BYTES)
+        super().on_header(name, value)
+
+    def _count(self, n_bytes: int) -> None:
+        """Bytes of a head and of a body's trailers, also while another request is being answered."""
+        self._fields_bytes += n_bytes
+        if self._fields_bytes > MAX_HEAD_BYTES:
+            raise httptools.HttpParserError("the head of the request is too long")
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        self.app = self._whole_app if len(self._all) <= self._most else self._refuse
+        super().on_headers_complete()
+
+    async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
+        self._service.metrics.rejected.labels("connections").inc()
+        fault = Fault(503, "too many connections", {"retry-after": "1", "connection": "close"})
+        await error_response(scope["path"], fault)(scope, receive, send)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._is_idle or not self.cycle.response_started:
+            body = json.dumps({"error": msg}).encode()
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
+        self.transport.close()
+
+    def _watch(self) -> None:
+        """Gives a head that has begun, or that should, its time."""
+        if not self._is_idle:
+            if self._head_is_late is not None:
+                self._head_is_late.cancel()
+                self._head_is_late = None
+        elif self._head_is_late is None:
+            seconds = min(HEADER_SECONDS, self._service.limits.timeout_seconds)
+            self._head_is_late = self.loop.call_later(seconds, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self._is_idle and not self.transport.is_closing():
+            self.transport.close()
+
+
+def max_connections() -> int:
+    """As many as MAX_CONNECTIONS, or half as many as the process may have files: new ones come before old ones go."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return (
+        MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, max(1, (soft - OTHER_FILES) // 2))
+    )

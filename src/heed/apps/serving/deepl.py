@@ -1,0 +1,178 @@
+"""DeepL's interface (developers.deepl.com), for its official clients."""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from heed.apps.serving.documents import detect_html, translate_html
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.fields import Fields, Target, Text, Texts, read
+from heed.apps.serving.languages import language_name
+from heed.apps.serving.requests import check_key, check_pair, check_size, parameters
+from heed.apps.serving.service import Service
+from heed.apps.serving.specification import (
+    COUNT,
+    FLAG,
+    READ,
+    TEXT,
+    TRANSLATED,
+    choice,
+    described,
+    list_of,
+    record,
+)
+
+# A client must not ask for English or Portuguese alone as a target.
+VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
+NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
+FORMALITIES = ("default", "prefer_more", "prefer_less")
+# What would change a translation and is not done, instead of ignored.
+NOT_SUPPORTED = (
+    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
+    "non_splitting_tags", "context",
+)  # fmt: skip
+
+
+class TranslateFields(Fields):
+    text: Texts = Field(description="The texts.")
+    target_lang: Target
+    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
+    tag_handling: Annotated[str, WithJsonSchema(choice("html"))] = Field(default="", description="The texts are HTML.")
+    split_sentences: Literal["0", "1", "nonewlines"] = Field(
+        default="1",
+        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
+    )
+    formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
+        default="default", description="Ignored: no model here has any."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_only_what_is_supported(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in NOT_SUPPORTED:
+            if fields.get(name):
+                raise Fault(400, f"{name} is not supported")
+        return fields
+
+    @field_validator("tag_handling", mode="before")
+    @classmethod
+    def _is_html(cls, value: Any) -> Any:
+        if value != "html":
+            raise Fault(400, "tag_handling: only html is supported")
+        return value
+
+    @field_validator("formality", mode="before")
+    @classmethod
+    def _is_ignored(cls, value: Any) -> Any:
+        if value not in FORMALITIES:
+            raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
+        return value
+
+    @field_validator("split_sentences", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> str:
+        return str(int(value)) if isinstance(value, bool) else str(value)
+
+    @model_validator(mode="after")
+    def _has_no_lines_in_html(self) -> Self:
+        if self.tag_handling and self.split_sentences == "0":
+            raise Fault(400, "split_sentences: 0 is not supported in HTML")
+        return self
+
+
+class LanguagesFields(Fields):
+    type: Literal["source", "target"] = Field(
+        default="source", description="Of texts or of translations. Default: source."
+    )
+
+
+def routes(service: Service) -> list[Route]:
+    """The endpoints."""
+
+    @described(
+        "DeepL: translate texts.",
+        fields=TranslateFields,
+        answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
+        errors=TRANSLATED,
+    )
+    async def translate(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        asked = read(TranslateFields, fields)
+        texts, is_html = asked.text, bool(asked.tag_handling)
+        target = _code(asked.target_lang, {tgt for _, tgt in service.engines})
+        check_size(service, texts)
+        deadline = service.deadline()
+        if asked.source_lang:
+            sources = [_code(asked.source_lang, service.languages())] * len(texts)
+        else:
+            tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
+            sources = [(await tell(text, target))[0] for text in texts]
+        pairs = [(source, target) for source in sources]
+        for src, tgt in set(pairs):
+            check_pair(service, src, tgt)
+        if is_html:
+            found = await translate_html(service, texts, pairs, deadline=deadline)
+        else:
+            joins = asked.split_sentences == "nonewlines"
+            plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
+            results = await service.translate(plain, pairs, by_line=asked.split_sentences == "0")
+            found = [translated.text for translated in results]
+        return JSONResponse(
+            {
+                "translations": [
+                    {
+                        "detected_source_language": source.upper(),
+                        "text": translation,
+                        "billed_characters": len(text),
+                    }
+                    for text, source, translation in zip(texts, sources, found, strict=True)
+                ]
+            }
+        )
+
+    @described(
+        "DeepL: the languages.",
+        fields=LanguagesFields,
+        answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
+        errors=READ,
+    )
+    async def languages(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        if read(LanguagesFields, fields).type == "source":
+            return JSONResponse([_entry(code.upper()) for code in service.languages()])
+        codes = sorted({tgt for _, tgt in service.engines})
+        variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
+        return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
+
+    @described(
+        "DeepL: characters translated since the server began; there is no quota.",
+        answer=record(character_count=COUNT, character_limit=COUNT),
+        errors=READ,
+    )
+    async def usage(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
+
+    return [
+        Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
+        Route("/v2/languages", languages, methods=["GET"]),
+        Route("/v2/usage", usage, methods=["GET", "POST"]),
+    ]
+
+
+def _code(language: str, known: Collection[str] = ()) -> str:
+    """As the models name it: EN-GB is en, unless there is a model for EN-GB."""
+    code = language.lower()
+    return {name.lower(): name for name in known}.get(code, code.partition("-")[0])
+
+
+def _entry(code: str) -> dict[str, Any]:
+    region = {"EN-GB": " (British)", "EN-US": " (American)", "PT-BR": " (Brazilian)", "PT-PT": " (European)"}
+    return {"language": code, "name": language_name(_code(code)) + region.get(code, "")}

@@ -1,0 +1,135 @@
+"""Documents through the engines: their sentences share the search with all others, their alignments take turns."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, aclosing
+from functools import partial
+
+from heed.apps.documents.formats import Format
+from heed.apps.documents.translation import Sentence
+from heed.apps.documents.worker import n_chars_of
+from heed.apps.serving.document_workers import Document
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.requests import check_pair
+from heed.apps.serving.service import Service
+from heed.text.alignment import Link, Translated
+
+ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
+DETECTED_CHARS = 2_000  # of a document, from which its language is told
+
+Pair = tuple[str, str]
+
+
+async def translate_documents(
+    service: Service, documents: Sequence[Document], pairs: Sequence[Pair], *, deadline: float
+) -> list[bytes]:
+    """What the documents become, each from and into its languages. All are translated together.
+
+    deadline: by the event loop's clock. Fault for more characters together than one may have; else raises what
+    `Engine.translate` and `Reading.go_on` raise.
+    """
+    service.check_room(pairs)
+    results: dict[int, bytes] = {}
+    with ExitStack() as opened:
+        readings = [
+            opened.enter_context(service.document_workers.open(document, src))
+            for document, (src, _) in zip(documents, pairs, strict=True)
+        ]
+        answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
+        while answers:
+            asked: dict[int, list[Sentence]] = {}
+            for i, answer in answers.items():
+                async with service.in_time(deadline):
+                    step = await readings[i].go_on(answer)
+                if isinstance(step, bytes):
+                    results[i] = step
+                else:
+                    asked[i] = step
+            n_chars, most = sum(map(n_chars_of, asked.values())), max(document.max_chars for document in documents)
+            if n_chars > most:
+                raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({most})")
+            chosen = [pairs[i] for i in asked]
+            answers = dict(zip(asked, await _answers(service, list(asked.values()), chosen, deadline), strict=True))
+    return [results[i] for i in range(len(documents))]
+
+
+async def translate_html(
+    service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float
+) -> list[str]:
+    """The pages, or parts of pages, each from and into its languages; tags go where their words go."""
+    found = await translate_documents(service, [_page(service, page) for page in pages], pairs, deadline=deadline)
+    return [page.decode() for page in found]
+
+
+async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> bytes:
+    """A file's content in the other language; source may be "auto". Few are worked on at once, the others wait.
+
+    Raises what `translate_documents` raises.
+    """
+    limits = service.limits
+    document = Document(content, kind, limits.max_file_chars, is_file=True, max_text=limits.max_file_text)
+    deadline = service.deadline()
+    async with service.in_time(deadline):
+        await service.file_turns.acquire()
+    try:
+        if source == "auto":
+            source, _ = await _detect_document(service, document, target, deadline)
+        check_pair(service, source, target)
+        [found] = await translate_documents(service, [document], [(source, target)], deadline=deadline)
+    finally:
+        service.file_turns.release()
+    return found
+
+
+async def detect_html(service: Service, page: str, target: str, *, deadline: float) -> tuple[str, float]:
+    """As `Service.detect_source`, of the words that are shown."""
+    return await _detect_document(service, _page(service, page), target, deadline)
+
+
+def _page(service: Service, page: str) -> Document:
+    return Document(page.encode(), "html", service.limits.max_chars)
+
+
+async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:
+    """As `Service.detect_source`, of a document's words."""
+    any_language = next(src for src, _ in service.engines)
+    async with service.in_time(deadline):
+        with service.document_workers.open(document, any_language) as reading:
+            asked = await reading.go_on()
+        sentences = [] if isinstance(asked, bytes) else asked
+        words = "\n".join(sentence.text for sentence in sentences)[:DETECTED_CHARS]
+        return await service.detect_source(words, target)
+
+
+async def _answers(
+    service: Service, asked: list[list[Sentence]], pairs: Sequence[Pair], deadline: float
+) -> list[list[Translated]]:
+    texts = [[sentence.text for sentence in sentences] for sentences in asked]
+    found: list[list[Translated]] = [[Translated("")] * len(sentences) for sentences in asked]
+    async with aclosing(service.translations(texts, pairs, deadline=deadline)) as translations:
+        async for i, j, translation in translations:
+            found[i][j] = Translated(translation.text)
+    for pair in set(pairs) & set(service.engines):
+        tagged = [
+            (i, j)
+            for i, sentences in enumerate(asked)
+            if pairs[i] == pair
+            for j, sentence in enumerate(sentences)
+            if sentence.has_tags
+        ]
+        sources, targets = [texts[i][j] for i, j in tagged], [found[i][j].text for i, j in tagged]
+        async with service.in_time(deadline):
+            links = await _alignments(service, pair, sources, targets)
+        for (i, j), target, link in zip(tagged, targets, links, strict=True):
+            found[i][j] = Translated(target, link)
+    return found
+
+
+async def _alignments(
+    service: Service, pair: Pair, sources: list[str], targets: list[str]
+) -> list[tuple[Link, ...] | None]:
+    translator = service.engines[pair].translator
+    links: list[tuple[Link, ...] | None] = []
+    for first in range(0, len(sources), ALIGNED_AT_ONCE):
+        group = slice(first, first + ALIGNED_AT_ONCE)
+        links += await service.attention.run(partial(translator.alignments, sources[group], targets[group]))
+    return links

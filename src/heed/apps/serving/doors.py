@@ -1,0 +1,128 @@
+"""Which requests are let in by what their heads say of where they come from: Host, Origin, and what a proxy adds.
+
+A page of any site can make a browser send requests to this machine. Its Origin tells; and a name that its owner points
+at this machine (DNS rebinding) is found in Host. Programs other than browsers send no Origin.
+"""
+
+import functools
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from heed.apps.serving.faults import Fault
+from heed.errors import HeedError
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128", "::ffff:127.0.0.0/104")))
+_HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
+CLOSE = {"connection": "close"}  # its body is not read
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The names under which the server is used, the origins whose pages may use it, and the proxies that it believes.
+
+    hosts: names in lower case besides loopback's and addresses; None for any. origins: in lower case; "*" is any.
+    """
+
+    hosts: frozenset[str] | None = frozenset()
+    origins: frozenset[str] = frozenset()
+    proxies: tuple[Network, ...] = LOOPBACK
+
+    def check(self, scope: Scope) -> None:
+        """Fault, 403, for a Host or an Origin that is not let in."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if host and self.hosts is not None and not self._is_ours(host):
+            raise Fault(403, "the Host header names another server; see --allow-host", CLOSE)
+        if (origin := headers.get("origin")) is not None and not self.allows(origin):
+            _, name = self.reached_at(scope)
+            if _place(origin) not in (_place(f"{scheme}://{name}") for scheme in _DEFAULT_PORTS):
+                raise Fault(403, "pages of this origin may not use this server; see --cors", CLOSE)
+
+    def allows(self, origin: str) -> bool:
+        """Whether pages of another origin may use the server."""
+        return "*" in self.origins or origin.lower() in self.origins
+
+    def reached_at(self, scope: Scope) -> tuple[str, str]:
+        """The scheme and the host, with its port, that the client used, as a trusted proxy may say."""
+        headers = Headers(scope=scope)
+        scheme, host = scope["scheme"], headers.get("host") or ":".join(map(str, scope["server"] or ()))
+        if self._is_proxy(scope):
+            said = {**_forwarded(headers.get("forwarded", "")), **_x_forwarded(headers)}
+            scheme, host = said.get("proto", scheme), said.get("host", host)
+        if not _HOST.fullmatch(host):
+            raise Fault(400, "Invalid request: the Host header names no host")
+        return "https" if scheme.lower() == "https" else "http", host
+
+    def _is_ours(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            raise Fault(400, "Invalid request: the Host header names no host")
+        name = match[1].lower().rstrip(".")
+        if name == "localhost" or name.endswith(".localhost") or name in (self.hosts or ()):
+            return True
+        return _address(name.strip("[]")) is not None  # a rebound name is no address
+
+    def _is_proxy(self, scope: Scope) -> bool:
+        address = _address(scope["client"][0]) if scope.get("client") else None
+        return address is not None and any(address in network for network in self.proxies)
+
+
+def network(text: str) -> Network:
+    """The network, or the one address, of an option. HeedError if it is neither."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise HeedError(f"--trusted-proxy {text}: expected an address or a network, such as 10.0.0.0/24.") from None
+
+
+def host_name(text: str) -> str:
+    """A host's name of an option, as Host headers have it without a port. HeedError if it is none."""
+    match = _HOST.fullmatch(text)
+    if match is None or match[2]:
+        raise HeedError(f"--allow-host {text}: expected a name such as translate.example.org, without a port.")
+    return text.lower().rstrip(".")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it."""
+    found = _address(address)
+    return found is not None and any(found in network for network in LOOPBACK)
+
+
+@functools.lru_cache(maxsize=1024)  # the same few, in every request
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _place(origin: str) -> tuple[str, str, str] | None:
+    """Scheme, host and port of an origin; None for "null" and other things."""
+    try:
+        parts = urlsplit(origin)
+        scheme, port = parts.scheme.lower(), str(parts.port or "")
+    except ValueError:
+        return None
+    if scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    return scheme, parts.hostname.lower().rstrip("."), port or _DEFAULT_PORTS[scheme]
+
+
+def _forwarded(header: str) -> Mapping[str, str]:
+    """The fields that the last proxy has added to Forwarded (RFC 7239)."""
+    pairs = (part.partition("=") for part in header.rpartition(",")[2].split(";"))
+    return {name.strip().lower(): value.strip().strip('"') for name, equals, value in pairs if equals}
+
+
+def _x_forwarded(headers: Headers) -> Mapping[str, str]:
+    names = {"proto": "x-forwarded-proto", "host": "x-forwarded-host"}
+    return {name: headers[header].rpartition(",")[2].strip() for name, header in names.items() if header in headers}

@@ -1,0 +1,102 @@
+"""The fields of requests: a model for each endpoint says what is checked, and what /spec tells of it.
+
+A validator raises Fault where pydantic's own message would not do.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.specification import BYTES, COUNT, TEXT, TEXTS
+
+
+class MayBeEmpty:
+    """Marks a field in which "" is a text, not a field that is left out."""
+
+
+class Fields(BaseModel):
+    """The fields of an endpoint. Others are ignored; null and "" are as if the field were left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        empty = {name for name, field in cls.model_fields.items() if MayBeEmpty in field.metadata}
+        return {name: value for name, value in fields.items() if value is not None and (value != "" or name in empty)}
+
+
+Asked = TypeVar("Asked", bound=Fields)
+
+
+def read(model: type[Asked], fields: Mapping[str, Any], *, max_alternatives: int = 0) -> Asked:
+    """The fields, checked. Fault, in one line, for the first that is missing or wrong."""
+    try:
+        return model.model_validate(fields, context=max_alternatives)
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False, include_input=False)[0]
+    name = error["loc"][0]
+    if error["type"] == "missing":
+        raise Fault(400, f"Invalid request: missing {name} parameter")
+    if error["type"] == "literal_error":
+        raise Fault(400, f"{name} must be {error['ctx']['expected']}".replace("'", ""))
+    raise Fault(400, f"Invalid request: {name} parameter is not a text")
+
+
+def checked_text(text: str, name: str) -> str:
+    """The text, if UTF-8 can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Fault(400, f"Invalid request: {name} parameter holds half a surrogate pair") from None
+    return text
+
+
+def _checked_text(text: str, info: ValidationInfo) -> str:
+    return checked_text(text, info.field_name or "")
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list of one, unless it is a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def _n_alternatives(value: Any, info: ValidationInfo) -> int:
+    """A count, as a number or in digits. info.context: the most."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > 9:
+            raise ValueError
+        number = int(value)
+    except ValueError:
+        raise Fault(400, f"Invalid request: {info.field_name} parameter is not a whole number") from None
+    most: Any = info.context
+    if not 0 <= number <= most:
+        raise Fault(400, f"Invalid request: {info.field_name} ({number}) is not between 0 and {most}")
+    return number
+
+
+class File(NamedTuple):
+    """A file of a multipart form."""
+
+    name: str
+    content: bytes
+
+
+Text = Annotated[str, AfterValidator(_checked_text)]
+Texts = Annotated[list[Text], BeforeValidator(as_list), WithJsonSchema(TEXTS), MayBeEmpty]
+Source = Annotated[Text, Field(description='Code of its language, or "auto".')]
+Target = Annotated[Text, Field(description="Code of the language to translate into.")]
+Alternatives = Annotated[int, BeforeValidator(_n_alternatives), WithJsonSchema(COUNT)]
+Upload = Annotated[InstanceOf[File], WithJsonSchema(BYTES)]
+# Already checked, in its header or in one of three fields.
+Key = Annotated[Any, WithJsonSchema(TEXT), Field(description="The client's key, if the server asks for one.")]

@@ -1,0 +1,104 @@
+"""Files in, translated files out, and where these lie until they are fetched."""
+
+import asyncio
+import re
+import secrets
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import quote
+
+from heed.apps.serving.faults import Fault
+from heed.runtime.files import no_temporary_files
+
+MAX_FILES = 1_000  # that wait to be fetched
+MAX_BYTES = 2**28  # of them together
+KEPT_SECONDS = 1_800.0
+MAX_NAME = 100  # characters
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\"\\/:*?<>|\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that waits: where it lies, what the client is to call it, and its bytes."""
+
+    path: Path
+    name: str
+    size: int
+
+
+class FileStore:
+    """Translated files in a private folder, under names that cannot be guessed.
+
+    A file goes after `seconds`, or when there is no room for a newer one; the folder goes at the end.
+    """
+
+    def __init__(self, *, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, seconds: float = KEPT_SECONDS):
+        self._max_files, self._max_bytes, self._seconds = max_files, max_bytes, seconds
+        self._files: dict[str, StoredFile] = {}  # the oldest first
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def add(self, content: bytes, name: str) -> str:
+        """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
+        while self._files and (len(self._files) >= self._max_files or self._n_bytes + len(content) > self._max_bytes):
+            self._remove(next(iter(self._files)))
+        key = secrets.token_urlsafe(18) + PurePosixPath(name).suffix
+        try:
+            stored = StoredFile(self._open_folder() / key, name, len(content))
+            self._files[key] = stored
+            self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self._remove, key)
+            await asyncio.to_thread(stored.path.write_bytes, content)
+        except OSError as error:
+            self._remove(key)
+            reason = str(no_temporary_files(error)).partition(";")[0]
+            raise Fault(503, f"no room for the translated file: {reason}", {"retry-after": "60"}) from None
+        if key not in self._files:  # it had to go while it was written
+            stored.path.unlink(missing_ok=True)
+        return key
+
+    def _open_folder(self) -> Path:
+        """Another one if somebody has removed it."""
+        if self._folder is None or not Path(self._folder.name).is_dir():
+            self._folder = tempfile.TemporaryDirectory(prefix="heed-", ignore_cleanup_errors=True)
+        return Path(self._folder.name)
+
+    @property
+    def _n_bytes(self) -> int:
+        return sum(stored.size for stored in self._files.values())
+
+    def open(self, key: str) -> tuple[StoredFile, BinaryIO] | None:
+        """The file of this name, or None if there is none, or no more. What is open stays readable."""
+        stored = self._files.get(key)
+        try:
+            return None if stored is None else (stored, stored.path.open("rb"))
+        except OSError:  # somebody emptied the folder
+            return None
+
+    def _remove(self, key: str) -> None:
+        stored = self._files.pop(key, None)
+        if stored is not None:
+            stored.path.unlink(missing_ok=True)
+        if expiry := self._expiries.pop(key, None):
+            expiry.cancel()
+
+    def close(self) -> None:
+        """Removes all of it."""
+        for key in list(self._files):
+            self._remove(key)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def translated_name(name: str, language: str) -> str:
+    """What a translation of a file is called: letter.docx becomes letter_de.docx."""
+    path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
+    return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"
+
+
+def disposition(name: str) -> str:
+    """The header that makes a browser save a file under this name (RFC 6266), whatever signs it holds."""
+    plain = name.encode("ascii", errors="replace").decode().replace("?", "_")
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

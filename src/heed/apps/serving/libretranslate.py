@@ -1,0 +1,224 @@
+"""LibreTranslate's interface (libretranslate.com/docs), for its clients."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import PurePath
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from heed.apps.documents.formats import SUFFIXES
+from heed.apps.serving.documents import detect_html, translate_file, translate_html
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.fields import Alternatives, Fields, Key, Source, Target, Text, Texts, Upload, read
+from heed.apps.serving.files import FileStore, disposition, translated_name
+from heed.apps.serving.languages import language_name
+from heed.apps.serving.requests import (
+    check_key,
+    check_languages,
+    check_pair,
+    check_size,
+    parameters,
+    parameters_with_file,
+)
+from heed.apps.serving.service import Service, Translated
+from heed.apps.serving.specification import (
+    BYTES,
+    COUNT,
+    FLAG,
+    NUMBER,
+    READ,
+    TEXT,
+    TEXTS,
+    TRANSLATED,
+    described,
+    list_of,
+    record,
+)
+
+UPLOAD_PATH = "/translate_file"
+CHUNK_BYTES = 2**16  # of a file on its way to a client
+DETECTION = record(confidence=NUMBER, language=TEXT)
+
+
+class TranslateFields(Fields):
+    q: Texts = Field(description="The text, or a list of texts.")
+    source: Source
+    target: Target
+    format: Literal["text", "html"] = Field(
+        default="text", description="Of html, tags keep their words. Default: text."
+    )
+    alternatives: Alternatives = Field(default=0, description="Other translations to give; none of html.")
+    api_key: Key = ""
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_known(cls, value: Any) -> Any:
+        if value not in ("text", "html"):
+            raise Fault(400, f"{str(value)[:20]} format is not supported")
+        return value
+
+
+class DetectFields(Fields):
+    q: Text = Field(description="The text.")
+    api_key: Key = ""
+
+
+class UploadFields(Fields):
+    file: Upload = Field(description="The file.")
+    source: Source
+    target: Target
+    api_key: Key = ""
+
+
+class DownloadPath(BaseModel):
+    name: str = Field(description="As /translate_file gave it.")
+
+
+def routes(service: Service, files: FileStore) -> list[Route]:
+    """The endpoints."""
+
+    @described(
+        "Translate a text, or several.",
+        fields=TranslateFields,
+        answer=record(translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT)),
+        errors=TRANSLATED,
+    )
+    async def translate(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
+        texts, source, target = asked.q, asked.source, asked.target
+        check_size(service, texts)
+        check_languages(service, source, target)
+        deadline = service.deadline()
+        tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
+        detected = [await tell(text, target) for text in texts] if source == "auto" else []
+        pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
+        for src, tgt in set(pairs):
+            check_pair(service, src, tgt)
+        if asked.format == "html":
+            found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
+        else:
+            found = await service.translate(texts, pairs, n_best=1 + asked.alternatives)
+        answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
+        if source == "auto":
+            answer["detectedLanguage"] = [_detection(*one) for one in detected]
+        if asked.alternatives:
+            answer["alternatives"] = [list(translated.alternatives) for translated in found]
+        if not isinstance(fields["q"], list):
+            answer = {name: values[0] for name, values in answer.items()}
+        return JSONResponse(answer)
+
+    @described(
+        "Tell a text's language.",
+        fields=DetectFields,
+        answer=list_of(DETECTION),
+        errors=READ,
+    )
+    async def detect(request: Request) -> Response:
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        text = read(DetectFields, fields).q
+        check_size(service, [text])
+        ranked = await service.detect(text)
+        return JSONResponse([_detection(*one) for one in ranked if one[1] >= 0.01] or [_detection(*ranked[0])])
+
+    @described(
+        "The languages, each with those that it is translated into.",
+        answer=list_of(record(code=TEXT, name=TEXT, targets=list_of(TEXT))),
+    )
+    async def languages(request: Request) -> Response:
+        # Clients look for their target among the codes, too. A text stays as it is in its own language.
+        only_targets = {tgt: [tgt] for _, tgt in sorted(service.engines) if tgt not in service.languages()}
+        return JSONResponse(
+            [
+                {"code": code, "name": language_name(code), "targets": targets}
+                for code, targets in (service.languages() | only_targets).items()
+            ]
+        )
+
+    @described(
+        "What a page needs to know of the server.",
+        answer=record(charLimit=COUNT, keyRequired=FLAG, filesTranslation=FLAG, supportedFilesFormat=list_of(TEXT)),
+    )
+    async def settings(request: Request) -> Response:
+        src, tgt = next(iter(service.engines))
+        return JSONResponse(
+            {
+                "apiKeys": service.keys is not None,
+                "keyRequired": service.keys is not None,
+                "charLimit": service.limits.max_chars,
+                "filesTranslation": True,
+                "supportedFilesFormat": list(SUFFIXES),
+                "frontendTimeout": 500,
+                "suggestions": False,
+                "language": {
+                    "source": {"code": src, "name": language_name(src)},
+                    "target": {"code": tgt, "name": language_name(tgt)},
+                },
+            }
+        )
+
+    @described("Refused: this server takes no suggestions.", status=403, answer=record(error=TEXT))
+    async def suggest(request: Request) -> Response:
+        raise Fault(403, "Suggestions are disabled on this server.")
+
+    @described(
+        "Translate a file, which keeps its layout: " + ", ".join(SUFFIXES),
+        fields=UploadFields,
+        answer=record(translatedFileUrl=TEXT),
+        errors=TRANSLATED,
+        only_parts=True,
+    )
+    async def upload(request: Request) -> Response:
+        fields = await parameters_with_file(request)
+        check_key(service, request, fields)
+        asked = read(UploadFields, fields)
+        name, content = asked.file
+        kind = SUFFIXES.get(PurePath(name).suffix.lower())
+        if kind is None:
+            raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
+        check_languages(service, asked.source, asked.target)
+        address = "://".join(service.doors.reached_at(request.scope))
+        translated = await translate_file(service, content, kind, asked.source, asked.target)
+        key = await files.add(translated, translated_name(name, asked.target))
+        return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
+
+    @described(
+        "A file that was translated, for half an hour.",
+        in_path=DownloadPath,
+        answer=BYTES,
+        answer_type="application/octet-stream",
+        errors=(404,),
+    )
+    async def download(request: Request) -> Response:
+        if (found := files.open(request.path_params["name"])) is None:
+            raise Fault(404, "no such file, or no more")
+        stored, opened = found
+
+        async def content() -> AsyncGenerator[bytes]:
+            with opened:
+                while chunk := await asyncio.to_thread(opened.read, CHUNK_BYTES):
+                    yield chunk
+
+        headers = {"content-length": str(stored.size), "content-disposition": disposition(stored.name)}
+        return StreamingResponse(content(), media_type="application/octet-stream", headers=headers)
+
+    return [
+        Route("/translate", translate, methods=["POST"]),
+        Route("/detect", detect, methods=["POST"]),
+        Route("/languages", languages, methods=["GET"]),
+        Route("/frontend/settings", settings, methods=["GET"]),
+        Route("/suggest", suggest, methods=["POST"]),
+        Route(UPLOAD_PATH, upload, methods=["POST"]),
+        Route("/download_file/{name}", download, methods=["GET"]),
+    ]
+
+
+def _detection(language: str, probability: float) -> dict[str, Any]:
+    return {"confidence": round(100 * probability, 2), "language": language}

@@ -1,0 +1,152 @@
+"""What a request says, whichever way it says it, and what is wrong with it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from heed.apps.serving.engine import QueueFull, Rejected, SearchFailed
+from heed.apps.serving.faults import DEEPL_PATHS, Fault
+from heed.apps.serving.fields import File, checked_text
+from heed.apps.serving.service import Service
+from heed.errors import HeedError
+
+MAX_FIELDS = 1000
+
+BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
+
+
+def as_fault(error: Exception) -> Fault:
+    """What the client is told of an error. Of a bug it learns nothing but that."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, HTTPException):
+        return Fault(error.status_code, error.detail, error.headers)
+    if isinstance(error, Rejected):
+        status = 429 if isinstance(error, QueueFull) else 503
+        return Fault(status, str(error), {"retry-after": str(error.retry_after)})
+    if isinstance(error, SearchFailed):
+        return Fault(500, str(error))
+    if isinstance(error, HeedError):
+        return Fault(400, str(error).partition("\n")[0])
+    return Fault(500, "internal error")
+
+
+def error_response(path: str, error: Exception) -> Response:
+    """The error in the form of the interface that the path belongs to."""
+    fault = as_fault(error)
+    name = "message" if path.startswith(DEEPL_PATHS) else "error"
+    message = fault.message.encode(errors="replace").decode()  # it may quote half a surrogate pair
+    return JSONResponse({name: message}, fault.status, fault.headers)
+
+
+async def parameters(request: Request) -> dict[str, Any]:
+    """The fields of JSON, of a form or of the query; of a form, a field that is repeated is a list.
+
+    Fault for a body that is none of these, or not UTF-8.
+    """
+    fields = _repeated(request.query_params.multi_items())
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if not body:
+            pass
+        elif request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Fault(415, "Content-Encoding is not supported: send the text as it is")
+        elif kind == "application/json" or kind.endswith("+json"):
+            content = json.loads(body)
+            if not isinstance(content, dict):
+                raise Fault(400, "Invalid JSON format: expected an object")
+            fields |= content
+        elif kind == "application/x-www-form-urlencoded":
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+            fields |= _repeated(pairs)
+        elif kind == "multipart/form-data":
+            async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
+                fields |= _texts_of(form)
+        else:
+            raise Fault(415, "Unsupported media type: send JSON or a form")
+    except BAD_BODY:
+        raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
+    return fields
+
+
+async def parameters_with_file(request: Request) -> dict[str, Any]:
+    """The fields of a multipart form, `file` as a File. Fault if it is not there."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        fields = await parameters(request)  # which may be at fault itself
+        raise Fault(
+            415 if fields.get("file") else 400, "Invalid request: missing file parameter: send a multipart form"
+        )
+    body = await request.body()
+    try:
+        parser = MultiPartParser(
+            request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)
+        )
+        parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
+        form = await parser.parse()
+        fields = _repeated(request.query_params.multi_items()) | _texts_of(form)
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise Fault(400, "Invalid request: missing file parameter")
+        return fields | {"file": File(checked_text(file.filename or "", "file"), await file.read())}
+    except (*BAD_BODY, MultiPartException):
+        raise Fault(400, "Invalid request: the body is no multipart form with one file, or not UTF-8") from None
+
+
+def _texts_of(form: FormData) -> dict[str, Any]:
+    return _repeated([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
+
+
+def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+
+
+def check_size(service: Service, texts: list[str]) -> None:
+    """Fault if the texts are too many or too long together."""
+    n_chars, limits = sum(map(len, texts)), service.limits
+    for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
+        if found > most:
+            raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+
+
+def check_languages(service: Service, source: str, target: str) -> None:
+    """Fault if the server does not know one of them; the source may be "auto"."""
+    for language in (source, target):
+        if not service.knows(language) and (language, source) != ("auto", "auto"):
+            raise Fault(400, f"{language[:20]} is not supported")
+
+
+def check_pair(service: Service, src: str, tgt: str) -> None:
+    """Fault unless the server translates from one to the other."""
+    if not service.has(src, tgt):
+        raise Fault(400, f"{tgt[:20]} is not available as a target language from {src[:20]}")
+
+
+def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> None:
+    """Fault if the server has keys and the request has none of them."""
+    if service.keys is None:
+        return
+    key: Any = header_key(request.headers.get("authorization", ""))
+    if key is None:
+        key = next((fields[name] for name in ("api_key", "apiKey", "auth_key") if fields.get(name)), "")
+    if not key and not request.scope["path"].startswith(DEEPL_PATHS):
+        raise Fault(400, "Please contact the server operator to get an API key")
+    if not isinstance(key, str) or not service.keys.holds(key.strip()):
+        raise Fault(403, "Invalid API key")
+
+
+def header_key(authorization: str) -> str | None:
+    """The key in a request's header Authorization; None if it holds none of ours."""
+    kind, _, key = authorization.partition(" ")
+    return key.strip() if kind.lower() in ("bearer", "deepl-auth-key") else None

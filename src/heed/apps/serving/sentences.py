@@ -1,0 +1,47 @@
+"""Text as people send it → the sentences that are translated, and everything between them, which stays as it is."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from heed.apps.documents.sentences import needs_translation, splitter
+
+LINES = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+class SplitText:
+    """A text's sentences, and what stands before, between and behind them."""
+
+    def __init__(self, sentences: Sequence[str], between: Sequence[str]):
+        self.sentences, self._between = sentences, between
+
+    @property
+    def starts(self) -> list[int]:
+        """The character of the text that each sentence begins with."""
+        lengths = (len(before) + len(sentence) for before, sentence in zip(self._between, self.sentences, strict=False))
+        ends = accumulate(lengths)
+        return [end - len(sentence) for end, sentence in zip(ends, self.sentences, strict=True)]
+
+    def with_translations(self, translations: Iterable[str]) -> str:
+        """The text with these in the place of its sentences."""
+        pairs = zip(translations, self._between[1:], strict=True)
+        return self._between[0] + "".join(translation + after for translation, after in pairs)
+
+
+def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
+    """The sentences of a text in this language, or its lines, without the white space around them.
+
+    White space, and sentences that are nothing but an address, an emoji or signs, are no sentences to translate.
+    """
+    split = splitter(language)
+    sentences, between, end = [], [], 0
+    for line in LINES.finditer(text):
+        content = line.group()
+        for first, last in [(0, len(content))] if by_line else split(content):
+            part = content[first:last]
+            sentence, start = part.strip(), line.start() + last - len(part.lstrip())
+            if needs_translation(sentence):
+                between.append(text[end:start])
+                sentences.append(sentence)
+                end = start + len(sentence)
+    return SplitText(sentences, [*between, text[end:]])

@@ -1,0 +1,323 @@
+"""What all interfaces share: models by language pair, limits, keys, and texts through the engines."""
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
+from heed.apps.serving.doors import Doors
+from heed.apps.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
+from heed.apps.serving.languages import LanguageDetector, language_name
+from heed.apps.serving.metrics import Metrics
+from heed.apps.serving.sentences import SplitText, split_text
+from heed.decoding.translator import Translation
+from heed.errors import HeedError
+
+WARM_UP = "Hello."
+MAX_KEY_FILE_BYTES = 2**24
+MAX_PICTURE_BYTES = 2**23  # of a file beside its text
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request may ask for."""
+
+    max_chars: int = 10_000  # of all texts of a request together
+    max_texts: int = 128
+    max_alternatives: int = 4
+    queue: int = 256  # sentences of a model that may wait
+    timeout_seconds: float = 60.0
+    grace_seconds: float = 30.0  # for what was accepted when the server is asked to end
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of a request: in JSON a character may take 12 bytes (two escapes), in a form as many."""
+        return 12 * self.max_chars + 64 * self.max_texts + 2**16
+
+    @property
+    def max_file_chars(self) -> int:
+        """Of all sentences of a file; files are long."""
+        return 20 * self.max_chars
+
+    @property
+    def max_file_text(self) -> int:
+        """Bytes of a file's text and markup, or of the XML in a .docx, which take a core's time and much memory."""
+        return 5 * self.max_file_chars
+
+    @property
+    def max_file_bytes(self) -> int:
+        """Of a file as it is sent; a .docx may hold pictures."""
+        return self.max_file_text + MAX_PICTURE_BYTES
+
+
+# Of an empty key and of a line end alone, as commands write it that were given no key.
+OF_NO_KEY = [hashlib.sha256(key).hexdigest() for key in (b"", b"\n", b"\r\n", b" ")]
+
+
+class ApiKeys:
+    """The keys that clients must have: only their digests are known."""
+
+    def __init__(self, digests: Sequence[str]):
+        self._digests = [digest.lower() for digest in digests]
+
+    @classmethod
+    def read(cls, path: Path) -> "ApiKeys":
+        """Those of a file: the SHA-256 of a key in hexadecimal digits, one a line. HeedError names a line that is
+        none."""
+        try:
+            with path.open("rb") as file:
+                lines = file.read(MAX_KEY_FILE_BYTES).decode("ascii", errors="replace").splitlines()
+        except OSError as error:
+            raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+        digests = []
+        for number, line in enumerate(lines, start=1):
+            digest = line.partition("#")[0].strip().removesuffix(" -").strip()  # sha256sum's name of standard input
+            if digest and not re.fullmatch("[0-9a-fA-F]{64}", digest):
+                raise HeedError(
+                    f"{path}, line {number}: not the SHA-256 of a key; make one with: printf %s KEY | sha256sum"
+                )
+            if digest.lower() in OF_NO_KEY:
+                raise HeedError(
+                    f"{path}, line {number}: the SHA-256 of an empty key, with which everybody would be let in; make "
+                    "one with: printf %s KEY | sha256sum"
+                )
+            digests += [digest] if digest else []
+        if not digests:
+            raise HeedError(f"{path}: holds no key; leave --api-keys out to serve everybody.")
+        return cls(digests)
+
+    def holds(self, key: str) -> bool:
+        """Whether this is one of the keys, which an empty one never is; takes as long for every key."""
+        digest = hashlib.sha256(key.encode("utf-8", errors="surrogatepass")).hexdigest()
+        return bool(key) and sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+
+
+class AttentionThread:
+    """Computes attention weights, which take a core and much memory, for one request at a time.
+
+    It always uses the same thread, since each thread that computes keeps buffers and a team of threads.
+    """
+
+    def __init__(self, metrics: Metrics, *, max_waiting: int):
+        self._metrics, self._max_waiting = metrics, max_waiting
+        self._n_waiting = 0  # requests, the one whose turn it is among them
+        self._n_held = 0  # weights
+        self._executor = ThreadPoolExecutor(1, "heed-attention")
+
+    def check_room(self) -> None:
+        """Raises QueueFull if too many requests wait."""
+        if self._n_waiting > self._max_waiting:
+            self._metrics.rejected.labels(QueueFull.reason).inc()
+            raise QueueFull("too many requests for attention; try again in 1 s")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of work.
+
+        If the request is cancelled before its turn, the work is dropped; once begun, it runs to its end and the result
+        is discarded.
+        """
+        self._n_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._n_waiting -= 1
+
+    @contextmanager
+    def holding(self, n_weights: int, *, most: int) -> Iterator[None]:
+        """Counts weights that are in memory. Raises QueueFull if they are more than `most`."""
+        self._n_held += n_weights
+        try:
+            if self._n_held > most:
+                self._metrics.rejected.labels(QueueFull.reason).inc()
+                raise QueueFull("too many answers of attention are not yet read; try again in 1 s")
+            yield
+        finally:
+            self._n_held -= n_weights
+
+    def close(self) -> None:
+        """Ends the thread; queued work is dropped."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A text's translation, and others of it: the best in which every sentence has its second best, and so on."""
+
+    text: str
+    alternatives: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Service:
+    """The engines of a server by language pair, and what is counted."""
+
+    engines: Mapping[tuple[str, str], Engine]
+    limits: Limits = field(default_factory=Limits)
+    keys: ApiKeys | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    show_metrics: bool = True
+    show_page: bool = True
+    doors: Doors = field(default_factory=Doors)
+    ready: bool = False
+    n_characters: int = 0  # translated since the start
+
+    def __post_init__(self) -> None:
+        self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
+        self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
+        self.document_workers = DocumentWorkers(self.limits.max_file_text)
+        self.detector = LanguageDetector(src for src, _ in self.engines)
+
+    async def start(self) -> None:
+        """Starts the engines; ready once each has translated a sentence. The first attention comes after that."""
+        for engine in self.engines.values():
+            engine.start()
+        for engine in self.engines.values():
+            async with aclosing(engine.translate([WARM_UP])) as results:
+                async for _ in results:
+                    pass
+        self.ready = True
+        for engine in self.engines.values():
+            await self.attention.run(partial(engine.translator.alignment, WARM_UP, WARM_UP))
+
+    async def close(self) -> None:
+        """Finishes what was accepted and ends the engines."""
+        self.ready = False
+        await asyncio.gather(
+            *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
+        )
+        self.attention.close()
+        await self.document_workers.close()
+
+    @asynccontextmanager
+    async def in_time(self, deadline: float) -> AsyncGenerator[None]:
+        """Raises TooLate for what is not finished at the deadline, by the event loop's clock."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError:
+            self.metrics.rejected.labels(TooLate.reason).inc()
+            raise TooLate("not finished in time") from None
+
+    def languages(self) -> dict[str, list[str]]:
+        """Each source language with the languages that it can be translated into; into itself, too."""
+        targets: dict[str, set[str]] = {src: {src} for src, _ in self.engines}
+        for src, tgt in self.engines:
+            targets[src].add(tgt)
+        return {src: sorted(targets[src]) for src in sorted(targets, key=language_name)}
+
+    def knows(self, language: str) -> bool:
+        """Whether any pair has this language."""
+        return any(language in pair for pair in self.engines)
+
+    def has(self, src: str, tgt: str) -> bool:
+        """Whether texts can be translated from one to the other; into its own language, a text stays as it is."""
+        return (src, tgt) in self.engines or (src == tgt and self.knows(src))
+
+    async def detect(self, text: str) -> list[tuple[str, float]]:
+        """The languages that the server translates from, with their probabilities, most probable first."""
+        return await asyncio.to_thread(self.detector.ranked, text)
+
+    async def detect_source(self, text: str, target: str) -> tuple[str, float]:
+        """The language that a text is most probably in, with its probability.
+
+        If none has half the probability, as for a number, the most probable that reaches the target is taken.
+        """
+        ranked = await self.detect(text)
+        usable = (found for found in ranked if self.has(found[0], target))
+        return ranked[0] if ranked[0][1] >= 0.5 else next(usable, ranked[0])
+
+    def deadline(self) -> float:
+        """When a request that begins now must be answered, by the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.limits.timeout_seconds
+
+    def check_room(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Raises QueueFull or Closing before anything is done for the request."""
+        for pair in set(pairs) & set(self.engines):
+            self.engines[pair].check_room()
+
+    async def translate(
+        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, by_line: bool = False
+    ) -> list[Translated]:
+        """Each text from and into its languages. Raises what `Engine.translate` raises."""
+        self.check_room(pairs)
+        parts = await self.split(texts, pairs, by_line=by_line)
+        found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
+        async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
+            async for text, place, translation in results:
+                found[text][place] = translation
+        return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+
+    async def split(
+        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
+    ) -> list[SplitText]:
+        """The sentences of each text, or its lines."""
+        return await beside_the_loop(
+            sum(map(len, texts)),
+            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
+        )
+
+    async def sentences(
+        self,
+        parts: Sequence[SplitText],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+    ) -> AsyncGenerator[tuple[int, int, Translation]]:
+        """Yields (text, sentence, its translation) as they are finished, whichever engine they come from."""
+        sentences = [part.sentences for part in parts]
+        async with aclosing(
+            self.translations(sentences, pairs, n_best=n_best, prefix=prefix, deadline=self.deadline())
+        ) as results:
+            async for result in results:
+                yield result
+
+    async def translations(
+        self,
+        texts: Sequence[Sequence[str]],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        deadline: float,
+        n_best: int = 1,
+        prefix: str = "",
+    ) -> AsyncGenerator[tuple[int, int, Translation]]:
+        """As `sentences`, of texts that are lists of sentences. deadline: by the event loop's clock."""
+        places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
+            for j, sentence in enumerate(sentences):
+                if pair not in self.engines:  # into its own language
+                    yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
+                else:
+                    places.setdefault(pair, []).append((i, j))
+        for pair, of_pair in places.items():  # texts in several languages are rare: one pair at a time
+            of_engine = [texts[i][j] for i, j in of_pair]
+            seconds = max(0.0, deadline - asyncio.get_running_loop().time())
+            engine = self.engines[pair]
+            async with aclosing(
+                engine.translate(of_engine, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
+            ) as results:
+                async for place, translation in results:
+                    self.n_characters += len(translation.source)
+                    yield *of_pair[place], translation
+
+
+def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
+    found = [translation for translation in sentences if translation is not None]
+    best = part.with_translations(translation.text for translation in found)
+    others: list[str] = []
+    for rank in range(1, min(n_best, max((len(t.alternatives) for t in found), default=0))):
+        # A sentence that has fewer keeps its last.
+        ranked = ((t.alternatives or (t,))[min(rank, len(t.alternatives or (t,)) - 1)].text for t in found)
+        text = part.with_translations(ranked)
+        others += [text] if text not in (best, *others) else []
+    return Translated(best, tuple(others))

@@ -1,0 +1,282 @@
+"""The last checkpoints of a run → one model folder, with what its training cost."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from heed.backends.protocol import NotFiniteError
+from heed.data.lines import FilePair
+from heed.data.sources import Report
+from heed.errors import HeedError
+from heed.model.cost import training_flops
+from heed.model.networks import network_of
+from heed.model.transformer import Transformer
+from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
+from heed.runs.folder import check_output_folder
+from heed.runs.recipe import RUN_CONFIG, read_recipe
+from heed.runs.tasks.evaluation import Evaluation, score_table
+from heed.runs.tasks.task import Task
+from heed.runtime.files import UNFINISHED, NotNow, check
+from heed.text.loading import load_tokenizer
+from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
+from heed.training.logbook import Logbook, duration, read_entries, short
+from heed.training.settings import TrainingSettings
+
+SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
+KEPT = "kept"  # on the card: what became the model, and why
+SIZES = (1, 2, 5, 10, 20)  # of the averages that `average_best` compares
+
+
+def average_run(
+    run: Path, *, last: int, report: Report, out: Path | None = None, card: ModelCard | None = None
+) -> Path:
+    """Averages the last checkpoints of a run into a model folder, `out` or else RUN/model, and returns its path.
+
+    Damaged checkpoints are reported and left out. card: by default that of the newest checkpoint. HeedError if no good
+    checkpoint is left, or if the folder holds anything but a model.
+    """
+    out = out or run / "model"
+    check_output_folder(out, run)
+    folders = _good_checkpoints(run, last, report)
+    _save_average(folders, out, _with_costs(card or _newest_card(run, folders), folders[-1]))
+    _report_average(folders, out, report)
+    return out
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Checkpoints whose average may be the run's model, oldest first."""
+
+    title: str
+    folders: Sequence[Path]
+
+    @property
+    def steps(self) -> str:
+        return _steps(self.folders)
+
+
+def average_better(
+    run: Path,
+    settings: TrainingSettings,
+    measure: Callable[[Transformer], float],
+    *,
+    report: Report,
+    card: ModelCard,
+    logbook: Logbook,
+) -> str:
+    """As `average_run`, unless the best checkpoint is better on dev: then that becomes RUN/model. Returns which it is.
+
+    measure: the number of dev that tells the best checkpoint in training (`settings.best_by`), of a model. Both are
+    measured anew, are reported, entered into the logbook and put on the card.
+    """
+    assert isinstance(settings.average_last, int)
+    out = run / "model"
+    check_output_folder(out, run)
+    folders = _good_checkpoints(run, settings.average_last, report)
+    average, newest = _last_of(folders, len(folders)), folders[-1]
+    best = _best_checkpoint(run, settings, report)
+    chosen, title = average, "average"
+    card.trained_on[KEPT] = average.title
+    if average.folders == [best]:
+        card.trained_on[KEPT] += ", which is also the best on dev"
+    elif best is not None:
+        rival = _Candidate(f"best checkpoint (step {_step(best):,})", [best])
+        numbers = [_measured(candidate, measure) for candidate in (average, rival)]
+        (ours, theirs), name = map(short, numbers), settings.best_number
+        report(f"On dev, the {average.title} has a {name} of {ours}, the {rival.title} of {theirs}.")
+        if settings.rank(numbers[1]) < settings.rank(numbers[0]):
+            report(f"The {average.title} is worse, so the {rival.title} is kept (training.keep_better).")
+            chosen, title, ours, theirs = rival, "best checkpoint", theirs, ours
+        other = average if chosen is rival else rival
+        card.trained_on[KEPT] = f"{chosen.title}: {name} {ours} on dev; the {other.title} has {theirs}"
+        for candidate, number in zip((average, rival), numbers, strict=True):
+            kept = "yes" if candidate is chosen else "no"
+            entry = {"name": candidate.title, "steps": candidate.steps, "kept": kept}
+            logbook.record("average", int(newest.name), **entry, **{name: number})
+    _save_average(chosen.folders, out, _with_costs(card, newest))
+    _report_average(chosen.folders, out, report)
+    return title
+
+
+def average_best(
+    run: Path,
+    task: Task,
+    dev: FilePair,
+    *,
+    settings: TrainingSettings,
+    report: Report,
+    out: Path | None = None,
+    card: ModelCard | None = None,
+    logbook: Logbook | None = None,
+) -> tuple[Path, dict[Path, Evaluation]]:
+    """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
+
+    The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
+    best checkpoint by `settings.best_by` in metrics.jsonl, among those or kept besides. A tie goes to the lower
+    perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on
+    the card. Returns the model folder, and the scores of it and of the last checkpoint.
+    """
+    out = out or run / "model"
+    check_output_folder(out, run)
+    folders = _good_checkpoints(run, None, report)
+    newest = int(folders[-1].name)
+    card = _with_costs(card or _newest_card(run, folders), folders[-1])
+    candidates = _candidates(run, folders, settings, report)
+    evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
+    ranks = [
+        (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
+        for candidate, evaluation in zip(candidates, evaluations, strict=True)
+    ]
+    best = candidates[chosen := ranks.index(max(ranks))]
+    report("Scores on dev of the averages to choose from:")
+    for line in score_table(evaluations):
+        report(line)
+    if logbook is not None:
+        for candidate, evaluation in zip(candidates, evaluations, strict=True):
+            kept = "yes" if candidate is best else "no"
+            logbook.record("average", newest, **evaluation.numbers(), steps=candidate.steps, kept=kept)
+    values = "; ".join(f"{found.name}: {found.scores[task.ranked_by].value:.2f}" for found in evaluations)
+    card.trained_on[f"{evaluations[0].scores[task.ranked_by].name} on dev of the averages to choose from"] = values
+    card.trained_on[KEPT] = f"{best.title}, the best on dev by {evaluations[0].scores[task.ranked_by].name}"
+    _save_average(best.folders, out, card)
+    report(f"The best is the {best.title}.")
+    _report_average(best.folders, out, report)
+    return out, {out: evaluations[chosen], folders[-1]: evaluations[0]}
+
+
+def _candidates(run: Path, folders: Sequence[Path], settings: TrainingSettings, report: Report) -> list[_Candidate]:
+    """What `average_best` compares, of these checkpoints."""
+    candidates = [_last_of(folders, n) for n in sorted({min(n, len(folders)) for n in SIZES})]
+    best = _best_checkpoint(run, settings, report)
+    if best not in (None, folders[-1]):
+        what = "lowest dev loss" if settings.best_by == "loss" else f"highest {settings.best_number} on dev"
+        candidates.append(_Candidate(f"checkpoint of {what}", [best]))
+    return candidates
+
+
+def _last_of(folders: Sequence[Path], n: int) -> _Candidate:
+    return _Candidate("last checkpoint" if n == 1 else f"average of the last {n}", folders[-n:])
+
+
+def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> Path | None:
+    """The undamaged one on disk whose validation was the best; None if the log knows none."""
+    name = settings.best_number
+    ranks = {
+        entry["step"]: settings.rank(entry[name])
+        for entry in read_entries(run / "metrics.jsonl")
+        if entry.get("kind") == "validation" and isinstance(entry.get(name), float) and math.isfinite(entry[name])
+    }
+    best = run / "checkpoints" / BEST
+    steps = checkpoint_steps(run / "checkpoints")
+    kept = [*_good([best] * best.is_dir(), report), *(run / "checkpoints" / str(step) for step in steps)]
+    known = sorted((folder for folder in kept if _step(folder) in ranks), key=lambda folder: ranks[_step(folder)])
+    return next((folder for folder in known if _good([folder], report)), None)
+
+
+def _measured(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
+    """A number of dev; ∞, which ranks last, where the model's numbers are not finite."""
+    try:
+        return measure(_network(candidate.folders))
+    except NotFiniteError:
+        return math.inf
+
+
+def _evaluated(
+    candidate: _Candidate, task: Task, dev: FilePair, out: Path, card: ModelCard, report: Report
+) -> Evaluation:
+    """Scores of a candidate on dev. Its folder lies beside `out` meanwhile.
+
+    If the process is killed, the folder stays there; the next `heed train` deletes it from a run's own folder.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=".average.", suffix=UNFINISHED) as temporary:
+        folder = Path(temporary) / "model"
+        _save_average(candidate.folders, folder, card)
+        (evaluation,) = task.evaluate(folder, {"dev": dev}, title=candidate.title, report=report)
+    return replace(evaluation, name=candidate.title)
+
+
+def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
+    """Writes the checkpoints' average into a model folder."""
+    card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
+    save_model(out, _network(folders), load_tokenizer(folders[-1] / "tokenizer.json"), card)
+
+
+def _network(folders: Sequence[Path]) -> Transformer:
+    """With the mean of the checkpoints' weights."""
+    newest = read_config(folders[-1])
+    model = network_of(newest.arch, where=str(folders[-1]))(newest.arch, newest.vocab_size, newest.src_vocab_size)
+    load_weights(model, averaged_weights(folders), where=folders[-1])
+    return model
+
+
+def _step(checkpoint: Path) -> int:
+    return read_train_state(checkpoint).step if checkpoint.name == BEST else int(checkpoint.name)
+
+
+def _steps(checkpoints: Sequence[Path]) -> str:
+    return ", ".join(str(_step(checkpoint)) for checkpoint in checkpoints)
+
+
+def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
+    first, last = (_step(folder) for folder in (folders[0], folders[-1]))
+    if len(folders) == 1:
+        report(f"Took the checkpoint at step {last:,} for {out}.")
+    else:
+        report(f"Averaged {len(folders)} checkpoints (steps {first:,} to {last:,}) into {out}.")
+
+
+def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]:
+    """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
+    steps = checkpoint_steps(run / "checkpoints")
+    if not steps:
+        raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
+    if last is not None:
+        steps = steps[-last:]
+        if len(steps) < last:
+            report(f"Only {len(steps)} of {last} checkpoints exist; averaging those.")
+    folders = _good([run / "checkpoints" / str(step) for step in steps], report)
+    if not folders:
+        raise HeedError(f"{run}: no good checkpoint is left to average.")
+    return folders
+
+
+def _good(checkpoints: Sequence[Path], report: Report) -> list[Path]:
+    """The undamaged ones; the others are reported."""
+    good = []
+    for folder in checkpoints:
+        try:
+            check(folder, (*MODEL_FILES, "trainer.json"))
+            good.append(folder)
+        except NotNow:  # it may be good
+            raise
+        except HeedError as error:
+            report(f"{error} Left out of the average.")
+    return good
+
+
+def _newest_card(run: Path, folders: Sequence[Path]) -> ModelCard:
+    """The newest checkpoint's card, with the search settings that the run has now."""
+    card = read_config(folders[-1]).card
+    has_recipe = (run / RUN_CONFIG).is_file()
+    return replace(card, decoding=read_recipe(run).decoding.model_dump()) if has_recipe else card
+
+
+def _with_costs(card: ModelCard, checkpoint: Path) -> ModelCard:
+    """The card with what training took up to a checkpoint: steps, time, FLOPs by formula and as the paper counts."""
+    state = read_train_state(checkpoint)
+    config = read_config(checkpoint)
+    flops = training_flops(
+        config.arch,
+        config.vocab_size,
+        state.work,
+        n_steps=state.step,
+        src_vocab_size=config.src_vocab_size,
+    )
+    costs: dict[str, Any] = {"steps": state.step, "time": duration(state.seconds), "FLOPs": f"{flops:.2e}"}
+    if sustained := card.trained_on.get(SUSTAINED):
+        costs["FLOPs as the paper counts"] = f"{state.seconds * float(sustained):.2e} (time × what is sustained)"
+    return replace(card, trained_on=card.trained_on | costs)

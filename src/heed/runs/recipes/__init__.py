@@ -1,0 +1,39 @@
+"""The recipes that come with Heed, found by name."""
+
+import difflib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from heed.config import cut, shown
+from heed.errors import HeedError
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with Heed, in order."""
+    return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
+
+
+def recipe_file(name: str) -> Traversable:
+    """The TOML file of a recipe. HeedError suggests the nearest name."""
+    known = recipe_names()
+    if name in known:
+        return _folder() / f"{name}.toml"
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+    file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
+    raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
+
+
+def recipe_text(name: str) -> str:
+    """The TOML of a recipe, with its comments."""
+    return recipe_file(name).read_text(encoding="utf-8")
+
+
+def recipe_title(name: str) -> str:
+    """What a recipe is, in a line: the first of its comments."""
+    return recipe_text(name).partition("\n")[0].removeprefix("# ")
+
+
+def _folder() -> Traversable:
+    return resources.files("heed.runs.recipes")

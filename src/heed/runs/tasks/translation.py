@@ -1,0 +1,264 @@
+"""Translation: parallel text in, BLEU, chrF and perplexity out."""
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from heed.data.lines import FilePair, count_pairs, read_sides
+from heed.data.prepare import DataSettings
+from heed.data.sources import DownloadProgress, NotHere, Report, fetch
+from heed.data.text_files import TextFiles
+from heed.decoding.loading import load_models, no_report
+from heed.decoding.scoring import perplexity
+from heed.decoding.stream import longest_source
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.evaluation.bleu import bleu, chrf
+from heed.evaluation.tokenization import Tokenization, choose_tokenization
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard
+from heed.runs.recipe import EvaluationSettings, Recipe
+from heed.runs.tasks.commands import command, with_input
+from heed.runs.tasks.evaluation import Evaluation
+from heed.text.line_rules import Mentions, reason_against_loss
+from heed.text.loading import AnyTokenizer
+
+LONGEST_PAIR = "tokens of the longest side"  # on the card
+
+
+class TranslationTask:
+    """Learns from a named corpus or from one's own files; validates by BLEU, or also by chrF."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self._reported: set[str] = set()  # of tokenisation
+
+    @property
+    def ranked_by(self) -> str:
+        """BLEU, unless training.best_by asks for chrF."""
+        return "chrf" if self.recipe.training.best_by == "chrf" else "bleu"
+
+    def text_files(
+        self,
+        run: Path,
+        *,
+        directory: Path,
+        mirror: str | None,
+        report: Report,
+        progress: DownloadProgress | None = None,
+    ) -> TextFiles:
+        """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there.
+
+        With teachers, their translations in the run folder come last.
+        """
+        files = self.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+        return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
+
+    def given_files(
+        self,
+        run: Path,
+        *,
+        directory: Path,
+        mirror: str | None,
+        report: Report,
+        progress: DownloadProgress | None = None,
+    ) -> TextFiles:
+        """As `text_files`, without the teachers' translations."""
+        files = self._text_files(directory, mirror, report, progress, fetching=True)
+        return replace(files, dev=_split_off(run / "data")) if files.dev_split else files
+
+    def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
+        """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
+        if not self.recipe.training.n_teachers:
+            return []
+        sources = dict.fromkeys(src for src, _ in files.train)
+        return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
+
+    def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
+        """Number of training pairs, the teachers' translations among them; None if the corpus is not downloaded yet.
+
+        Reads all text and changes nothing.
+        """
+        try:
+            files = self._text_files(directory, mirror, report, None, fetching=False)
+        except NotHere as missing:
+            data = self.recipe.data
+            options = {"--src": data.src, "--tgt": data.tgt, "--variant": data.variant, "--dir": str(directory)}
+            options |= {} if mirror is None else {"--mirror": mirror}
+            command = shlex.join(["heed", "data", "get", str(data.corpus), *chain.from_iterable(options.items())])
+            report(f"{missing} The run will do that (or {command}).")
+            return None
+        counts = [count_pairs(pair) for pair in files.train]
+        n_dev = 0
+        if files.dev_split is not None:
+            n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
+            report(f"{n_dev:,} of the training pairs will be split off for dev.")
+        n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
+        n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
+        for pair in files.pairs[len(files.train) :]:
+            count_pairs(pair)
+        report(f"{sum(counts) - n_dev:,} training pairs; both sides of every file have as many lines.")
+        if n_translations:
+            report(f"{n_translations:,} translations by the teachers will be added.")
+        return sum(counts) - n_dev + n_translations
+
+    def _text_files(
+        self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
+    ) -> TextFiles:
+        data = self.recipe.data
+        for file in data.added or ():  # before a corpus is downloaded
+            if not Path(file).is_file():
+                raise HeedError(f"{file}: no such file.")
+        if data.corpus is not None:
+            files = fetch(
+                data.corpus,
+                src=data.src,
+                tgt=data.tgt,
+                variant=data.variant,
+                directory=directory,
+                mirror=mirror,
+                report=report,
+                progress=progress,
+                fetching=fetching,
+            )
+        else:
+            assert data.train is not None and data.dev is not None  # Recipe checks it
+            tests = {name: _file_pair(names) for name, names in data.tests.items()}
+            dev = _file_pair(data.dev) if isinstance(data.dev, list) else _split_off(Path())
+            files = TextFiles(train=(_file_pair(data.train),), dev=dev, tests=tests, dev_split=data.dev_split)
+        return replace(files, train=(*files.train, _file_pair(data.added))) if data.added else files
+
+    def card(self, files: TextFiles) -> ModelCard:
+        """Languages, search settings, name of the corpus."""
+        data, n_teachers = self.recipe.data, self.recipe.training.n_teachers
+        return ModelCard(
+            data.src,
+            data.tgt,
+            decoding=self.recipe.decoding.model_dump(),
+            trained_on={"corpus": data.corpus_name, LONGEST_PAIR: data.max_tokens}
+            | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
+        )
+
+    def validator(
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
+    ) -> Callable[[Transformer], dict[str, float]]:
+        """BLEU of greedy translations of dev; their chrF too if training.best_by asks for it."""
+        sources, references = read_sides(files.dev)
+        tokenize = self._tokenization(references, report)
+        greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
+        longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
+
+        def validate(model: Transformer) -> dict[str, float]:
+            translator = Translator(model, tokenizer, greedy)
+            texts = [translation.text for translation in translator.translate(sources)]
+            scores = {"bleu": bleu(texts, references, tokenize=tokenize).value}
+            if self.recipe.training.best_by == "chrf":
+                scores["chrf"] = chrf(texts, references).value
+            return scores
+
+        return validate
+
+    def evaluate(
+        self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
+    ) -> Iterator[Evaluation]:
+        """BLEU, chrF and perplexity on each set in turn."""
+        (loaded,) = load_models([model_folder], device=None)
+        translator = Translator(loaded.model, loaded.tokenizer, self.recipe.decoding, copy=False)
+        translator.report = report  # of lines; the precision is named below
+        for name, pair in sets.items():
+            report(f"Translating {name} with the {title} in {translator.precision}.")
+            sources, references = read_sides(pair)
+            tokenize = self._tokenization(references, report)
+            max_tokens = self.recipe.data.max_tokens
+            yield evaluate_translations(
+                translator, sources, references, name=name, tokenize=tokenize, max_tokens=max_tokens
+            )
+
+    def _tokenization(self, references: list[str], report: Report) -> Tokenization:
+        """BLEU's. Whatever there is to say of it is reported once."""
+
+        def report_once(line: str) -> None:
+            if line not in self._reported:
+                self._reported.add(line)
+                report(line)
+
+        data, choice = self.recipe.data, self.recipe.evaluation.tokenize
+        return choose_tokenization(choice, references, language=data.tgt, report=report_once)
+
+    def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
+        """To translate a sentence, to score the translations of a set, to serve the model."""
+        src, ref = next(iter(files.tests.values()), files.dev)
+        tokenize = self.recipe.evaluation.tokenize
+        options = [] if tokenize == EvaluationSettings().tokenize else ["--tokenize", tokenize]
+        return [
+            with_input(src, "heed", "translate", model_folder),
+            command("heed", "evaluate", model_folder, "--src", src, "--ref", ref, *options),
+            command("heed", "serve", model_folder),
+        ]
+
+
+def longest_pair(card: ModelCard) -> int:
+    """The most tokens that a side of a pair may have which counts for perplexity: that of the model's training."""
+    found = card.trained_on.get(LONGEST_PAIR)
+    return found if type(found) is int and found > 0 else int(DataSettings.model_fields["max_tokens"].default)
+
+
+def evaluate_translations(
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    *others: list[str],
+    name: str,
+    tokenize: Tokenization,
+    max_tokens: int,
+) -> Evaluation:
+    """BLEU and chrF of the model's translations, and its perplexity per token of the references.
+
+    others: further references, which count for BLEU and chrF. max_tokens: perplexity leaves out the pairs that
+    preparation leaves out of dev, those with a longer side among them (`reason_against_loss`); if none is left, there
+    is none.
+    """
+    tokenizer, without = translator.tokenizer, Mentions()
+    positions = [model.arch.max_positions - 1 for model in translator.models if model.arch.positions == "learned"]
+    scored = []
+    lines = zip(sources, references, strict=True)
+    ids = zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(references), strict=True)
+    for i, (pair, pair_ids) in enumerate(zip(lines, ids, strict=True)):
+        reason = reason_against_loss(pair, pair_ids, tokenizer, max_tokens=min([max_tokens, *positions]))
+        if reason is None:
+            scored.append(i)
+        else:
+            without.add(f"line {i + 1:,} ({reason})")
+    if without:
+        translator.report(f"{name}: perplexity leaves out {without}.")
+    found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
+    started = time.perf_counter()
+    translations = translator.translate(sources)
+    seconds = time.perf_counter() - started
+    texts = [translation.text for translation in translations]
+    n_tokens = sum(map(len, found))
+    ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
+    scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
+    return Evaluation(
+        name,
+        len(sources),
+        scores,
+        ppl,
+        translator.precision,
+        seconds,
+        cut_off=sum(not translation.ended for translation in translations),
+        without_perplexity=len(without),
+    )
+
+
+def _split_off(folder: Path) -> FilePair:
+    """The files of a dev set that `prepare` splits off the training text. Languages may not be names of files."""
+    return folder / "dev.src", folder / "dev.tgt"
+
+
+def _file_pair(files: list[str]) -> FilePair:
+    src, tgt = files
+    return Path(src), Path(tgt)

@@ -1,0 +1,135 @@
+"""Teachers of a run: models that are trained before it and translate its text, for it to learn from their translations.
+
+Sequence-level knowledge distillation (Kim and Rush 2016) by an ensemble of models of the run's own recipe, whose
+translations the run learns from in addition to the references, as in Data Diversification (Nguyen et al. 2020).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from heed.data.lines import FilePair, count_pairs, read_lines
+from heed.data.prepare import SOURCES, compare_sources
+from heed.data.sources import DownloadProgress, Report
+from heed.data.text_files import TextFiles
+from heed.decoding.loading import load_models
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.model_folder import read_config
+from heed.runs.recipe import Recipe
+from heed.runs.tasks.translation import TranslationTask
+from heed.runtime.files import own_file, remove_unfinished
+from heed.training.distributed import Workers
+from heed.training.settings import MAX_SEED
+
+SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
+REPORT_SECONDS = 60
+BEGUN = ".begun"  # how the name of a file of translations ends while some are missing
+
+
+def teach(
+    recipe: Recipe,
+    run: Path,
+    train: Callable[..., object],
+    workers: Workers,
+    *,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: DownloadProgress | None,
+) -> None:
+    """Trains the recipe's teachers in RUN/teachers and writes their ensemble's translations; skips what is complete.
+
+    train: `train_recipe`, which every one of the workers calls. directory, mirror, progress: as it takes them.
+    HeedError if a text has changed since the first teacher began.
+    """
+    place = run / "teachers"
+    missing: list[FilePair] = []
+    if workers.first:
+        remove_unfinished(place)
+        task = TranslationTask(recipe)
+        files = task.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+        _check_text(files, place)
+        missing = [pair for pair in task.taught_pairs(files, run) if not pair[1].exists()]
+    if not workers.broadcast(bool(missing)):
+        return
+    n_teachers = recipe.training.n_teachers
+    folders = [place / str(number) for number in range(1, n_teachers + 1)]
+    for number, folder in enumerate(folders, start=1):
+        if not workers.broadcast(_is_complete(folder)):
+            report(f"Teacher {number} of {n_teachers}, in {folder}:")
+            teacher = _teacher(recipe, number)
+            train(teacher, folder, directory=directory, mirror=mirror, report=report, progress=progress)
+    if workers.first:
+        loaded = load_models([folder / "model" for folder in folders], device=None)
+        models = [one.model for one in loaded]
+        translator = Translator(models, loaded[0].tokenizer, recipe.decoding, copy=False)
+        for src, translations in missing:
+            report(f"Translating {src} with the {n_teachers} teacher(s) in {translator.precision}.")
+            _translate(translator, src, translations, report)
+    workers.broadcast(None)
+
+
+def _check_text(files: TextFiles, place: Path) -> None:
+    """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
+    begun = any(next(place.glob(made), None) for made in ("*/data/tokenizer.json", "translations-*"))
+    if not begun:
+        for pair in files.pairs:
+            count_pairs(pair)
+    compare_sources(files, place / SOURCES, binding=begun)
+
+
+def _is_complete(teacher: Path) -> bool:
+    """Whether the run has ended: its model's scores come last."""
+    model = teacher / "model"
+    return model.exists() and bool(read_config(model).card.scores)
+
+
+def _teacher(recipe: Recipe, number: int) -> Recipe:
+    """The recipe of teacher `number`, counted from 1: the run's own with another seed."""
+    settings = recipe.training
+    seed = (settings.seed + SEEDS_APART * number) % (MAX_SEED + 1)
+    return recipe.model_copy(update={"training": settings.model_copy(update={"seed": seed, "n_teachers": 0})})
+
+
+def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:
+    """Writes a translation of each line of `src`, and reports now and then how many there are.
+
+    Until all are there they are in a file of their own, and a call after this one was killed goes on from there.
+    """
+    begun = translations.with_name(translations.name + BEGUN)
+    next_report = time.monotonic() + REPORT_SECONDS
+    try:
+        with open(begun, "a+b", opener=own_file) as file:
+            n_done = _keep_whole_lines(file)
+            if n_done:
+                report(f"{n_done:,} lines were translated before.")
+            rest = translator.stream(islice(read_lines(src), n_done, None))
+            for n_lines, translation in enumerate(rest, start=n_done + 1):
+                file.write(f"{translation.text}\n".encode())
+                if time.monotonic() >= next_report:
+                    file.flush()
+                    report(f"{n_lines:,} lines translated.")
+                    next_report = time.monotonic() + REPORT_SECONDS
+            file.flush()
+            os.fsync(file.fileno())
+        begun.replace(translations)
+    except OSError as error:
+        raise HeedError(
+            f"{begun}: cannot be written ({error.strerror}); mend that, then run the same command to resume."
+        ) from None
+
+
+def _keep_whole_lines(file: BinaryIO) -> int:
+    """Cuts off a line without an end, goes to the end of the file, and returns the number of lines."""
+    file.seek(0)
+    n_lines = n_bytes = 0
+    for line in file:
+        if line.endswith(b"\n"):
+            n_lines, n_bytes = n_lines + 1, n_bytes + len(line)
+    file.truncate(n_bytes)
+    file.seek(n_bytes)
+    return n_lines

@@ -1,0 +1,337 @@
+"""Recipe → trained and scored model: prepare the text, train, average the last checkpoints, evaluate."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from heed.backends.choice import kernels_state
+from heed.data.batching import Batch, TokenBatches
+from heed.data.corpus import ParallelCorpus
+from heed.data.prepare import Prepared, prepare
+from heed.data.sources import DownloadProgress, Report
+from heed.data.text_files import TextFiles
+from heed.decoding.loading import no_report
+from heed.decoding.scoring import cross_entropy, perplexity
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.stream import Source, maximum_length
+from heed.errors import HeedError
+from heed.model.cost import n_parameters
+from heed.model.networks import is_installed, network_of
+from heed.model.transformer import Transformer
+from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
+from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run
+from heed.runs.evaluate import evaluate_run
+from heed.runs.folder import check_all_see, open_run_folder
+from heed.runs.recipe import Recipe, anchored
+from heed.runs.tasks.evaluation import Evaluation
+from heed.runs.tasks.task import Task, Validator, task_of
+from heed.runs.teach import teach
+from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
+from heed.runtime.files import remove_unfinished
+from heed.text.loading import AnyTokenizer, load_tokenizer
+from heed.training.callbacks import NO_CALLBACKS, Callbacks
+from heed.training.checkpoint import Checkpoints, TrainState, state_names
+from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
+from heed.training.divergence import unigram_loss
+from heed.training.logbook import Logbook
+from heed.training.trainer import train
+
+MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
+MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
+
+
+def train_recipe(
+    recipe: Recipe,
+    run: Path,
+    *,
+    directory: Path,
+    mirror: str | None,
+    report: Report,
+    progress: DownloadProgress | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> list[Evaluation]:
+    """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
+
+    Its teachers (`training.n_teachers`) come first. Called again, it resumes; after the end, it averages and evaluates
+    again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
+    run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
+    """
+    network_of(recipe.model, where=str(run))
+    recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
+    machine = choose_machine(recipe.training.precision)
+    workers = join_workers(machine.device)
+    task = task_of(recipe)
+    if not workers.first:
+        report, progress = no_report, None
+
+    def text_files() -> TextFiles:
+        return task.text_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+
+    with ExitStack() as stack:
+        files: TextFiles | None = None
+        if workers.first:
+            stack.enter_context(open_run_folder(recipe, run, report=report))
+        if workers.n > 1 and not is_spawned():  # they may be on several machines
+            check_all_see(run, workers)
+        if recipe.training.n_teachers and not is_spawned():
+            teach(
+                *(recipe, run, train_recipe, workers),
+                directory=directory,
+                mirror=mirror,
+                report=report,
+                progress=progress,
+            )
+        if workers.first:
+            files = text_files()
+            if machine.device.type == "cpu":
+                kernels_state()  # compiles them, once for all workers
+        if workers.n == 1:
+            arguments = ["train", str(run.absolute()), "--dir", str(directory.absolute())]
+            arguments += [] if mirror is None else ["--mirror", mirror]
+            workers = stack.enter_context(spawn_workers(n_workers(recipe, machine), arguments, report=report))
+        workers.broadcast(None)  # the others wait until the first has all files
+        files = files or text_files()
+        return train_files(recipe, files, run, machine=machine, workers=workers, report=report, callbacks=callbacks)
+
+
+def n_workers(recipe: Recipe, machine: Machine) -> int:
+    """Number of processes that train together: more than one only for a small model on a CPU.
+
+    Threads wait for each other hundreds of times per step; workers wait once, to sum their gradients. More workers than
+    a step has micro-batches would make short passes, and their number must divide that of the threads.
+    """
+    settings = recipe.training
+    small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= MAX_SPAWNING_PARAMETERS
+    if machine.device.type != "cpu" or not small or not may_spawn() or not is_installed(recipe.model):
+        return 1
+    n_micro_batches = settings.batch_tgt_tokens // settings.micro_tokens(micro_batch_tokens(machine.device))
+    return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
+
+
+def train_files(
+    recipe: Recipe,
+    files: TextFiles,
+    run: Path,
+    *,
+    machine: Machine,
+    workers: Workers,
+    report: Report,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> list[Evaluation]:
+    """As `train_recipe`, on these files. Workers other than the first return no scores."""
+    settings = recipe.training
+    report(_computing_on(machine, workers))
+    given = _given_model(recipe, run)
+    known = given.tokenizer if given else _lost_tokenizer(run)
+    prepared = _prepare(recipe, files, run, workers, report, known)
+    tokenizer = prepared.tokenizer
+    _check_same_text(prepared.train, run)
+    torch.manual_seed(settings.seed)
+    model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    if given is not None:
+        report(f"Starting from the weights in {settings.start_from}.")
+        model.load_state_dict(given.model.state_dict())
+        del given
+    _check_positions(recipe, prepared)
+    if recipe.parsing is None:  # a tree is as long as it has to be
+        _report_unreachable(prepared.train, recipe.decoding, report)
+    n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
+
+    task = task_of(recipe)
+    batches = _batches(recipe, prepared.train, tokenizer, machine)
+    card = _card(task, files, prepared.train, machine, workers)
+    if settings.start_from is not None:
+        card.trained_on["started from"] = Path(settings.start_from).name
+    if workers.first:
+        remove_unfinished(run / "checkpoints")
+        remove_unfinished(run)
+    checkpoints = Checkpoints(
+        run / "checkpoints",
+        keep=settings.keep_checkpoints,
+        keep_best=settings.keeps_best,
+        tokenizer=tokenizer,
+        card=card,
+        report=report,
+        workers=workers,
+    )
+    dev = _batches(recipe, prepared.dev, tokenizer, machine)
+    validate = _validation(task.validator(files, tokenizer, report), dev, machine, workers)
+    state = train(
+        *(model, batches, settings, machine, workers),
+        run=run,
+        checkpoints=checkpoints,
+        validate=validate,
+        report=report,
+        callbacks=callbacks,
+        unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
+    )
+    if not workers.first:
+        return []
+    trained = read_config(run / "checkpoints" / str(state.step)).card.trained_on
+    # Of the machine that took the last step, which may have been in a call before this one.
+    card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
+    card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
+
+    def measure(model: Transformer) -> float:
+        model = model.to(machine.device, machine.dtype).eval()
+        if settings.best_by == "loss":
+            return cross_entropy(model, _all_batches(dev, machine))
+        return validate(model)[settings.best_number]
+
+    on_dev: Mapping[Path, Evaluation] = {}
+    title = "average"
+    with workers.all_threads():
+        with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
+            if settings.average_last == "best":
+                _, on_dev = average_best(
+                    run, task, files.dev, settings=settings, report=report, card=card, logbook=logbook
+                )
+            elif settings.keep_better:
+                title = average_better(run, settings, measure, report=report, card=card, logbook=logbook)
+            else:
+                card.trained_on[KEPT] = "the average, whatever the best checkpoint scores (training.keep_better=false)"
+                average_run(run, last=settings.average_last, report=report, card=card)
+        return evaluate_run(task, files, run, title=title, known=on_dev, report=report)
+
+
+def _computing_on(machine: Machine, workers: Workers) -> str:
+    n_processes = f" by {workers.n} workers" if workers.n > 1 else ""
+    on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
+    return f"Computing on {machine}{n_processes}{on_cpu}."
+
+
+def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
+    """The model that a new run starts from; None if it starts from random weights or resumes from a checkpoint.
+
+    HeedError if the recipe asks for a network of another shape.
+    """
+    folder = recipe.training.start_from
+    if folder is None or state_names(run / "checkpoints"):
+        return None
+    given = load_model(Path(folder))
+    asked, found = recipe.model.shape(), given.model.arch.shape()
+    for name in asked:
+        if asked[name] != found[name]:
+            raise HeedError(f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {found[name]!r}.")
+    return given
+
+
+def _lost_tokenizer(run: Path) -> AnyTokenizer | None:
+    """That of a run's newest checkpoint, if RUN/data has been deleted: the text might give another one now."""
+    names = state_names(run / "checkpoints")
+    if not names or (run / "data" / "tokenizer.json").exists():
+        return None
+    return load_tokenizer(run / "checkpoints" / names[-1] / "tokenizer.json")
+
+
+def _check_same_text(corpus: ParallelCorpus, run: Path) -> None:
+    """HeedError if a run's checkpoints are of another text: RUN/data, which would tell, may have been deleted."""
+    for name in state_names(run / "checkpoints"):
+        try:
+            trained_on = read_config(run / "checkpoints" / name).card.trained_on
+        except HeedError:  # damaged, which is said, and mended, where it is needed
+            continue
+        if trained_on.get(IDS_HASH, corpus.fingerprint) != corpus.fingerprint:
+            raise HeedError(
+                f"{run}: the training text has changed since the run began; restore the old text and delete "
+                f"{run / 'data'}, or choose another --run."
+            )
+
+
+def _prepare(
+    recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report, given: AnyTokenizer | None
+) -> Prepared:
+    """Tokenizer and ids in RUN/data. The first worker writes them; the others wait, then read them."""
+    for first in (True, False):
+        if workers.first == first:
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report, given=given)
+        workers.broadcast(None)
+    return prepared
+
+
+def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
+    """HeedError names a pair that is too long for learned positions."""
+    if recipe.model.positions != "learned":
+        return
+    most = recipe.model.max_positions
+    longest = []  # ids of the longest side of each set, and where it stands
+    for corpus in (prepared.train, prepared.dev):
+        longer = np.maximum(*corpus.lengths)
+        row = int(longer.argmax())
+        longest.append((int(longer[row]), *corpus.place(int(corpus.lines[row]))))
+    for n_ids, file, line in longest:
+        if n_ids >= most:  # with bos or eos
+            raise HeedError(
+                f"{file or 'the prepared text'}, line {line:,}: {n_ids + 1:,} positions, but model.max_positions is "
+                f"{most:,}: raise it, or shorten the line."
+            )
+
+
+def _report_unreachable(corpus: ParallelCorpus, settings: DecodingSettings, report: Report) -> None:
+    """Says how many targets to learn from are longer than a search will ever make theirs."""
+    n_src, n_tgt = corpus.lengths
+    limits = np.zeros(n_src.max() + 1, np.int64)
+    for length in np.unique(n_src).tolist():
+        limits[length] = maximum_length(Source(0, (), length=length), settings)
+    (rows,) = np.nonzero(n_tgt >= limits[n_src])  # eos counts too
+    if len(rows):
+        file, line = corpus.place(int(corpus.lines[rows[0]]))
+        report(
+            f"{len(rows):,} of {len(corpus):,} training targets are longer than decoding.max_extra_tokens="
+            f"{settings.max_extra_tokens} or max_tokens let a translation be, first in the pair of {file}, line "
+            f"{line:,}."
+        )
+
+
+def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:
+    card = task.card(files)
+    card.trained_on.update(
+        {
+            "pairs": len(corpus),
+            IDS_HASH: corpus.fingerprint,
+            MACHINE: str(machine),
+            SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
+        }
+    )
+    return card
+
+
+def _validation(
+    validator: Validator, dev: TokenBatches, machine: Machine, workers: Workers
+) -> Callable[[Transformer], dict[str, float]]:
+    """What the trainer logs at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
+
+    @workers.all_threads()
+    def validate(model: Transformer) -> dict[str, float]:
+        nats = cross_entropy(model, _all_batches(dev, machine))
+        scores = {f"greedy_{name}": score for name, score in validator(model).items()}
+        return {"loss": nats, "perplexity": perplexity(nats), **scores}
+
+    return validate
+
+
+def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: AnyTokenizer, machine: Machine) -> TokenBatches:
+    settings = recipe.training
+    return TokenBatches(
+        corpus,
+        tokenizer.special,
+        max_src_tokens=settings.batch_src_tokens,
+        max_tgt_tokens=settings.batch_tgt_tokens,
+        micro_tokens=settings.micro_tokens(micro_batch_tokens(machine.device)),
+        seed=settings.seed,
+    )
+
+
+def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
+    for micro_batches in batches.plan(0):
+        for rows in micro_batches:
+            yield batches.collate(rows).to(machine.device)
+
+
+def _epochs(state: TrainState, batches: TokenBatches) -> float:
+    """Passes over the corpus, the last one counted by its share of batches."""
+    return round(state.epochs(len(batches.plan(state.epoch, earlier=state.earlier_parts))), 2)

@@ -1,0 +1,87 @@
+"""Alignment of a small model, and the commands."""
+
+import io
+
+import docx
+import pytest
+import torch
+from tests.apps.documents.test_docx import letter
+
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.model_folder import ModelCard, save_model
+
+
+@pytest.fixture
+def model(small_arch, number_tokenizer):
+    from heed.model.transformer import Transformer
+
+    torch.manual_seed(1)
+    return Transformer(small_arch, len(number_tokenizer)).eval()
+
+
+@pytest.fixture
+def folder(tmp_path, model, number_tokenizer):
+    card = ModelCard("en", "de", decoding={"beam_size": 1, "max_extra_tokens": 2})
+    save_model(tmp_path / "model", model, number_tokenizer, card)
+    return tmp_path / "model"
+
+
+def test_alignment_is_the_greatest_mean_weight_of_a_layer_and_does_not_depend_on_the_batch(model, number_tokenizer):
+    translator = Translator(model, number_tokenizer, DecodingSettings(beam_size=1), precision="fp32")
+    source, target = "one hundred  twenty-three ü犬", "einhundertdreiundzwanzig 犬 x"
+    weights = translator.attention(source, target).cross.mean(dim=1)
+    src_spans, tgt_spans = number_tokenizer.src_spans([source])[0], number_tokenizer.tgt_spans([target])[0]
+    assert "".join(source[a:b] for a, b in dict.fromkeys(src_spans)) == source.replace(" ", "")
+    for layer in (1, 2):
+        best = weights[layer - 1, : len(tgt_spans), : len(src_spans)].argmax(dim=1)
+        expected = tuple((*span, *src_spans[j]) for span, j in zip(tgt_spans, best, strict=True))
+        assert translator.alignment(source, target, layer=layer) == expected
+    both = translator.alignments(["two", source, "", "three four"], ["zwei", target, "", "vierunddrei und mehr"])
+    assert both[1] == translator.alignment(source, target) and both[2] is None
+    assert both[1] in [translator.alignment(source, target, layer=layer) for layer in (1, 2)]
+    with pytest.raises(HeedError, match="layer 3: the model has 2"):
+        translator.alignment(source, target, layer=3)
+
+
+def test_documents_are_translated_on_standard_input(heed, folder):
+    page = "<p>one hundred <b>two</b>.</p>\r\n<pre>x</pre>\n42"
+    done = heed("translate", folder, "--format", "html", "--precision", "fp32", stdin=page)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<p>") and done.stdout.endswith("</p>\r\n<pre>x</pre>\n42")
+    assert done.stdout.count("<b>") == done.stdout.count("</b>") == 1
+    for wrong, told in (
+        (["--format", "pdf"], "expected text, md, srt, html."),
+        (["--format", "docx"], "heed translate-file"),
+        (["--format", "md", "--json"], "--json is for lines"),
+        (["--language", "en"], "give --format too"),
+    ):
+        done = heed("translate", folder, *wrong, stdin="one")
+        assert done.returncode == 1 and told in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
+    (tmp_path / "letter.docx").write_bytes(letter())
+    (tmp_path / "bad.srt").write_bytes(b"\xff")
+    done = heed("translate-file", folder, "letter.docx", "out.docx", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = docx.Document(io.BytesIO((tmp_path / "out.docx").read_bytes()))
+    assert len(document.paragraphs) == 3 and len(document.tables) == 1
+    for source, options, told in (
+        ("bad.srt", [], "is not UTF-8"),
+        ("none.md", [], "cannot be read"),
+        ("letter.pdf", [], "--format"),
+        ("letter.docx", ["--format", "html"], "is not UTF-8"),
+    ):
+        done = heed("translate-file", folder, source, "new", *options, cwd=tmp_path)
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()
+    for out, told in (
+        ("letter.docx", "is the document itself"),
+        ("bad.srt/out.docx", "Not a directory"),
+        (300 * "x" + ".docx", "File name too long"),
+    ):
+        done = heed("translate-file", "no model", "letter.docx", out, cwd=tmp_path)
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "new").exists()
+    done = heed("translate-file", folder, "letter.docx", "letter.txt", cwd=tmp_path)
+    assert done.returncode == 1 and "letter.txt: the output is docx, but the suffix is .txt" in done.stderr

@@ -1,0 +1,262 @@
+import io
+import re
+import zipfile
+
+import docx
+import pytest
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
+from docx.shared import Pt
+from tests.apps.documents.translators import shuffled, swapped_case, unchanged, within_seconds
+
+from heed.apps.documents.formats import translate_document
+from heed.errors import HeedError
+from heed.runtime.memory import peak_memory, reset_peak_memory
+from heed.text.alignment import Translated
+
+NOTES = (
+    '<?xml version="1.0" encoding="UTF-8" standalone="yes"?><w:footnotes xmlns:w="http://schemas.openxmlformats.org/'
+    'wordprocessingml/2006/main"><w:footnote w:id="2"><w:p><w:r><w:t>A note below.</w:t></w:r></w:p></w:footnote>'
+    "</w:footnotes>"
+)
+
+
+def letter() -> bytes:
+    document = docx.Document()
+    document.add_heading("A letter", 1)
+    paragraph = document.add_paragraph("Dear ")
+    paragraph.add_run("old").bold = True
+    # Word splits runs of one format anywhere.
+    paragraph.add_run(" frie").italic = True
+    paragraph.add_run("nd").italic = True
+    paragraph.add_run(", come. ").font.size = Pt(11)
+    paragraph.add_run("Bring\tbread")
+    paragraph._p.append(parse_xml(f'<w:r {nsdecls("w")}><w:footnoteReference w:id="2"/></w:r>'))
+    paragraph.add_run(" and 3 eggs.")
+    document.add_paragraph("One", style="List Bullet")
+    table = document.add_table(2, 2)
+    table.cell(0, 0).text, table.cell(1, 1).text = "Left cell", "42"
+    section = document.sections[0]
+    section.header.paragraphs[0].text, section.footer.paragraphs[0].text = "The header", "The footer"
+    output = io.BytesIO()
+    document.save(output)
+    with zipfile.ZipFile(output, "a") as package:
+        package.writestr("word/footnotes.xml", NOTES)
+        package.writestr("word/media/a.bin", b"\x00\x01")
+    return output.getvalue()
+
+
+def translated(content: bytes, translate) -> bytes:
+    return translate_document(content, translate, format="docx", language="en", name="letter.docx")
+
+
+def files(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        return {name: package.read(name) for name in package.namelist()}
+
+
+def test_word_s_formats_tables_headers_and_notes_survive():
+    before = letter()
+    after = translated(before, swapped_case)
+    document = docx.Document(io.BytesIO(after))
+    runs = [(run.text, run.bold, run.italic) for run in document.paragraphs[1].runs if run.text]
+    assert ("OLD", True, None) in runs and "".join(run[0] for run in runs) == (
+        "dEAR OLD FRIEND, COME. bRING\tBREAD AND 3 EGGS."
+    )
+    assert next(run for run in runs if "FRIEND" in run[0])[2] is True
+    assert [p.style.name for p in document.paragraphs] == ["Heading 1", "Normal", "List Bullet"]
+    assert [cell.text for row in document.tables[0].rows for cell in row.cells] == ["lEFT CELL", "", "", "42"]
+    assert document.sections[0].header.paragraphs[0].text == "tHE HEADER"
+    assert document.sections[0].footer.paragraphs[0].text == "tHE FOOTER"
+    old, new = files(before), files(after)
+    assert b"a NOTE BELOW." in new["word/footnotes.xml"]
+    changed = {name for name in old if old[name] != new[name]}
+    assert list(old) == list(new) and changed <= {
+        "word/document.xml", "word/header1.xml", "word/footer1.xml", "word/footnotes.xml"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("translate", [unchanged, shuffled])
+def test_words_and_references_are_all_there_in_any_order(translate):
+    before, after = letter(), translated(letter(), translate)
+    texts = [
+        " ".join(p.text for p in docx.Document(io.BytesIO(content)).paragraphs).upper() for content in (before, after)
+    ]
+    assert sorted(re.findall(r"\w", texts[0])) == sorted(re.findall(r"\w", texts[1]))
+    assert files(after)["word/document.xml"].count(b"footnoteReference ") == 1
+
+
+def with_document(xml: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", compression) as package:
+        package.writestr("word/document.xml", xml)
+    return output.getvalue()
+
+
+NAMESPACE = b'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+
+# Each tab would get a copy of the properties.
+HEAVY = b"<w:rPr>" + b"<w:b/>" * 50_000 + b"</w:rPr><w:t>a</w:t>" + b"<w:tab/>" * 50_000
+# And each space between words in other formats one of those of the plain words.
+PLAIN = b"<w:r><w:rPr>" + b"<w:b/>" * 20_000 + b"</w:rPr><w:t>%b</w:t></w:r>" % (b"many words " * 4000)
+OTHERS = b"".join(b"<w:r><w:rPr><w:%b/></w:rPr><w:t>a </w:t></w:r>" % (b"i", b"u")[i % 2] for i in range(2000))
+MANY_FORMATS = b"<w:document %b><w:p>%b%b</w:p></w:document>" % (NAMESPACE, PLAIN, OTHERS)
+EXTERNAL = b'<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]><w:document %b>&e;</w:document>' % NAMESPACE
+EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %b>&b;</w:document>' % NAMESPACE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04 no zip",
+        with_document(b"<w:document"),
+        with_document(EXTERNAL),
+        with_document(EXPANDING),
+        with_document(b"<w:document %b>" % NAMESPACE + b"<w:p>" * 100_000),
+        with_document(b"<w:document %b>" % NAMESPACE + b" " * 2**27 + b"</w:document>"),
+        letter()[:-200],
+        with_document(b"<w:document %b><w:p><w:r>%b</w:r></w:p></w:document>" % (NAMESPACE, HEAVY)),
+        with_document(MANY_FORMATS),
+        with_document(b'<w:document xmlns:w="http://purl.oclc.org/ooxml/wordprocessingml/main"/>'),
+        with_document(b"<w:document %b/>" % NAMESPACE, zipfile.ZIP_LZMA),
+    ],
+    ids=[
+        "empty",
+        "no zip",
+        "broken",
+        "external entity",
+        "entities",
+        "deep",
+        "bomb",
+        "cut short",
+        "heavy runs",
+        "many formats",
+        "strict",
+        "lzma",
+    ],
+)
+def test_hostile_packages_are_refused_in_one_line(content):
+    with pytest.raises(HeedError, match=r"^letter\.docx: [^\n]+$") as refused:
+        translated(content, swapped_case)
+    assert "root:" not in str(refused.value)
+
+
+def test_moved_text_is_translated_and_no_character_is_written_that_xml_lacks():
+    run = b"<w:r><w:t>%b</w:t></w:r>"
+    moved = b"<w:document %b><w:body><w:p>%b<w:moveTo>%b</w:moveTo></w:p></w:body></w:document>" % (
+        NAMESPACE, run % b"one ", run % b"two"
+    )  # fmt: skip
+    after = files(translated(with_document(moved), swapped_case))["word/document.xml"]
+    assert b"ONE" in after and b"TWO" in after
+
+    def odd(texts):
+        return [Translated("\ufffeuno\uffff\x00") for _ in texts]
+
+    assert "uno" in docx.Document(io.BytesIO(translated(letter(), odd))).paragraphs[0].text
+
+
+def test_the_namespaces_that_word_declares_are_no_properties():
+    names = b"".join(
+        b' xmlns:n%d="http://schemas.microsoft.com/office/word/2010/wordml/%d"' % (i, i) for i in range(34)
+    )
+    run = b"<w:r><w:rPr><w:%b/></w:rPr><w:t>some words </w:t></w:r>"
+    paragraph = b"<w:p>%b%b%b</w:p>" % (run % b"b", run % b"i", run % b"b")
+    content = with_document(b"<w:document %b%b>%b</w:document>" % (NAMESPACE, names, paragraph * 300))
+    assert files(translated(content, swapped_case))["word/document.xml"].count(b"SOME WORDS") == 900
+
+
+def test_words_behind_a_comment_within_a_run_are_words():
+    content = with_document(
+        b"<w:document %b><w:p><w:r><w:t>foo<!-- c --> bar is here</w:t></w:r></w:p></w:document>" % NAMESPACE
+    )
+    assert b"FOO BAR IS HERE" in files(translated(content, swapped_case))["word/document.xml"]
+
+
+def test_a_mistake_of_the_translator_is_not_blamed_on_the_document():
+    def broken(texts):
+        raise ValueError("the translator's own")
+
+    with pytest.raises(ValueError, match="the translator's own"):
+        translated(letter(), broken)
+
+
+@pytest.mark.slow
+def test_any_changed_byte_is_refused_or_harmless():
+    content = letter()
+    times = [found.start() + 12 for found in re.finditer(rb"PK\x01\x02", content)]  # of members, unread
+    n_harmless = 0
+    for place in [*range(0, len(content), 997), *times]:
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        try:
+            result = translated(bytes(damaged), unchanged)
+        except HeedError:
+            continue
+        assert all(name in files(content) for name in files(result))
+        docx.Document(io.BytesIO(result))
+        n_harmless += 1
+    assert n_harmless
+
+
+def asked_and_written(body: bytes) -> tuple[list[str], bytes]:
+    """What the translator is asked for, and the body, of a document whose one paragraph has this content."""
+    asked: list[str] = []
+
+    def translate(texts):
+        asked.extend(texts)
+        return swapped_case(texts)
+
+    paragraph = b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body)
+    written = files(translated(with_document(paragraph), translate))["word/document.xml"]
+    return asked, written.partition(b"<w:p>")[2].partition(b"</w:p>")[0]
+
+
+def run(text: bytes) -> bytes:
+    return b'<w:r><w:t xml:space="preserve">%b</w:t></w:r>' % text
+
+
+def test_inline_controls_are_part_of_their_sentence():
+    inside = b'<w:sdt><w:sdtPr><w:alias w:val="a"/></w:sdtPr><w:sdtContent>%b</w:sdtContent></w:sdt>' % run(b"sir")
+    asked, written = asked_and_written(run(b"dear ") + inside + run(b" welcome"))
+    assert asked == ["dear sir welcome"]
+    assert written == run(b"DEAR ") + inside.replace(b"sir", b"SIR") + run(b" WELCOME")
+
+
+def test_formulas_are_part_of_their_sentence():
+    names = b'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+    formula = b"<m:oMath %b><m:r><m:t>x</m:t></m:r></m:oMath>" % names
+    asked, written = asked_and_written(run(b"let ") + formula + run(b" be positive"))
+    assert asked == ["let be positive"] and written == run(b"LET ") + formula + run(b" BE POSITIVE")
+    paragraph = b"<m:oMathPara %b>%b</m:oMathPara>" % (names, formula.replace(b" " + names, b""))
+    asked, written = asked_and_written(run(b"so") + paragraph + run(b"holds"))
+    assert asked == ["so", "holds"] and paragraph in written
+    old = b"<w:r><w:object/></w:r>"  # of Word's former editor of formulas
+    asked, written = asked_and_written(run(b"let ") + old + run(b" be positive"))
+    assert asked == ["let be positive"] and old in written
+
+
+def test_hyphens_are_part_of_their_word():
+    hyphens = b"<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>kn</w:t><w:softHyphen/><w:t>own</w:t></w:r>"
+    asked, written = asked_and_written(hyphens)
+    assert asked == ["well-known"] and b"WELL-KNOWN" in written
+
+
+def test_the_text_of_other_controls_is_theirs():
+    box = b'<w:sdt><w:sdtPr><w14:checkbox xmlns:w14="urn:w14"/></w:sdtPr><w:sdtContent>%b</w:sdtContent></w:sdt>' % run(
+        "☐".encode()
+    )
+    asked, written = asked_and_written(box + run(b" yes ") + box + run(b" no"))
+    assert asked == ["yes", "no"] and written.count("☐".encode()) == 2 and b"YES" in written
+
+
+@pytest.mark.slow
+def test_many_namespaces_cost_no_memory():
+    names = b" ".join(b'xmlns:n%d="urn:%d"' % (i, i) for i in range(5000))
+    body = b"<w:p>%b</w:p>" % (b"<w:r><w:t>a</w:t><w:tab/></w:r>" * 10_000)
+    content = with_document(b"<w:document %b %b><w:body>%b</w:body></w:document>" % (NAMESPACE, names, body))
+    before = reset_peak_memory()
+    with within_seconds(60):
+        translated(content, unchanged)
+    assert peak_memory() - before < 2**29

@@ -1,0 +1,301 @@
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+from tests.apps.documents.translators import (
+    asked,
+    linked,
+    shuffled,
+    swapped_case,
+    translated,
+    unchanged,
+    within_seconds,
+)
+
+from heed.apps.documents.html import INLINE, read_html, write_html
+from heed.text.alignment import Link, Translated
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
+<style>p > a { color: red }</style><script>if (a < b && "<p>") { x("</div>"); }</script></head>
+<body class='a>b' onload="f('<b>')">
+<!-- a comment with <b>tags</b> -->
+<nav><ul><li><a href="/?a=1&b=2">Home</a></li><li><a href="/x">About us</a></ul></nav>
+<article><h1>The <em>quick</em> brown fox</h1>
+<p>It jumped over the <a href="#dog" title="A dog"><b>lazy</b> dog</a>. Nobody saw it.<br>
+Run <code>make &lt;target&gt;</code> twice, or read <a href=/doc>the <i>whole</i> guide</a> first!
+<p><b>Two sentences in bold. Here is another.</b> And one that is not.
+<img src="x.png" alt="A fox"> 5 &lt; 6 and caf&eacute;.
+<pre>keep   <b>this</b></pre><p translate="no">Heed GmbH</p>
+<table><tr><td>One cell<td>42</table></article></body></html>
+"""
+
+
+def tags(page: str) -> Counter:
+    return Counter(re.findall(r"<[^<>]*>", re.sub(r"(?s)<(script|style).*?</\1>|<!--.*?-->", "", page)))
+
+
+class Nesting(HTMLParser):
+    """Reads a page and notes inline tags that close what is not open."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag in INLINE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in INLINE and (not self.open or self.open.pop() != tag):
+            self.wrong.append(tag)
+
+
+def test_a_page_keeps_its_tags_and_their_nesting_whatever_the_order_of_words():
+    assert translated(PAGE, unchanged, "html").replace("café", "caf&eacute;") == PAGE
+    for translate in (swapped_case, shuffled):
+        result = translated(PAGE, translate, "html")
+        assert tags(result) == tags(PAGE)
+        assert not Nesting(result).wrong
+        for piece in ("<script>if (a < b && \"<p>\")", "<pre>keep   <b>this</b></pre>", "Heed GmbH", "&lt;target&gt;",
+                      "<!-- a comment with <b>tags</b> -->", "p > a { color: red }"):  # fmt: skip
+            assert result.count(piece) == 1, piece
+    assert "<h1>tHE <em>QUICK</em> BROWN FOX</h1>" in translated(PAGE, swapped_case, "html")
+
+
+def test_a_tag_goes_where_the_words_go_that_it_marked():
+    def german(texts):
+        # "the red house is not old" → "nicht alt ist das rote Haus"
+        target = "nicht alt ist das rote Haus"
+        pairs = [("nicht", "not"), ("alt", "old"), ("ist", "is"), ("das", "the"), ("rote", "red"), ("Haus", "house")]
+        (text,) = texts
+        links = [
+            Link(target.index(g), target.index(g) + len(g), text.index(e), text.index(e) + len(e)) for g, e in pairs
+        ]
+        return [Translated(target, links)]
+
+    page = '<p>the <a href="x">red <b>house</b></a> is not <i>old</i>'
+    assert translated(page, german, "html") == '<p>nicht <i>alt</i> ist das <a href="x">rote <b>Haus</b></a>'
+
+
+def test_code_is_read_with_its_sentence_and_dropped_from_it_only_if_it_does_not_survive():
+    asked = []
+
+    def translate(texts):
+        asked.append(list(texts))
+        return [Translated(text.replace("Call", "Rufe").replace("x()", "y()")) for text in texts]
+
+    assert translated("<p>Call <code>f()</code> now", translate, "html") == "<p>Rufe <code>f()</code> now"
+    assert translated("<p>Call <code>x()</code> now", translate, "html") == "<p>Rufe <code>x()</code> now"
+    assert asked == [["Call f() now"], ["Call x() now"], ["Call now"]]
+
+
+def test_signs_that_a_model_writes_become_no_markup():
+    def hostile(texts):
+        return [Translated("<script>alert(1)</script> & more") for _ in texts]
+
+    assert translated("<p>Hello you", hostile, "html") == "<p>&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"
+
+
+VOID = st.sampled_from(["<br>", "<img src=x> ", "<code>f(x)</code> ", "<hr/>", "<!-- c -->", "<svg>x</svg>"])
+WORD = st.sampled_from(["one", "two.", "Three", "four!", "&amp;", "犬", "12", "http://a.b"])
+
+
+@st.composite
+def well_formed(draw, depth: int = 3) -> str:
+    parts = []
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["word", "word", "inline", "block", "void"] if depth else ["word"]))
+        if kind == "word":
+            parts.append(draw(WORD) + draw(st.sampled_from([" ", " ", "", "\n  "])))
+        elif kind == "void":
+            parts.append(draw(VOID))
+        else:
+            name = draw(st.sampled_from(["b", "i", "a"] if kind == "inline" else ["p", "div", "li"]))
+            space = draw(st.sampled_from(["", " "]))
+            parts.append(f"<{name}>{space}{draw(well_formed(depth=depth - 1))}</{name}>{space}")
+    return "".join(parts)
+
+
+@given(well_formed())
+def test_tags_survive_in_number_and_nesting(page):
+    assert write_html(read_html(page)) == page
+    for translate in (swapped_case, shuffled):
+        result = translated(page, translate, "html")
+        assert tags(result) == tags(page)
+        nesting = Nesting(result)
+        assert not nesting.wrong and not nesting.open
+
+
+PIECES = st.sampled_from(
+    [
+        *"""< >
+    <b <b> </b> </ <p> </i> <i> <!-- --> <script> </script> ' " = & &lt &#0; &#xD800; word. Two <code> </code>
+    <pre> <br/> <! <? <svg> </svg>""".split(),
+        " ",
+        "<a href='",
+        "\x00",
+        "\n",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_malformed_pages_keep_every_tag(page):
+    result = translated(page, shuffled, "html")
+    markup = Counter(item.markup for item in read_html(page) if not isinstance(item, str))
+    assert Counter(item.markup for item in read_html(result) if not isinstance(item, str)) == markup
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<b>" * 100_000,
+        "<b>x " * 30_000,
+        "<div>" * 100_000 + "text",
+        "<code>" * 100_000,
+        "<a href='" * 100_000,
+        "<!--" * 200_000,
+        "<" * 1_000_000,
+        "<p>" + "word " * 200_000,
+        "x" * 1_000_000,
+        "&" * 1_000_000,
+        "<p>" + "a <b>b</b> <img> " * 10_000,
+        "<b><i>" * 20_000 + "word. " * 20_000 + "</i></b>" * 20_000,
+        "http://" * 100_000,
+        "a@" * 300_000,
+        "".join(f"<a{i} translate=no>" for i in range(30_000)),
+    ],
+    ids=lambda page: page[:12],
+)
+@pytest.mark.slow
+def test_pages_of_strangers_end(page):
+    with within_seconds(60):
+        translated(page, shuffled, "html")
+
+
+def test_an_element_without_an_end_does_not_unprotect_the_next():
+    page = '<p translate=no>Keep me.<p>Text.</p><p translate="no">Keep me too.</p><code>a<p>b <code>c</code> d'
+    assert translated(page, swapped_case, "html") == (
+        '<p translate=no>Keep me.<p>tEXT.</p><p translate="no">Keep me too.</p><code>A<p>B <code>c</code> D'
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<ul><li translate=no>keep<li>words</ul>", "<ul><li translate=no>keep<li>WORDS</ul>"),
+        (
+            "<ul><li translate=no>keep<ul><li>keep</ul>keep<li>words</ul>words",
+            "<ul><li translate=no>keep<ul><li>keep</ul>keep<li>WORDS</ul>WORDS",
+        ),
+        ("<div><p class=a translate=no>keep</div>words", "<div><p class=a translate=no>keep</div>WORDS"),
+        ("<dl><dt translate=no>keep<dd>words<dt>words</dl>", "<dl><dt translate=no>keep<dd>WORDS<dt>WORDS</dl>"),
+        (
+            "<table><tr translate=no><td>keep<td>keep<tr><td>words</table>",
+            "<table><tr translate=no><td>keep<td>keep<tr><td>WORDS</table>",
+        ),
+        ("<i><b>words</i>words<p translate=no>keep", "<i><b>WORDS</i>WORDS<p translate=no>keep"),
+        (
+            "<p translate=no>keep <b>keep<ul><li>words</ul><h2>words</h2>words",
+            "<p translate=no>keep <b>keep<ul><li>WORDS</ul><h2>WORDS</h2>WORDS",
+        ),
+        (
+            "<table><tr translate=no><td>keep<tbody><tr><td>words</table>",
+            "<table><tr translate=no><td>keep<tbody><tr><td>WORDS</table>",
+        ),
+    ],
+)
+def test_an_element_that_needs_no_end_tag_ends_where_browsers_end_it(page, expected):
+    assert translated(page, swapped_case, "html") == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<p>The <b>old</b><i> </i><u>man</u> sleeps.</p>", "<p>tHE <b>OLD</b> <i></i><u>MAN</u> SLEEPS.</p>"),
+        ("<p>Read more<a href='x'> </a>about it.</p>", "<p>rEAD MORE <a href='x'></a>ABOUT IT.</p>"),
+    ],
+)
+def test_an_element_around_white_space_takes_no_word(page, expected):
+    assert translated(page, linked, "html") == expected
+
+
+def test_elements_that_close_themselves_hide_nothing():
+    page = "<p>One.</p><svg/><p>Two.</p><svg><text>three</text></svg>"
+    assert translated(page, swapped_case, "html") == page.replace("One", "oNE").replace("Two", "tWO")
+    page = '<?xml version="1.0"?><html><script src="a"/><p>Five\xa0six &#160; seven.</p></html>'
+    result = translated(page, swapped_case, "html")
+    assert "fIVE" in result and etree.fromstring(result) is not None
+
+
+def test_links_side_by_side_are_texts_of_their_own():
+    page = '<a href="1">one</a><a href="2">two</a> <a>three</a><p>H<sub>2</sub><b>O</b></p>'
+    assert translated(page, swapped_case, "html").startswith('<a href="1">ONE</a><a href="2">TWO</a> <a>THREE</a><p>')
+    assert asked(page, "html") == ["one", "two three", "H2O"]
+    assert asked("<a>one</a><svg></svg><!-- c --><a>two</a>", "html") == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "head", ['<?xml version="1.0"?>', '<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml">']
+)
+def test_in_xml_an_inline_element_that_closes_itself_is_within_its_sentence(head):
+    page = head + '<p>See <a id="p12"/>the <b>old <i id="x"/>house</b> now.</p>'
+    assert asked(page, "html") == ["See the old house now."]
+    assert translated(page, linked, "html") == head + '<p>sEE <a id="p12"/>THE <b>OLD <i id="x"/>HOUSE</b> NOW.</p>'
+    assert asked("<p>See <b/>the old</b> house.", "html") == ["See the old house."]
+
+
+def test_icons_and_formulas_are_within_their_sentence():
+    page = "<p>Let <math><mi>x</mi></math> be. Click <svg><title>Go</title></svg> now.</p>"
+    assert asked(page, "html") == ["Let be.", "Click now."]
+    assert translated(page, swapped_case, "html") == (
+        "<p>lET <math><mi>x</mi></math> BE. cLICK <svg><title>Go</title></svg> NOW.</p>"
+    )
+    assert asked('so<math display="block"><mi>x</mi></math>holds', "html") == ["so", "holds"]
+
+
+@pytest.mark.parametrize("translate", [swapped_case, linked])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>An area of 5 m<sup>2</sup> is big.</p>",
+        "<p>as shown before<sup>1</sup> this works.</p>",
+        '<p>his<sup><a href="#n1">1</a></sup> book, <sup>14</sup>c and H<sub>2</sub>O.</p>',
+        "<p>un<b>like</b>ly words</p>",
+    ],
+)
+def test_an_element_within_a_word_stays_there(translate, page):
+    tags = re.compile("(<[^>]*>)")
+    expected = "".join(part if tags.fullmatch(part) else part.swapcase() for part in tags.split(page))
+    assert translated(page, translate, "html") == expected
+
+
+def test_an_element_within_a_word_that_becomes_another_takes_that_word():
+    def translate(texts):
+        return [Translated("fünf Quadratmeter sind", [Link(0, 4, 0, 4), Link(5, 17, 5, 7), Link(18, 22, 8, 11)])]
+
+    assert translated("five m<sup>2</sup> are", translate, "html") == "fünf <sup>Quadratmeter</sup> sind"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ('<meta charset="iso-8859-1">', "CAF&#201; &#169; <b>&#27700;</b>"),
+        (
+            '<meta http-equiv="Content-Type" content="text/html; charset=windows-1252">',
+            "CAF&#201; &#169; <b>&#27700;</b>",
+        ),
+        ('<?xml version="1.0" encoding="ISO-8859-1"?>', "CAF&#201; &#169; <b>&#27700;</b>"),
+        ('<meta charset="UTF-8">', "CAFÉ © <b>水</b>"),
+        ("", "CAFÉ © <b>水</b>"),
+    ],
+)
+def test_a_page_that_is_not_called_utf_8_is_written_in_ascii(head, expected):
+    assert translated(head + "caf&eacute; &copy; <b>&#27700;</b>", swapped_case, "html") == head + expected

@@ -1,0 +1,200 @@
+"""Whatever a stranger writes, reading it takes time in proportion to its length: 200 KB of any repeat, in any format.
+
+Every case runs in a process of its own that the system ends after five seconds of processor time.
+"""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.apps.documents.translators import linked, translated
+
+from heed.apps.documents.formats import Format
+from heed.apps.documents.sentences import splitter
+from heed.apps.serving.languages import LanguageDetector
+
+SIZE, SECONDS = 200_000, 5
+UNITS = (
+    *(
+        " ",
+        "\t",
+        "\n",
+        " \n",
+        "\xa0",
+        "\u200b",
+        "a",
+        "a ",
+        "ä",
+        "中",
+        ".",
+        ". ",
+        "? ",
+        "...",
+        "1",
+        "1.",
+        "0:0:0,0 --> ",
+    ),
+    *(
+        "<",
+        "<a",
+        "<a ",
+        "<a b",
+        "<a b=",
+        "<a b='",
+        '<a b="',
+        "</",
+        "</a>",
+        "<a>",
+        "<p>",
+        "<b>",
+        "</b>",
+        "<b></b>",
+        "<br>",
+    ),
+    *(
+        "<!",
+        "<!--",
+        "-->",
+        "<!-- -->",
+        "<?",
+        "<![CDATA[",
+        "]]>",
+        "<script>",
+        "<table><tr><td>",
+        "<li>",
+        "<svg>",
+        "<code>",
+    ),
+    *("&", "&#", "&#1", "&#x", "&a", "&amp;", "=", "= ", "'", '"', "charset", "<meta charset=", "class=' "),
+    *(
+        "`",
+        "``",
+        "` ",
+        "`a",
+        "*",
+        "**",
+        "* ",
+        "*a",
+        "_",
+        "__",
+        "_a",
+        "~",
+        "~~",
+        "#",
+        "# ",
+        ">",
+        "> ",
+        ">>",
+        "- ",
+        "1. ",
+    ),
+    *(
+        "[",
+        "]",
+        "[]",
+        "](",
+        "[a](",
+        "[a][",
+        "![",
+        "![a](",
+        "[^a]",
+        "[a]:",
+        "(",
+        ")",
+        "|",
+        "| ",
+        "|-",
+        "-",
+        "- -",
+        ":-",
+        "+",
+    ),
+    *(
+        "\\",
+        "\\\\",
+        "\\`",
+        "!",
+        "{\\",
+        "{",
+        "}",
+        "http://",
+        "www.",
+        "a@",
+        "@a.",
+        "a@a.",
+        "mailto:",
+        "---\n",
+        "```\n",
+        "~~~\n",
+    ),
+    *(
+        "- [ ] ",
+        "a\nb\n",
+        "  - a\n",
+        "    a\n",
+        "| a | b |\n",
+        "> a\n\n",
+        "<b>a</b> ",
+        "[a](b) ",
+        "*a* ",
+        "$",
+        "$$",
+        ":a:",
+    ),
+)
+# Before and behind them, so that a stretch begins as something and ends as something else.
+AROUND = (
+    ("", ""),
+    ("a `", "x`\n"),
+    ("<meta charset=", ">"),
+    ("<a b=", ">"),
+    ("[a](", ")"),
+    ("| a |\n", "|\n"),
+    ("1\n", "\n"),
+)
+
+
+def document(format: Format) -> Callable[[str], object]:
+    return lambda text: translated(text, linked, format)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    **{format: document(format) for format in ("text", "md", "srt", "html")},
+    **{f"sentences in {code}": splitter(code) for code in ("en", "de", "ja", "hi")},
+    "language": LanguageDetector(["de", "en", "fr", "ja"]).ranked,
+}
+
+
+def cases() -> Iterator[str]:
+    for before, behind in AROUND:
+        for unit in UNITS:
+            yield before + unit * (SIZE // len(unit.encode())) + behind
+
+
+def ended_well(read: Callable[[str], object], text: str) -> bool:
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        try:
+            read(text)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_a_repeat_is_read_in_time(name):
+    """Of some units, and of what once took hours; make soak tries all."""
+    once_slow = (("<meta charset=", " ", ">"), ("a `", " ", "x`\n"))
+    texts = [unit * (SIZE // len(unit.encode())) for unit in UNITS[::25]]
+    texts += [before + unit * SIZE + behind for before, unit, behind in once_slow]
+    assert not [text[:20] for text in texts if not ended_well(READERS[name], text)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", READERS)
+def test_every_repeat_is_read_in_time_also_within_others(name):
+    assert not [text[:20] for text in cases() if not ended_well(READERS[name], text)]

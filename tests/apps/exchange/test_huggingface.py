@@ -1,0 +1,183 @@
+"""Exported folders are, to transformers, the same model, tokenizer and search; a model that returns is the same."""
+
+import json
+import shutil
+import warnings
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.apps.exchange.folders import ENGLISH, exported, imported, model_bytes, random_folder, trained_folder
+from tests.conftest import random_pairs
+
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
+from heed.model_folder import load_model
+from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerSettings, train_tokenizer
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+
+EVERYTHING = {
+    "n_encoder_layers": 3,
+    "n_decoder_layers": 1,
+    "activation": "swish",
+    "attention_bias": True,
+    "output_bias": True,
+    "positions": "sinusoid-halves",
+    "dropout": 0.3,
+    "attention_dropout": 0.2,
+    "word_dropout": 0.1,
+}
+NETWORKS = [
+    {},
+    {"share": "tgt"},
+    {"share": "none"},
+    {"activation": "gelu", "positions": "sinusoid-halves"},
+    {"activation": "swish", "attention_bias": True},
+    {"output_bias": True, "n_encoder_layers": 1},
+    *({"share": share, **EVERYTHING} for share in ("all", "tgt", "none")),
+    {"d_k": 8, "d_v": 8},
+]
+
+
+def theirs(folder):
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(str(folder), trust_remote_code=False).eval()
+
+
+def tokenizer_of(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sacremoses is recommended, and not used
+        return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+
+
+@torch.inference_mode()
+def assert_same_logits(model, reference):
+    """Where a row's sentence or target has ended, no logit counts."""
+    src, src_mask = random_pairs(6, vocab_size=min(model.vocab_size, model.src_vocab_size), seed=3)
+    tgt, tgt_mask = random_pairs(6, vocab_size=model.vocab_size, seed=4)
+    ours = model(src, src_mask, tgt)[tgt_mask]
+    found = reference(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt).logits[tgt_mask]
+    # fp32: sums of 32 to 64 products in another order, some 1e-6 of the largest.
+    torch.testing.assert_close(found, ours, rtol=0, atol=1e-5 * max(1.0, float(ours.abs().max())))
+
+
+@pytest.mark.parametrize("changes", NETWORKS, ids=lambda changes: "-".join(map(str, changes.values())) or "paper")
+def test_logits_are_the_same_and_the_model_returns_byte_for_byte(number_tokenizer, tmp_path, changes):
+    folder = random_folder(tmp_path / "model", number_tokenizer, **changes)
+    messages = exported(folder, tmp_path / "hf", "huggingface")
+    assert "gives the same logits" in messages[-1]
+    model, reference = load_model(folder).model, theirs(tmp_path / "hf")
+    assert_same_logits(model, reference)
+    reference.save_pretrained(str(tmp_path / "again"))
+    assert_same_logits(model, theirs(tmp_path / "again"))
+    assert model_bytes(imported(tmp_path / "hf", tmp_path / "back", "huggingface")) == model_bytes(folder)
+
+
+def test_what_transformers_saved_again_is_the_same_model(number_tokenizer, tmp_path):
+    folder = random_folder(tmp_path / "model", number_tokenizer, **EVERYTHING)
+    exported(folder, tmp_path / "hf", "huggingface")
+    for part in (theirs(tmp_path / "hf"), tokenizer_of(tmp_path / "hf")):
+        part.save_pretrained(str(tmp_path / "again"))
+    back = imported(tmp_path / "again", tmp_path / "back", "huggingface")
+    assert (back / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert load_model(back).tokenizer == number_tokenizer
+
+
+def test_weights_that_another_program_has_changed_lose_their_scores(number_tokenizer, tmp_path):
+    exported(random_folder(tmp_path / "model", number_tokenizer), tmp_path / "hf", "huggingface")
+    tuned = theirs(tmp_path / "hf")
+    with torch.no_grad():
+        tuned.model.encoder.layers[0].fc1.weight.mul_(2)
+    tuned.generation_config.num_beams = 9
+    tuned.save_pretrained(str(tmp_path / "tuned"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tmp_path / "hf" / name, tmp_path / "tuned" / name)
+    cards = [
+        load_model(imported(tmp_path / name, tmp_path / f"{name}-back", "huggingface")).card for name in ("hf", "tuned")
+    ]
+    assert cards[0].scores and not cards[1].scores and cards[1].decoding["beam_size"] == 9
+    assert (cards[1].src, cards[1].tgt) == ("en", "de") and cards[1].trained_on["corpus"] == "none"
+    readmes = [(tmp_path / f"{name}-back" / "README.md").read_text(encoding="utf-8") for name in ("hf", "tuned")]
+    config = json.loads((tmp_path / "tuned" / "config.json").read_text())
+    del config["heed"]["sha256 of weights"]  # an older Heed did not write it
+    (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
+    assert load_model(imported(tmp_path / "tuned", tmp_path / "older", "huggingface")).card == cards[0]
+    assert ["trained with Heed" in readme for readme in readmes] == [True, False]
+
+
+# Ids and texts
+
+TEXTS = st.text(max_size=40) | st.lists(
+    st.sampled_from([*ENGLISH[:9], PAD, BOS, EOS, "[symbol] x", "</s>", "<unk>", " ", "  ", "\n", "\t", "é", "日本"]),
+    max_size=5,
+).map("".join)
+
+
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+def tokenizers(request, tmp_path_factory) -> tuple[Tokenizer, object]:
+    """Heed's, and the one that AutoTokenizer loads."""
+    lines = ENGLISH + [text[::-1] for text in ENGLISH]
+    tokenizer = train_tokenizer(lines, TokenizerSettings(kind=request.param, vocab_size=700))
+    parent = tmp_path_factory.mktemp("tokenizers")
+    exported(random_folder(parent / "model", tokenizer, n_layers=1), parent / "hf", "huggingface")
+    return tokenizer, tokenizer_of(parent / "hf")
+
+
+@pytest.mark.slow
+@given(text=TEXTS)
+@example(text=f"{PAD}{BOS} {EOS}")
+@example(text=" ")
+@settings(max_examples=1000)
+def test_texts_have_the_same_ids_whatever_they_spell(tokenizers, text):
+    ours, reference = tokenizers
+    ids = ours.encode(text) if text else []  # no space before nothing; Heed does not translate it
+    assert reference(text).input_ids == [*ids, ours.special.eos]
+    assert reference.decode([ours.special.bos, *ids, ours.special.eos], skip_special_tokens=True) == text
+
+
+@given(ids=st.lists(st.integers(3, 600), max_size=12))
+@settings(max_examples=300)
+def test_any_ids_have_the_same_text(tokenizers, ids):
+    ours, reference = tokenizers
+    assert reference.decode(ids, skip_special_tokens=True) == ours.decode(ids)
+
+
+# Search
+
+
+def searched(folder, tmp_path, lines, **changes):
+    """Heed's best hypotheses, and the ids and scores of `generate` with the folder's own settings."""
+    exported(folder, tmp_path / "hf", "huggingface")
+    loaded = load_model(folder)
+    sources = loaded.tokenizer.encode_lines(lines)
+    options = DecodingSettings(**({"max_tokens": 30, "max_extra_tokens": 30} | loaded.card.decoding | changes))
+    ours = [found[0] for found in beam_search(loaded.model, sources, loaded.tokenizer.special, options)]
+    batch = tokenizer_of(tmp_path / "hf")(lines, return_tensors="pt", padding=True)
+    batch.pop("token_type_ids", None)
+    result = theirs(tmp_path / "hf").generate(**batch, max_length=31, return_dict_in_generate=True, output_scores=True)
+    special = loaded.tokenizer.special
+    found = [[i for i in row if i not in (special.pad, special.bos, special.eos)] for row in result.sequences.tolist()]
+    return ours, found, result
+
+
+@pytest.mark.parametrize("changes", [{}, {"share": "none", "positions": "sinusoid-halves", "output_bias": True}])
+def test_greedy_generation_with_the_folders_own_settings_gives_heeds_ids(number_tokenizer, tmp_path, changes):
+    folder = trained_folder(tmp_path / "model", number_tokenizer, decoding={"beam_size": 1}, **changes)
+    ours, found, _ = searched(folder, tmp_path, ENGLISH[:40])
+    assert [list(hypothesis.ids) for hypothesis in ours] == found
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_beam_finds_heeds_best_hypothesis_with_heeds_score(number_tokenizer, tmp_path, alpha, early_stopping):
+    decoding = {"beam_size": 4, "length_penalty": alpha, "length_penalty_form": "average"}
+    decoding |= {"early_stopping": early_stopping}
+    folder = trained_folder(tmp_path / "model", number_tokenizer, decoding=decoding)
+    ours, found, result = searched(folder, tmp_path, ENGLISH[:24])
+    assert [list(hypothesis.ids) for hypothesis in ours] == found
+    assert sum(hypothesis.ended for hypothesis in ours) > 5
+    # Both count the ids of an output with eos.
+    scores = torch.tensor([hypothesis.score for hypothesis in ours])
+    torch.testing.assert_close(result.sequences_scores, scores, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,167 @@
+"""OPUS-MT's models, as Hugging Face has them: their logits, ids and greedy outputs, and the ways on to others."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.apps.exchange.folders import ENGLISH, exported, imported
+from tests.apps.exchange.test_huggingface import assert_same_logits, theirs, tokenizer_of
+from tests.text.test_sentencepiece import GERMAN, trained
+
+from heed.decoding.beam import beam_search
+from heed.decoding.settings import DecodingSettings
+from heed.decoding.translator import Translator
+from heed.errors import HeedError
+from heed.model_folder import load_model
+from heed.text.sentencepiece_model import SentencePieceModel
+
+transformers = pytest.importorskip("transformers")
+SMALL = {"d_model": 32, "layers": 2, "attention_heads": 4, "ffn_dim": 64}
+WHOLE = {"d_model": 512, "layers": 6, "attention_heads": 8, "ffn_dim": 2048}
+
+
+def opus_mt(folder: Path, *, d_model: int, vocab_size: int | None = None, safe: bool = True, **stacks: int) -> Path:
+    """What a download has: random weights, of which every one counts; the pad's embedding, with which a decoder starts,
+    is zero."""
+    folder.mkdir()
+    pieces = {">>fra<<"}
+    for side, lines in (("source", ENGLISH), ("target", GERMAN)):
+        (folder / f"{side}.spm").write_bytes(trained(lines, vocab_size=200))
+        pieces |= set(SentencePieceModel.read(folder / f"{side}.spm").pieces[2:])
+    table = ["</s>", "<unk>", *sorted(pieces)]
+    table += [f"word{i}" for i in range((vocab_size or 0) - len(table) - 1)] + ["<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(table)}), encoding="utf-8")
+    pad = len(table) - 1
+    torch.manual_seed(3)
+    config = transformers.MarianConfig(
+        vocab_size=len(table), d_model=d_model, activation_function="swish", scale_embedding=True,
+        **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in stacks.items()},
+        pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, bos_token_id=0, forced_eos_token_id=0,
+        static_position_embeddings=True, max_position_embeddings=512,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config).eval()
+    torch.manual_seed(3)  # again: how many numbers a new model draws depends on the version
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                spread = 0.2 if parameter.dim() == 1 else 1.5 * parameter.shape[-1] ** -0.5
+                parameter.add_(spread * torch.randn_like(parameter))
+        model.final_logits_bias.copy_(0.3 * torch.randn_like(model.final_logits_bias))
+        model.final_logits_bias[0, 0] += 2  # outputs end
+        model.model.shared.weight[pad] = 0
+    model.generation_config = transformers.GenerationConfig(
+        bad_words_ids=[[pad]], num_beams=1, max_length=512, forced_eos_token_id=0,
+        pad_token_id=pad, eos_token_id=0, bos_token_id=0, decoder_start_token_id=pad,
+    )  # fmt: skip
+    model.save_pretrained(str(folder))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sacremoses is recommended, and not used
+        tokenizer = transformers.MarianTokenizer(
+            *(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")),
+            source_lang="en", target_lang="de",
+        )  # fmt: skip
+    tokenizer.save_pretrained(str(folder))
+    if not safe:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> tuple[Path, Path]:
+    """OPUS-MT's folder, and Heed's."""
+    parent = tmp_path_factory.mktemp("opus-mt")
+    folder = opus_mt(parent / "theirs", **SMALL)
+    return folder, imported(folder, parent / "ours", "huggingface")
+
+
+def test_logits_are_the_same(small):
+    folder, ours = small
+    loaded = load_model(ours)
+    assert loaded.model.arch.activation == "swish" and loaded.model.arch.share == "all"
+    assert loaded.model.arch.attention_bias and loaded.model.arch.output_bias
+    assert (loaded.card.src, loaded.card.tgt) == ("en", "de")
+    assert_same_logits(loaded.model, theirs(folder))
+
+
+def test_ids_and_texts_are_those_of_its_tokenizer(small):
+    folder, ours = small
+    tokenizer, reference = load_model(ours).tokenizer, tokenizer_of(folder)
+    for text in [*ENGLISH[:50], ">>fra<< two hundred", "日本 two", " spaces  within "]:
+        ids = tokenizer.encode(text)
+        assert [*ids, 0] == reference(text).input_ids
+        (tgt,) = tokenizer.encode_targets([text])
+        assert tokenizer.decode(tgt) == reference.decode(tgt, skip_special_tokens=True)
+
+
+def test_greedy_outputs_are_those_of_generate_that_writes_no_unk(small):
+    folder, ours = small
+    loaded = load_model(ours)
+    sources = loaded.tokenizer.encode_lines(ENGLISH)
+    options = DecodingSettings(beam_size=1, max_tokens=40, max_extra_tokens=100)
+    found = [hypotheses[0] for hypotheses in beam_search(loaded.model, sources, loaded.tokenizer.special, options)]
+    assert len({hypothesis.ids for hypothesis in found}) > 20 and any(hypothesis.ended for hypothesis in found)
+    pad, unk = loaded.tokenizer.special.pad, loaded.tokenizer.special.unk
+    batch = tokenizer_of(folder)(ENGLISH, return_tensors="pt", padding=True)
+    rows = theirs(folder).generate(**batch, max_length=41, bad_words_ids=[[pad], [unk]], forced_eos_token_id=None)
+    expected = [[i for i in row if i not in (pad, 0)] for row in rows.tolist()]
+    assert [list(hypothesis.ids) for hypothesis in found] == expected
+
+
+def test_a_model_that_returns_has_the_same_weights_tokenizer_and_logits(small, tmp_path):
+    folder, ours = small
+    exported(ours, tmp_path / "hf", "huggingface")
+    first, second = load_file(folder / "model.safetensors"), load_file(tmp_path / "hf" / "model.safetensors")
+    positions = {name for name in first if "embed_positions" in name}
+    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert first.keys() - positions <= second.keys()
+    assert_same_logits(load_model(ours).model, theirs(tmp_path / "hf"))
+    one, other = tokenizer_of(folder), tokenizer_of(tmp_path / "hf")
+    assert one(ENGLISH[:20]).input_ids == other(ENGLISH[:20]).input_ids
+    again = imported(tmp_path / "hf", tmp_path / "again", "huggingface")
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (again / name).read_bytes() == (ours / name).read_bytes()
+
+
+@pytest.mark.parametrize("as_before_1_6", [False, True])
+def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path, as_before_1_6):
+    _, ours = small
+    folder = opus_mt(tmp_path / "theirs", **SMALL, safe=False)
+    if as_before_1_6:
+        weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
+        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    found = imported(folder, tmp_path / "ours", "huggingface")
+    assert (found / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+
+
+def test_it_goes_on_to_ctranslate2(small, tmp_path):
+    pytest.importorskip("ctranslate2")
+    assert "the same log-probabilities" in exported(small[1], tmp_path / "ct2", "ctranslate2")[-1]
+    readme = (tmp_path / "ct2" / "README.md").read_text(encoding="utf-8")
+    assert """translate_batch([[">>fra<<"] + src.encode("A sentence.", out_type=str)], beam_size=""" in readme
+    assert "`>>fra<<` asks for one of the languages that the model translates into" in readme
+
+
+def test_documents_are_translated(small):
+    """Which asks for the characters that each piece stands for."""
+    translator = Translator.load(small[1], max_tokens=20)
+    (found,) = translator.translate_aligned([">>fra<< two hundred"])
+    assert found.text and len(found.alignment) == len(translator.tokenizer.encode_targets([found.text])[0])
+    unseen = "\u200b"  # of which the tokenizer leaves nothing
+    assert translator.alignments([unseen, "two"], [found.text, unseen]) == [None, None]
+
+
+def test_marian_has_other_positions_than_hugging_faces_model(small, tmp_path):
+    with pytest.raises(HeedError, match="positions = sinusoid-halves, not sinusoid-t2t, which Marian cannot express"):
+        exported(small[1], tmp_path / "marian", "marian")
+
+
+@pytest.mark.slow
+def test_a_model_of_the_whole_size(tmp_path):
+    folder = opus_mt(tmp_path / "theirs", **WHOLE, vocab_size=58_101)
+    loaded = load_model(imported(folder, tmp_path / "ours", "huggingface"))
+    assert loaded.tokenizer.special.pad == loaded.tokenizer.special.bos == 58_100
+    assert_same_logits(loaded.model, theirs(folder))

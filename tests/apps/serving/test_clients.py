@@ -1,0 +1,157 @@
+"""Real clients against a real server."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import deepl
+import httpx
+import pytest
+from deep_translator import DeeplTranslator, LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+
+from heed.apps.documents.formats import translate_text
+
+TEXT = "seven hundred twelve. Forty-two!\n\n  three"
+
+
+@pytest.fixture(scope="module")
+def expected(server, translator) -> str:
+    sentences = ["seven hundred twelve.", "Forty-two!", "three"]
+    first, second, third = (found.text for found in translator.translate(sentences))
+    return f"{first} {second}\n\n  {third}"
+
+
+@pytest.mark.slow
+def test_libretranslatepy(server, expected):
+    client = LibreTranslateAPI(server.url)
+    assert client.translate(TEXT, "en", "de") == expected
+    assert client.languages() == [
+        {"code": "en", "name": "English", "targets": ["de", "en"]},
+        {"code": "de", "name": "German", "targets": ["de"]},
+    ]
+    assert client.detect("a text") == [{"confidence": 100.0, "language": "en"}]
+
+
+def test_deep_translator(server, expected):
+    client = LibreTranslator(source="en", target="de", api_key="x", custom_url=server.url + "/")
+    assert client.translate(TEXT) == expected
+    assert client.translate_batch(["three", TEXT])[1] == expected
+    client = DeeplTranslator(source="en", target="de", api_key="x")
+    client._base_url = server.url + "/v2/"  # it has no other way to name a server
+    assert client.translate(TEXT) == expected
+
+
+def test_deepl(server, expected):
+    client = deepl.Translator("key", server_url=server.url)
+    one = client.translate_text(TEXT, target_lang="DE")
+    assert (one.text, one.detected_source_lang, one.billed_characters) == (expected, "EN", len(TEXT))
+    assert [found.text for found in client.translate_text([TEXT, ""], source_lang="EN", target_lang="DE")] == [
+        expected,
+        "",
+    ]
+    assert [str(language) for language in client.get_source_languages()] == ["EN"]
+    assert [(language.code, language.name) for language in client.get_target_languages()] == [("DE", "German")]
+    with pytest.raises(deepl.DeepLException, match="zz is not available"):
+        client.translate_text("a", source_lang="EN", target_lang="zz")
+
+
+def test_usage_counts_what_every_endpoint_translates(server):
+    client = deepl.Translator("key", server_url=server.url)
+    fields = {"q": "three", "source": "en", "target": "de"}
+    for path, request in (
+        ("/translate", {"json": fields}),
+        ("/translate", {"json": fields | {"format": "html"}}),
+        ("/translate_file", {"data": fields, "files": {"file": ("a.txt", b"three")}}),
+        ("/v1/translate", {"json": fields}),
+        ("/v1/attention", {"json": fields}),
+        ("/v2/translate", {"json": {"text": ["three"], "target_lang": "DE"}}),
+    ):
+        before = client.get_usage().character.count
+        assert httpx.post(server.url + path, **request).status_code == 200
+        assert client.get_usage().character.count == before + len("three"), path
+
+
+def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    page = "<p>seven <b>hundred</b> twelve. <i>Forty-two</i>!</p>"
+    expected = translate_text(page, translator.translate_aligned, format="html", language="en")
+    for source in ("EN", None):
+        found = client.translate_text([page, page], source_lang=source, target_lang="DE", tag_handling="html")
+        assert [(one.text, one.detected_source_lang) for one in found] == [(expected, "EN")] * 2
+    for options, message in (
+        ({"glossary": "7"}, "glossary_id is not supported"),
+        ({"tag_handling": "xml"}, "tag_handling: only html is supported"),
+        ({"formality": "more"}, "formality is not supported"),
+        ({"context": "numbers"}, "context is not supported"),
+        ({"split_sentences": "2"}, "split_sentences must be 0, 1 or nonewlines"),
+        ({"split_sentences": "0", "tag_handling": "html"}, "split_sentences: 0 is not supported in HTML"),
+    ):
+        with pytest.raises(deepl.DeepLException, match=message):
+            client.translate_text("a", source_lang="EN", target_lang="DE", **options)
+    lines = {"source_lang": "EN", "target_lang": "DE"}
+    (joined,) = client.translate_text(["seven\nhundred"], split_sentences="nonewlines", **lines)
+    assert joined.text == client.translate_text("seven hundred", **lines).text
+    with pytest.raises(deepl.DeepLException, match="Not Found"):
+        client.list_glossaries()
+    with pytest.raises(deepl.DeepLException, match="Not Found"):
+        client.translate_document_upload(b"seven", target_lang="DE", filename="a.txt")
+
+
+@pytest.mark.slow
+def test_the_command_line_of_deepl(server, translator):
+    def command(*words: str) -> str:
+        line = [sys.executable, "-m", "deepl", "--auth-key", "key", "--server-url", server.url, *words]
+        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert command("text", "--to", "DE", "three", "four").splitlines() == [
+        found.text for found in translator.translate(["three", "four"])
+    ]
+    assert "EN: English" in command("languages")
+    assert "Characters: " in command("usage")
+
+
+@pytest.mark.slow
+def test_libretranslate_of_npm(server, expected, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("npm")
+    if not shutil.which("node") or not shutil.which("npm"):
+        pytest.skip("no node or npm")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder, "libretranslate@1"]
+    try:
+        if subprocess.run(install, capture_output=True, timeout=60).returncode:
+            pytest.skip("npm cannot install libretranslate")
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm cannot install libretranslate")
+    code = """
+        const { translate } = require("libretranslate");
+        const [apiurl, query] = process.argv.slice(1), target = "de";
+        (async () => {
+            const found = [
+                await translate({ query, source: "en", target, apiurl }),
+                await translate({ query, target, apiurl, apiKey: "any" }),
+                await translate({ query: "<b>three</b>", source: "en", target, format: "html", apiurl }),
+            ];
+            await translate({ query, source: "zz", target, apiurl }).catch((error) => found.push(error.name));
+            console.log(JSON.stringify(found));
+        })();
+    """
+    line = ["node", "-e", code, server.url, TEXT]
+    shown = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout
+    [plain, detected, page, refused] = json.loads(shown)
+    assert plain == detected == expected and refused == "TypeError"
+    assert page.startswith("<b>") and page.endswith("</b>")
+
+
+def test_json_form_and_query_say_the_same(server, expected):
+    fields = {"q": TEXT, "source": "en", "target": "de"}
+    ways = [
+        {"json": fields},
+        {"data": fields},
+        {"params": fields},
+        {"files": {k: (None, v) for k, v in fields.items()}},
+    ]
+    for way in ways:
+        for path in ("/translate", "/translate/"):
+            response = httpx.post(server.url + path, **way)
+            assert (response.status_code, response.json()) == (200, {"translatedText": expected}), way

@@ -1,0 +1,210 @@
+"""What serving/connection.py relies on in uvicorn and httptools is still there, and what it adds to them works."""
+
+import asyncio
+import inspect
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from urllib.parse import urlsplit
+
+import httptools
+import httpx
+import pytest
+import uvicorn
+from tests.apps.serving.test_faults import raw
+from tests.apps.serving.test_server import wait_until
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from heed.apps.serving.connection import MAX_HEAD_BYTES
+
+VERSION = f"uvicorn {uvicorn.__version__}"
+RELIED = "heed/serving/connection.py relies on this; adapt it, or bound uvicorn's version in pyproject.toml"
+METHODS = {
+    "connection_made": ["transport"],
+    "connection_lost": ["exc"],
+    "data_received": ["data"],
+    "pause_writing": [],
+    "resume_writing": [],
+    "on_message_begin": [],
+    "on_url": ["url"],
+    "on_header": ["name", "value"],
+    "on_headers_complete": [],
+    "send_400_response": ["msg"],
+}
+GET = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LARGE = 2**25  # more bytes than the system keeps for a reader who does not read
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_uvicorns_protocol_has_every_method_that_is_overridden(name):
+    found = getattr(HttpToolsProtocol, name, None)
+    assert found is not None, f"{VERSION}: HttpToolsProtocol.{name} is gone; {RELIED}"
+    parameters = list(inspect.signature(found).parameters)[1:]
+    assert parameters == METHODS[name], f"{VERSION}: HttpToolsProtocol.{name} takes {parameters}; {RELIED}"
+
+
+class Witness(HttpToolsProtocol):
+    """Notes each call of a method, and of its application, with the state after it; the tests look at these notes."""
+
+    def __init__(self, *, seen: list[tuple], **parts):
+        super().__init__(**parts)
+        self.seen, self.first_app = seen, getattr(self, "app", None)
+
+    def note(self, name: str) -> None:
+        cycle = getattr(self, "cycle", "gone")
+        state = cycle and (getattr(cycle, "response_started", "gone"), getattr(cycle, "response_complete", "gone"))
+        self.seen.append((name, state))
+
+    def connection_made(self, transport) -> None:
+        super().connection_made(transport)
+        self.note("connection_made")
+        for name, expected in (("transport", transport), ("loop", asyncio.get_running_loop())):
+            if getattr(self, name, None) is not expected:
+                self.seen.append((f"{name} is gone", None))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self.note("on_header")
+        if name == b"Bad":
+            raise httptools.HttpParserError("too long")
+
+    def on_headers_complete(self) -> None:
+        self.app = partial(self.witnessed, self.first_app)
+        super().on_headers_complete()
+        self.note("on_headers_complete")
+
+    async def witnessed(self, first_app, scope, receive, send) -> None:
+        self.note("app")
+        await first_app(scope, receive, send)
+        self.note("answered")
+
+
+def noted(name: str):
+    def method(self, *values) -> None:
+        getattr(super(Witness, self), name)(*values)
+        self.note(name)
+
+    return method
+
+
+for name in METHODS.keys() - vars(Witness).keys():
+    setattr(Witness, name, noted(name))
+
+
+async def app(scope, receive, send) -> None:
+    """Reads the body, then answers with the path, or with a lot."""
+    while (await receive()).get("more_body"):
+        pass
+    body = b"x" * LARGE if scope["path"] == "/large" else scope["path"].encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def watched() -> Iterator[tuple[list[tuple], socket.socket]]:
+    """What is called in a server of uvicorn's own, and a connection to it."""
+    seen: list[tuple] = []
+    options = {"ws": "none", "lifespan": "off", "loop": "asyncio", "log_config": None, "log_level": "critical"} | {
+        "timeout_graceful_shutdown": 5
+    }
+    server = uvicorn.Server(uvicorn.Config(app, http=partial(Witness, seen=seen), **options))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            with socket.create_connection(listener.getsockname(), timeout=30) as connection:
+                yield seen, connection
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def names(seen: list[tuple]) -> list[str]:
+    return [name for name, _ in seen]
+
+
+def wait_for(seen: list[tuple], name: str, times: int = 1) -> None:
+    try:
+        wait_until(lambda: names(seen).count(name) >= times)
+    except AssertionError:
+        raise AssertionError(f"{VERSION} does not come to {name}, only to {names(seen)}; {RELIED}") from None
+
+
+def test_requests_reach_the_application_that_is_set_while_their_head_is_read():
+    with watched() as (seen, connection):
+        connection.sendall(GET % b"one")
+        wait_for(seen, "answered")
+        first = [one for one in seen if one[0] != "data_received"]  # which returns before or after the answer
+        connection.sendall(GET % b"two" + GET % b"three")  # the third waits for the second
+        wait_for(seen, "answered", times=3)
+    assert first == [
+        ("connection_made", None),
+        ("on_message_begin", None),
+        ("on_url", None),
+        ("on_header", None),
+        ("on_headers_complete", (False, False)),
+        ("app", (False, False)),
+        ("answered", (True, True)),
+    ], f"{VERSION} calls other methods, or the cycle's response_started and response_complete are others; {RELIED}"
+    wait_for(seen, "connection_lost")
+
+
+def test_an_error_in_a_field_or_a_trailer_is_answered_by_the_method_that_is_overridden():
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    for content in (head + b"Bad: 1\r\n\r\n", head + b"Transfer-Encoding: chunked\r\n\r\n0\r\nBad: 1\r\n\r\n"):
+        with watched() as (seen, connection):
+            connection.sendall(content)
+            wait_for(seen, "send_400_response")
+            wait_for(seen, "connection_lost")
+
+
+def test_a_client_that_does_not_read_pauses_writing_until_it_does():
+    with watched() as (seen, connection):
+        connection.sendall(GET % b"large")
+        wait_for(seen, "pause_writing")
+        assert "resume_writing" not in names(seen)
+        n_bytes = 0
+        while n_bytes < LARGE:
+            n_bytes += len(connection.recv(2**20))
+        wait_for(seen, "resume_writing")
+
+
+@pytest.mark.slow
+def test_a_client_that_never_reads_its_answers_is_left(serve, model_folder):
+    server = serve(model_folder, "--timeout", 3, "--max-chars", 100_000)
+    large = {"file": ("a.html", b"<!--" + b"x" * 9_000_000 + b"-->")}
+    answer = httpx.post(f"{server.url}/translate_file", data={"source": "en", "target": "de"}, files=large)
+    path = urlsplit(answer.json()["translatedFileUrl"]).path
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)  # the system would keep megabytes
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(GET % path[1:].encode())
+        left = 'heed_requests_total{endpoint="/download_file/{name}",status="499"}'
+        wait_until(lambda: server.metrics().get(left) == 1)
+    assert server.stop() == 0
+
+
+def test_requests_that_come_together_are_answered_in_their_order(server):
+    answer = raw(
+        server, GET % b"health" + GET % b"nothing" + (GET % b"ready").replace(b"Host", b"Connection: close\r\nHost")
+    )
+    places = [
+        answer.index(content) for content in (b'{"status":"ok"}', b'{"error":"Not Found"}', b'{"status":"ready"}')
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("place", ["path", "field", "fields"])
+def test_a_head_that_is_too_long_is_refused_in_json(server, place):
+    long = b"x" * MAX_HEAD_BYTES
+    content = {
+        "path": GET % long,
+        "field": GET.replace(b"Host", b"A: " + long + b"\r\nHost") % b"health",
+        "fields": GET.replace(b"Host", b"a:b\r\n" * (MAX_HEAD_BYTES // 32) + b"Host") % b"health",
+    }[place]
+    head, _, body = raw(server, content).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and set(json.loads(body)) == {"error"}

@@ -1,0 +1,164 @@
+"""Documents are read in processes of their own, which are bounded and may die."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from heed.apps.documents.formats import translating_document, translating_text
+from heed.apps.documents.translation import answered
+from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
+from heed.apps.serving.faults import Fault
+from heed.errors import HeedError
+from heed.text.alignment import Link, Translated
+
+PAGE = "<p>The <b>dog</b> sees.</p><p>A <i>cat</i> ü sleeps.</p>" * 3
+FILE = Document(PAGE.encode(), "html", 10_000, is_file=True, max_text=10_000)
+TEXT = Document(PAGE.encode(), "html", 10_000)
+
+
+def upper(sentences):
+    return [Translated(text.upper(), [Link(0, 1, 0, 1), Link(4, 7, 4, 7)]) for text in sentences]
+
+
+async def translated(reading, meanwhile=lambda: None):
+    step = await reading.go_on()
+    while not isinstance(step, bytes):
+        meanwhile()
+        step = await reading.go_on(upper([sentence.text for sentence in step]))
+    return step
+
+
+def run(work):
+    """The result of the coroutine that `work` makes of DocumentWorkers, which are closed after it."""
+
+    async def main():
+        workers = DocumentWorkers(10_000)
+        try:
+            return await work(workers)
+        finally:
+            await workers.close()
+
+    return asyncio.run(main())
+
+
+def test_a_worker_makes_what_the_process_itself_makes():
+    async def work(workers):
+        with workers.open(FILE, "en") as file, workers.open(TEXT, "en") as text:
+            return await asyncio.gather(translated(file), translated(text))
+
+    file = answered(translating_document(FILE.content, format="html", language="en", name="x", max_text=10_000), upper)
+    text = answered(translating_text(PAGE, format="html", language="en"), upper)
+    assert run(work) == [file, text.encode()]
+
+
+def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
+    async def work(workers):
+        def kill():
+            os.kill(reading.process.pid, signal.SIGKILL)
+
+        with workers.open(TEXT, "en") as reading, workers.open(TEXT, "en") as other:
+            begun = await other.go_on()
+            assert isinstance(begun, list)
+            first = await translated(reading, kill)
+            return first, await other.go_on(upper([sentence.text for sentence in begun]))
+
+    killed, other = run(work)
+    expected = answered(translating_text(PAGE, format="html", language="en"), upper)
+    assert killed == other == expected.encode()
+
+
+def test_what_cannot_be_read_is_the_error_of_its_document_alone():
+    async def work(workers):
+        with workers.open(Document(b"\xff", "md", 9, is_file=True), "en") as reading:
+            with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
+                await reading.go_on()
+            process = reading.process
+        a_bug = pytest.raises(DocumentBug, match=r"^KeyError at formats.py:\d+$")
+        with workers.open(Document(b"x", "no format", 9), "en") as reading, a_bug:
+            await reading.go_on()
+        too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
+        with workers.open(Document(b"a.\n\n" * 4, "md", 31), "en") as reading, too_many:
+            await reading.go_on()
+        with workers.open(FILE, "en") as reading:
+            await translated(reading)
+            assert reading.process is process
+
+    run(work)
+
+
+# Seconds of computing, bytes of memory, and what is answered for four megabytes.
+LIMITS = {
+    "time": (0, 2**30, 422, "takes more than 0 s of computing; split it"),
+    "memory": (60, 120 * 2**20, 413, "takes more than 120 MiB of memory; split it"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
+    async def main():
+        seconds, memory, status, said = LIMITS[limit]
+        worker = _Worker(seconds, memory)
+        large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", 10**9)
+        with pytest.raises(Fault, match=said) as caught, Reading(large, "en", worker) as reading:
+            await reading.go_on()
+        assert caught.value.status == status
+        with Reading(TEXT, "en", worker) as reading:
+            found = await translated(reading)
+        await worker.close()
+        return found
+
+    assert asyncio.run(main()).count(b"<b>") == 3
+
+
+def test_a_step_that_nobody_waits_for_is_ended():
+    async def main():
+        worker = _Worker(600, 2**31)
+        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", 10**9), "en", worker) as reading:
+            step = asyncio.ensure_future(reading.go_on())
+            while reading.process is None:
+                await asyncio.sleep(0.01)
+            step.cancel()
+            await asyncio.wait([step])
+        assert await asyncio.wait_for(reading.process.wait(), 5) == -signal.SIGKILL
+        with Reading(TEXT, "en", worker) as reading:
+            await translated(reading)
+        await worker.close()
+
+    asyncio.run(main())
+
+
+def test_a_worker_ends_with_its_server_and_imports_no_torch():
+    code = """if True:
+        import asyncio, sys
+        from heed.apps.serving.document_workers import Document, DocumentWorkers
+        async def main():
+            with DocumentWorkers(10_000).open(Document(b"<p>one.</p>", "html", 99), "en") as reading:
+                await reading.go_on()
+                print(reading.process.pid, flush=True)
+                await asyncio.sleep(60)
+        asyncio.run(main())
+    """
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        worker = int(server.stdout.readline())
+        with open(f"/proc/{worker}/maps") as maps:
+            assert "torch" not in maps.read()
+        descriptor = os.pidfd_open(worker)
+    finally:
+        server.kill()
+        server.communicate()
+    ended = asyncio.run(_readable(descriptor))
+    os.close(descriptor)
+    assert ended
+
+
+async def _readable(descriptor):
+    seen = asyncio.Event()
+    asyncio.get_running_loop().add_reader(descriptor, seen.set)
+    await asyncio.wait_for(seen.wait(), 10)
+    return True

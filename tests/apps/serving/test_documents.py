@@ -1,0 +1,229 @@
+"""Pages and files through a real server come back as the command translates them, and bad ones are refused."""
+
+import asyncio
+import io
+import zipfile
+from urllib.parse import urlsplit
+
+import docx
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
+from heed.apps.serving.documents import translate_file
+from heed.apps.serving.engine import Engine, TooLate
+from heed.apps.serving.files import FileStore, disposition, translated_name
+from heed.apps.serving.service import Limits, Service
+
+PAGE = """<!DOCTYPE html><html><head><title>Seven hundred</title><style>p { margin: 0 }</style></head><body>
+<h1>Forty-two &amp; three</h1><p class="a">One <b>hundred <i>twelve</i></b>. Two <a href="/x?a=1&amp;b=2">thousand</a>!
+<script>if (1 < 2) x()</script><ul><li>seven</li><li><code>four</code> five</li></ul></body></html>
+"""
+SUBTITLES = "1\r\n00:00:01,000 --> 00:00:02,500\r\n<i>Seven</i> hundred\r\ntwelve.\r\n\r\n"
+
+
+def document() -> bytes:
+    """As Word writes them: headings, a table, words in bold, a list."""
+    found = docx.Document()
+    found.add_heading("Seven hundred", level=1)
+    paragraph = found.add_paragraph("One ")
+    paragraph.add_run("hundred").bold = True
+    paragraph.add_run(" twelve. Forty-two!")
+    found.add_paragraph("three", style="List Bullet")
+    for cell, text in zip(found.add_table(1, 2).rows[0].cells, ("four", "five"), strict=True):
+        cell.text = text
+    output = io.BytesIO()
+    found.save(output)
+    return output.getvalue()
+
+
+def package(**files: bytes) -> bytes:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(f"word/{name}.xml", content)
+    return output.getvalue()
+
+
+def upload(client: httpx.Client, name: str, content: bytes, **fields: str) -> httpx.Response:
+    fields = {"source": "en", "target": "de"} | fields
+    return client.post("/translate_file", data=fields, files={"file": (name, content)})
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_pages_keep_their_tags_as_the_command_keeps_them(client, translator):
+    expected = translate_text(PAGE, translator.translate_aligned, format="html", language="en")
+    fields = {"source": "en", "target": "de", "format": "html"}
+    assert client.post("/translate", json=fields | {"q": PAGE}).json() == {"translatedText": expected}
+    several = [PAGE, "", "<p>", "three", PAGE]
+    answer = client.post("/translate", json=fields | {"q": several, "source": "auto", "alternatives": 2}).json()
+    pages = [translate_text(page, translator.translate_aligned, format="html", language="en") for page in several]
+    assert answer["translatedText"] == pages and answer["alternatives"] == [[]] * 5
+    # Markup counts, too.
+    assert client.post("/translate", json=fields | {"q": "<hr>" * 4000 + "three"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("letter.docx", document(), "docx"),
+        ("page.HTML", PAGE.encode(), "html"),
+        ("film.srt", SUBTITLES.encode(), "srt"),
+        ("notes.md", b"# Seven\n\n- one **hundred**\n", "md"),
+        ("a/b\\\u0435.txt", "\ufeffSeven.\r\n\r\n  Forty-two!".encode(), "text"),
+    ],
+)
+def test_files_come_back_as_the_command_translates_them(client, translator, name, content, kind):
+    expected = translate_document(content, translator.translate_aligned, format=kind, language="en", name="")
+    for source in ("en", "auto"):
+        answer = upload(client, name, content, source=source)
+        address = answer.json()["translatedFileUrl"]
+        assert urlsplit(address).netloc == client.base_url.netloc.decode()
+        for _ in range(2):
+            found = client.get(address)
+            assert (found.status_code, found.content) == (200, expected)
+        assert found.headers["content-disposition"] == disposition(translated_name(name, "de"))
+        assert found.headers["content-type"] == "application/octet-stream"
+
+
+HEAD = b'<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
+ENTITY = (
+    b'<!DOCTYPE w [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+    + HEAD
+    + b"<w:p><w:r><w:t>&b;</w:t></w:r></w:p></w:document>"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "message"),
+    [
+        ("a.pdf", b"%PDF", 400, "file format not supported"),
+        ("", b"a", 400, "missing file parameter"),
+        ("a.txt", b"\xff", 400, "the file: byte 1 (0xff) is not UTF-8"),
+        ("a.txt", b"a" * 1_000_001, 400, "longer than 1,000,000 bytes"),
+        ("a.txt", b"word " * 50_000, 400, "exceeds text limit (200000)"),
+        ("a.txt", b"a" * 10_000_000, 413, "Request entity too large"),
+        ("a.docx", b"PK", 400, "no .docx document"),
+        ("a.docx", package(styles=b"<a/>"), 400, "word/document.xml is not there"),
+        ("a.docx", package(document=b"<a>"), 400, "damaged"),
+        ("a.docx", package(document=ENTITY), 400, "declares a document type"),
+        ("a.docx", package(document=b"<a>" * 50_000), 400, "damaged"),
+        ("a.docx", package(document=HEAD + b"<w:p/>" * 400_000), 400, "longer than 1,000,000 bytes of XML"),
+        ("a.docx", package(document=HEAD, bomb=bytes(2**27)), 400, "unpacks to more than"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(client, name, content, status, message):
+    answer = upload(client, name, content)
+    assert answer.status_code == status
+    assert message in answer.json()["error"] and "\n" not in answer.json()["error"]
+
+
+def test_bad_uploads_are_refused(client):
+    good = {"source": "en", "target": "de"}
+    file = {"file": ("a.txt", b"one")}
+    for parts, status in (
+        ({"data": good}, 400),
+        ({"json": good | {"file": "one"}}, 415),
+        ({"data": good, "files": {"other": ("a.txt", b"one")}}, 400),
+        ({"data": good, "files": [*file.items(), *file.items()]}, 400),
+        ({"data": {"source": "en"}, "files": file}, 400),
+        ({"data": good | {"target": "zz"}, "files": file}, 400),
+        ({"data": good, "files": file, "headers": {"host": 'evil/"<x>'}}, 400),
+    ):
+        answer = client.post("/translate_file", **parts)
+        assert (answer.status_code, list(answer.json())) == (status, ["error"]), parts
+    answer = client.post("/translate_file", data=good, files=file, headers={"x-forwarded-proto": "https"})
+    assert answer.json()["translatedFileUrl"].startswith("https://")
+    for name in ("none.txt", "..%2f..%2fetc%2fpasswd", "%00", "a" * 300):
+        assert client.get(f"/download_file/{name}").status_code == 404
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_file_is_answered_by_an_internal_error(client, data):
+    good = data.draw(st.sampled_from([document(), PAGE.encode(), SUBTITLES.encode()]))
+    place = data.draw(st.integers(0, len(good)))
+    damaged = good[:place] + data.draw(st.binary(max_size=8)) + good[place + data.draw(st.integers(0, 8)) :]
+    answer = upload(client, "a" + data.draw(st.sampled_from(sorted(SUFFIXES))), damaged)
+    assert answer.status_code in (200, 400), answer.text
+
+
+def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(translator, monkeypatch):
+    deadlines: list[float] = []
+
+    async def main() -> None:
+        engine = Engine(translator)
+        engine.start()
+        service = Service({("en", "de"): engine})
+        in_time, translations = service.in_time, service.translations
+        monkeypatch.setattr(service, "in_time", lambda deadline: deadlines.append(deadline) or in_time(deadline))
+        monkeypatch.setattr(
+            service,
+            "translations",
+            lambda *texts, deadline: deadlines.append(deadline) or translations(*texts, deadline=deadline),
+        )
+        await translate_file(service, b"three", "text", "auto", "de")
+        assert len(deadlines) > 4 and len(set(deadlines)) == 1
+        service.limits = Limits(timeout_seconds=0.1)
+        for worker in service.document_workers._for_files:
+            await worker._turn.acquire()
+        with pytest.raises(TooLate):
+            await asyncio.wait_for(translate_file(service, b"three", "text", "auto", "de"), 20)
+        await service.close()
+
+    asyncio.run(main())
+
+
+def test_stored_files_make_room_and_go():
+    def gone(store: FileStore, key: str) -> bool:
+        found = store.open(key)
+        if found is not None:
+            found[1].close()
+        return found is None
+
+    async def main() -> None:
+        store = FileStore(max_files=3, max_bytes=100)
+        keys = [await store.add(b"x" * 30, f"{i}.txt") for i in range(4)]
+        assert [gone(store, key) for key in keys] == [True, False, False, False]
+        stored, opened = store.open(keys[1])
+        large = await store.add(b"x" * 90, "large.txt")
+        assert [gone(store, key) for key in (*keys, large)] == [True] * 4 + [False]
+        assert opened.read() == b"x" * 30 and not stored.path.exists()  # whoever has begun to read it can go on
+        assert stored.path.parent.stat().st_mode & 0o777 == 0o700
+        opened.close()
+        folder = stored.path.parent
+        store.close()
+        assert not folder.exists()
+
+        store = FileStore(seconds=0.1)
+        brief = await store.add(b"x", "brief.txt")
+        folder = store._open_folder()
+        await asyncio.sleep(0.2)
+        assert gone(store, brief) and not list(folder.iterdir())
+        await store.add(b"x", "last.txt")
+        store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("letter.docx", "letter_de.docx"),
+        ("/etc/../passwd.txt", "passwd_de.txt"),
+        ("C:\\a\\b.md", "b_de.md"),
+        ('a\r\nb";\u202e.srt', "ab;_de.srt"),
+    ],
+)
+def test_translated_files_are_named_safely(name, expected):
+    assert translated_name(name, "de") == expected
+    disposition(translated_name(name, "de")).encode("ascii")
