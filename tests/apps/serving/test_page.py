@@ -169,7 +169,8 @@ def test_other_translations_can_be_seen_and_chosen(tab, translator):
     assert texts(tab, "#alternatives button") == list(dict.fromkeys([*(t.text for t in begun), first[0].text]))
     for _ in "zweihu":
         tab.press("Backspace")
-    tab.wait_for(f"document.querySelector('#alternatives button').textContent === {json.dumps(offered[0])}")
+    buttons = "[...document.querySelectorAll('#alternatives button')].map(e => e.textContent)"
+    tab.wait_for(f"JSON.stringify({buttons}) === JSON.stringify({json.dumps(offered)})")
     tab.click("document.querySelectorAll('#alternatives button')[1]")
     assert tab.value(OUTPUT) == f"{offered[1]} {second[0].text}"
     tab.value("document.getElementById('text').focus()")
