@@ -99,8 +99,8 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
     """What `heed evaluate` finds."""
     sources, references = (Path(path).read_text(encoding="utf-8").splitlines() for path in texts["test"])
     translator = Translator.load(folder, device=device)
-    found = evaluate_translations(translator, sources, references, name="test", tokenize="char").numbers()
-    return {name: value for name, value in found.items() if name in LOGGED}
+    found = evaluate_translations(translator, sources, references, name="test", tokenize="char", max_tokens=256)
+    return {name: value for name, value in found.numbers().items() if name in LOGGED}
 
 
 @pytest.mark.slow

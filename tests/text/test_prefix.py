@@ -89,12 +89,12 @@ def test_a_prefix_of_what_ids_decode_to_allows_these_ids(tokenizers, name, data)
     special = tokenizer.special
     never = {special.pad, special.bos, special.eos, special.unk}
     known = [i for i in range(len(tokenizer)) if i not in never and "<c>" not in tokenizer.pieces([i])[0]]
-    if name in BYTE_LEVEL:  # bytes that are no character are replaced
-        known = [i for i in known if "\ufffd" not in tokenizer.pieces([i])[0]]
-    elif name.startswith("sentencepiece"):
-        known = [i for i in known if not tokenizer.pieces([i])[0].startswith("<0x")]
+    if name.startswith("sentencepiece"):
+        known = [i for i in known if not tokenizer.tokens([i])[0].startswith("<0x")]
     ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=8))
     text = tokenizer.decode(ids)
+    # Bytes that together are no character decode to U+FFFD, which no prefix can tell from that character itself.
+    text = text.partition("\ufffd")[0]
     cut = text[: data.draw(st.integers(0, len(text)))]
     if name in LOSSLESS or tokenizer.decode(tokenizer.encode(cut)) == cut.rstrip(" "):
         assert written(tokenizer.prefix(cut), ids), (cut, tokenizer.pieces(ids))

@@ -274,7 +274,7 @@ class _Side:
             elif model.add_dummy_prefix:
                 normalized = normalized.removeprefix(" ")
         # Normalisation takes a space from the end of a text, but here more text follows.
-        if text[-1:].isspace() and normalized and not normalized.endswith(" "):
+        if text[-1:].isspace() and normalized and not normalized[-1].isspace():
             normalized += " "
         return self._spellings.prefix(normalized)
 
