@@ -39,7 +39,7 @@ lowest: .venv-lowest/ready
 
 docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py
-	$(BIN)/python docs/draw_rooms.py
+	$(BIN)/python docs/draw_packages.py
 
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from
 # a local wheel where pip is set up with one, else uv, which knows where PyTorch keeps the build for this machine.

@@ -1,4 +1,4 @@
-"""The command `heed`: one file per group of verbs, which read arguments, call the rooms below and print.
+"""The command `heed`: one file per group of verbs, which read arguments, call the packages below and print.
 
 Only a verb that runs imports torch, so that --help answers at once.
 """

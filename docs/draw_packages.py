@@ -1,8 +1,8 @@
-"""Draws docs/explain/rooms.svg: the rooms of src/heed and which imports which, from the code and the layers' contract.
+"""Draws docs/explain/packages.svg: the packages of src/heed and which imports which, from the code and the layers' contract.
 
-    python docs/draw_rooms.py            # or make docs
+    python docs/draw_packages.py            # or make docs
 
-An arrow that follows from others is left out: `cli` imports `errors`, say, but so do the rooms that it imports.
+An arrow that follows from others is left out: `cli` imports `errors`, say, but so do the packages that it imports.
 """
 
 import tomllib
@@ -12,25 +12,25 @@ from pathlib import Path
 import grimp
 
 PROJECT = Path(__file__).resolve().parents[1]
-PICTURE = PROJECT / "docs" / "explain" / "rooms.svg"
+PICTURE = PROJECT / "docs" / "explain" / "packages.svg"
 BOX_WIDTH, BOX_HEIGHT, GAP, ROW_HEIGHT, MARGIN = 128, 34, 26, 84, 20
 
 
 def layers() -> list[list[str]]:
-    """The rooms of each layer, highest first, as import-linter's contract has them."""
+    """The packages of each layer, highest first, as import-linter's contract has them."""
     contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     (names,) = [
         contract["layers"]
         for contract in contracts["contracts"]
         if contract["type"] == "layers" and "containers" not in contract
     ]
-    return [[room.strip().removeprefix("heed.") for room in layer.split("|")] for layer in names]
+    return [[package.strip().removeprefix("heed.") for package in layer.split("|")] for layer in names]
 
 
-def imports(rooms: list[str]) -> dict[str, set[str]]:
-    """The rooms that each room imports directly."""
+def imports(packages: list[str]) -> dict[str, set[str]]:
+    """The packages that each package imports directly."""
     graph = grimp.build_graph("heed", cache_dir=None)
-    found: dict[str, set[str]] = {room: set() for room in rooms}
+    found: dict[str, set[str]] = {package: set() for package in packages}
     for module in graph.modules:
         for imported in graph.find_modules_directly_imported_by(module):
             importer, target = (name.split(".")[1] if "." in name else "" for name in (module, imported))
@@ -42,10 +42,10 @@ def imports(rooms: list[str]) -> dict[str, set[str]]:
 def without_implied(imported: dict[str, set[str]]) -> dict[str, set[str]]:
     """The imports that do not follow from others."""
 
-    def reachable(room: str) -> set[str]:
-        return imported[room].union(*(reachable(other) for other in imported[room]))
+    def reachable(package: str) -> set[str]:
+        return imported[package].union(*(reachable(other) for other in imported[package]))
 
-    return {room: targets.difference(*(reachable(target) for target in targets)) for room, targets in imported.items()}
+    return {package: targets.difference(*(reachable(target) for target in targets)) for package, targets in imported.items()}
 
 
 def drawn() -> str:
@@ -55,22 +55,22 @@ def drawn() -> str:
     places = {}
     for y, row in enumerate(rows):
         left = (width - len(row) * (BOX_WIDTH + GAP) + GAP) / 2
-        for x, room in enumerate(row):
-            places[room] = (left + x * (BOX_WIDTH + GAP), MARGIN + y * ROW_HEIGHT)
+        for x, package in enumerate(row):
+            places[package] = (left + x * (BOX_WIDTH + GAP), MARGIN + y * ROW_HEIGHT)
     lines = []
-    for room, targets in sorted(without_implied(imports(list(places))).items()):
+    for package, targets in sorted(without_implied(imports(list(places))).items()):
         for target in sorted(targets):
-            (x, y), (to_x, to_y) = places[room], places[target]
+            (x, y), (to_x, to_y) = places[package], places[target]
             x, y, to_x = x + BOX_WIDTH / 2, y + BOX_HEIGHT, to_x + BOX_WIDTH / 2
             bend = (to_y - y) / 2
             lines.append(
                 f'<path d="M {x:g} {y:g} C {x:g} {y + bend:g}, {to_x:g} {to_y - bend:g}, {to_x:g} {to_y:g}"'
                 ' fill="none" stroke="#7788aa" stroke-width="1.2" marker-end="url(#arrow)"/>'
             )
-    for room, (x, y) in places.items():
+    for package, (x, y) in places.items():
         lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#eef2fa" stroke="#445"/>'
-            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + BOX_HEIGHT / 2 + 5:g}" text-anchor="middle">{escape(room)}</text>'
+            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + BOX_HEIGHT / 2 + 5:g}" text-anchor="middle">{escape(package)}</text>'
         )
     height = len(rows) * ROW_HEIGHT - ROW_HEIGHT + BOX_HEIGHT + 2 * MARGIN
     head = (
