@@ -1,4 +1,4 @@
-"""Draws docs/explain/packages.svg: the packages of src/heed and which imports which, from the code and the layers' contract.
+"""Draws docs/explain/packages.svg, the packages of src/heed and which imports which, from code and contract.
 
     python docs/draw_packages.py            # or make docs
 
@@ -45,7 +45,7 @@ def without_implied(imported: dict[str, set[str]]) -> dict[str, set[str]]:
     def reachable(package: str) -> set[str]:
         return imported[package].union(*(reachable(other) for other in imported[package]))
 
-    return {package: targets.difference(*(reachable(target) for target in targets)) for package, targets in imported.items()}
+    return {name: targets.difference(*(reachable(target) for target in targets)) for name, targets in imported.items()}
 
 
 def drawn() -> str:
@@ -58,7 +58,7 @@ def drawn() -> str:
         for x, package in enumerate(row):
             places[package] = (left + x * (BOX_WIDTH + GAP), MARGIN + y * ROW_HEIGHT)
     lines = []
-    for package, targets in sorted(without_implied(imports(list(places))).items()):
+    for name, targets in sorted(without_implied(imports(list(places))).items()):
         for target in sorted(targets):
             (x, y), (to_x, to_y) = places[package], places[target]
             x, y, to_x = x + BOX_WIDTH / 2, y + BOX_HEIGHT, to_x + BOX_WIDTH / 2
@@ -67,10 +67,10 @@ def drawn() -> str:
                 f'<path d="M {x:g} {y:g} C {x:g} {y + bend:g}, {to_x:g} {to_y - bend:g}, {to_x:g} {to_y:g}"'
                 ' fill="none" stroke="#7788aa" stroke-width="1.2" marker-end="url(#arrow)"/>'
             )
-    for package, (x, y) in places.items():
+    for name, (x, y) in places.items():
         lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#eef2fa" stroke="#445"/>'
-            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + BOX_HEIGHT / 2 + 5:g}" text-anchor="middle">{escape(package)}</text>'
+            f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + BOX_HEIGHT / 2 + 5:g}" text-anchor="middle">{escape(name)}</text>'
         )
     height = len(rows) * ROW_HEIGHT - ROW_HEIGHT + BOX_HEIGHT + 2 * MARGIN
     head = (
