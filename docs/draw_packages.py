@@ -60,7 +60,7 @@ def drawn() -> str:
     lines = []
     for name, targets in sorted(without_implied(imports(list(places))).items()):
         for target in sorted(targets):
-            (x, y), (to_x, to_y) = places[package], places[target]
+            (x, y), (to_x, to_y) = places[name], places[target]
             x, y, to_x = x + BOX_WIDTH / 2, y + BOX_HEIGHT, to_x + BOX_WIDTH / 2
             bend = (to_y - y) / 2
             lines.append(
