@@ -19,7 +19,7 @@ namespace heed {
 // With 32 registers that holds wherever the compiler puts the block. With fewer it does not: the constants of what comes
 // behind the sums would be held through the loop. There a block is a function of its own.
 #if HEED_LANES == 16
-# define HEED_BLOCK static inline
+# define HEED_BLOCK [[gnu::always_inline]] static inline
 #else
 # define HEED_BLOCK [[gnu::noinline]] static
 #endif
