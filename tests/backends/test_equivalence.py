@@ -21,7 +21,7 @@ from tests.training.test_loss import r_drop
 from torch import Tensor
 
 from heed.backends.choice import backend_for
-from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, library
+from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, largest_int8_weight, library
 from heed.backends.protocol import FIRST_CAPACITY
 from heed.backends.reference import ReferenceSearchState
 from heed.data.batching import Batch, make_batch
@@ -37,7 +37,7 @@ from heed.training.step import MasterWeights, micro_batch_loss
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 needs_tiles = pytest.mark.skipif(not has_tiles(), reason="needs AMX and Heed's kernels")
-needs_int8 = pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI and Heed's kernels")
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="needs Heed's kernels and fast products of 8-bit integers")
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The roads. Only this section knows how one is chosen.
@@ -123,9 +123,9 @@ def to_bf16(x: Tensor) -> Tensor:
     return x.bfloat16().to(x.dtype)
 
 
-def to_whole_steps(x: Tensor) -> Tensor:
-    """Each row in whole multiples of its largest magnitude / 127."""
-    steps = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127
+def to_whole_steps(x: Tensor, most: int = 127) -> Tensor:
+    """Each row in whole multiples of its largest magnitude / `most`."""
+    steps = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / most
     return (x / steps).round() * steps
 
 
@@ -133,11 +133,13 @@ def to_whole_steps(x: Tensor) -> Tensor:
 class Arithmetic:
     """Which numbers a road rounds: factors of products, other parameters, what operations hand to one another.
 
-    kept: keys and values. attention: scaled queries, scores and weights; sums: scaled embeddings, and
-    sub-layers' sums before they are normalised; kernels keep both in fp32.
+    weight: a product's second factor; after a ReLU that is rounded as the first one. kept: keys and values. attention:
+    scaled queries, scores and weights; sums: scaled embeddings, and sub-layers' sums before they are normalised;
+    kernels keep both in fp32.
     """
 
     factor: Rounding = unrounded
+    weight: Rounding | None = None  # as `factor`
     parameter: Rounding = unrounded
     encoder: Rounding = unrounded
     decoder: Rounding = unrounded
@@ -146,13 +148,17 @@ class Arithmetic:
     sums: Rounding = unrounded
 
 
+def to_int8_weights(x: Tensor) -> Tensor:
+    return to_whole_steps(x, most=largest_int8_weight())
+
+
 EXACT = Arithmetic()
 # Of a search: between products it computes in fp32, but for the encoder in bf16, and the decoder in bf16 where the
 # processor does not multiply that fast.
 BETWEEN_BF16 = unrounded if has_bf16() else to_bf16
 KERNELS = {
     "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
-    "int8": Arithmetic(factor=to_whole_steps, parameter=to_bf16, kept=to_bf16),
+    "int8": Arithmetic(factor=to_whole_steps, weight=to_int8_weights, parameter=to_bf16, kept=to_bf16),
 }
 OPERATIONS = {  # PyTorch's, on a model in bf16
     name: replace(arithmetic, encoder=to_bf16, decoder=to_bf16, attention=to_bf16, sums=to_bf16)
@@ -214,7 +220,10 @@ class Truth:
     def linear(self, name: str, x: Tensor) -> Tensor:
         bias = self.parameters.get(f"{name}.bias")
         bias = bias if bias is None or self.arithmetic.factor is not to_bf16 else to_bf16(bias)
-        return F.linear(self.arithmetic.factor(x), self.arithmetic.factor(self.parameters[f"{name}.weight"]), bias)
+        factor, weight = self.arithmetic.factor, self.arithmetic.weight
+        if weight is None or (name.endswith(".outer") and self.arch.activation == "relu"):
+            weight = factor
+        return F.linear(factor(x), weight(self.parameters[f"{name}.weight"]), bias)
 
     def embed(self, side: str, ids: Tensor, keep: Rounding) -> Tensor:
         n, d = len(ids), self.arch.d_model
@@ -707,7 +716,8 @@ def test_a_search_in_low_precision_adds_up_its_own_logits_and_mostly_finds_what_
     # a hypothesis by so much as a random walk of its length; three deviations are allowed.
     assert (differences.abs() < 3 * 3 * LOGITS_ERROR[precision] * lengths.sqrt()).all()
     same = [ours[0].ids == best[0].ids for ours, best in zip(found, plain_search(case), strict=True)]
-    assert sum(same) >= len(same) / 2  # near ties may be decided otherwise, and all that follows with them
+    # Near ties may be decided otherwise, and all that follows with them; more of them where weights have 7 bits.
+    assert sum(same) >= len(same) / (2 if precision == "bf16" or largest_int8_weight() == 127 else 3)
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ from tests.conftest import SPECIAL
 from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
 from heed.backends.cpu import decoding_ops, weights
-from heed.backends.cpu.build import has_bf16, has_int8, library
+from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.data.batching import padded_sources
 from heed.decoding.loading import prepacked
 from heed.runtime.device import native_kernels
 
-needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="no fast products of 8-bit integers")
 needs_bf16 = pytest.mark.skipif(not has_bf16(), reason="no AVX-512 BF16")
 KINDS = ["Fp32Weight", pytest.param("Bf16Weight", marks=needs_bf16), pytest.param("Int8Weight", marks=needs_int8)]
 PRODUCTS = {
@@ -77,16 +77,18 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 64
     d_out=st.integers(1, 100),
     relu=st.booleans(),
+    by_relu=st.booleans(),
 )
 @settings(max_examples=40)
-def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu):
+def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu, by_relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, bias = torch.randn(n, d_in).to(dtype), torch.randn(d_out, d_in), torch.randn(d_out)
     x[0] = 0  # a row without any number has no step
-    packed = weights.Int8Weight(weight, bias)
+    x = torch.relu(x) if by_relu else x
+    packed = weights.Int8Weight(weight, bias, by_relu=by_relu)
     most = x.float().abs().amax(1, keepdim=True)
     rounded = torch.where(most > 0, (x.float() * (127 / most)).round(), 0).double() * (most / 127)
-    steps = weight.abs().amax(1, keepdim=True) / 127
+    steps = weight.abs().amax(1, keepdim=True) / (127 if by_relu else largest_int8_weight())
     expected = rounded @ ((weight / steps).round() * steps).double().T + bias
     # Numbers half-way between two steps may be rounded to either.
     slack = 2 * float((most / 127).max() * weight.abs().max()) + 1e-4
@@ -99,6 +101,22 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     torch.testing.assert_close(y, whole.to(dtype))
     for i in range(n):
         assert torch.equal(weights.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
+
+
+@needs_int8
+@pytest.mark.parametrize("by_relu", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 12, 33])
+def test_sums_of_8_bit_products_are_exact_at_their_extremes(n, by_relu):
+    """Steps of 1, so that the sums are whole numbers of 22 bits: none of them may have been cut off at 16."""
+    torch.manual_seed(n)
+    largest = 127 if by_relu else largest_int8_weight()
+    signs = [torch.ones, lambda *size: -torch.ones(*size), lambda *size: torch.randint(0, 2, size) * 2.0 - 1]
+    weight = torch.cat([draw(17, 1024) for draw in signs]) * largest
+    for draw in signs:
+        x = draw(n, 1024) * 127
+        x = torch.relu(x) if by_relu else x
+        y = weights.int8_product(x, weights.Int8Weight(weight, None, by_relu=by_relu))
+        assert torch.equal(y.double(), x.double() @ weight.double().T)
 
 
 @needs_bf16

@@ -23,7 +23,7 @@ from heed.text.prefix import Prefix
 HERE = Path(__file__).parent
 COMPILERS = ("g++", "clang++")
 X86 = platform.machine() == "x86_64"
-EMULATE = "-DHEED_EMULATE"  # every kernel, in plain C++
+EMULATE = "-DHEED_EMULATE=16"  # every kernel, in plain C++ and vectors of so many lanes
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 FEWEST = ("g++", "sapphirerapids")  # of the compilers and processors those that make test takes, with all instructions
 

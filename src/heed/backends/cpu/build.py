@@ -116,8 +116,16 @@ def _raise(kernel: str, status: int) -> None:
 
 
 def has_int8() -> bool:
-    """Whether the kernels can be used and the processor has products of 8-bit integers (AVX-512 VNNI)."""
+    """Whether the kernels can be used and the processor has products of 8-bit integers."""
     return bool(getattr(library(), "has_int8", int)())
+
+
+def largest_int8_weight() -> int:
+    """The largest 8-bit weight, in steps of its output, whose products with any inputs have exact sums.
+
+    It is 64 where the processor adds two products in 16 bits before it adds them to the others, else 127.
+    """
+    return int(cast(Library, library()).largest_int8_weight())
 
 
 def has_bf16() -> bool:

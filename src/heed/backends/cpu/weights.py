@@ -9,11 +9,20 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.backends.cpu.build import IN_FP32, addresses, has_bf16, has_int8, has_tiles, kernel, unchecked
+from heed.backends.cpu.build import (
+    IN_FP32,
+    addresses,
+    has_bf16,
+    has_int8,
+    has_tiles,
+    kernel,
+    largest_int8_weight,
+    unchecked,
+)
 from heed.backends.cpu.declarations import Structure, structure
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
-from heed.model.transformer import Transformer
+from heed.model.transformer import FeedForward, Transformer
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process import give_back_freed_memory
 
@@ -31,7 +40,7 @@ class PackedWeight:
 
     def _structure(self) -> Structure:
         panels, *quantized, bias = self._tensors
-        tensors = {"panels": panels, "bias": bias} | dict(zip(("offsets", "steps"), quantized, strict=False))
+        tensors = {"panels": panels, "bias": bias} | dict(zip(("steps", "offsets"), quantized, strict=False))
         sizes = {"d_in": self.d_in, "d_out": self.d_out, "number_bytes": self.number_bytes}
         return structure("Weight", **unchecked(**tensors), **sizes)
 
@@ -50,9 +59,12 @@ class PackedWeight:
     def __setstate__(self, state: tuple[int, int, list[NDArray[Any]]]) -> None:
         self.d_in, self.d_out, arrays = state
         self._tensors = tuple(torch.tensor(array) for array in arrays)
-        if (self.number_bytes == 1 and not has_int8()) or (self.number_bytes == 2 and not has_bf16()):
+        if not self._fits_here():
             raise HeedError("these weights were packed on another machine: load the model's folder here instead.")
         self.structure = self._structure()
+
+    def _fits_here(self) -> bool:
+        return self.number_bytes == 4 or (self.number_bytes == 2 and has_bf16())
 
 
 class Fp32Weight(PackedWeight):
@@ -80,17 +92,29 @@ class Bf16Weight(PackedWeight):
 
 
 class Int8Weight(PackedWeight):
-    """In whole multiples of an output's step, which is its largest number / 127."""
+    """In whole multiples of an output's step, which is its largest number / 127, or / 64 where the kernels need it.
 
-    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None):
+    by_relu: only rows without negative numbers are multiplied, so 127 will always do.
+    """
+
+    def __init__(
+        self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None, *, by_relu: bool = False
+    ):
         d_out, d_in = weight.shape
         weight = weight.float()
-        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / 127
+        largest = largest_int8_weight()
+        unsigned = by_relu and largest < 127
+        steps = weight.abs().amax(dim=1).clamp(min=1e-30) / (127 if unsigned else largest)
         whole = (weight / steps[:, None]).round_().nan_to_num_()  # of what is not finite the step is not either
         filled = F.pad(whole.to(torch.int8), (0, -d_in % 4, 0, -d_out % PANEL))
         panels = filled.view(-1, PANEL, filled.shape[1] // 4, 4).transpose(1, 2).contiguous()
         offsets = -128 * filled.sum(dim=1, dtype=torch.int32)
-        super().__init__(d_in, d_out, panels, bias, offsets, F.pad(steps, (0, -d_out % PANEL)))
+        quantized = (F.pad(steps, (0, -d_out % PANEL)), *([] if unsigned else [offsets]))
+        super().__init__(d_in, d_out, panels, bias, *quantized)
+
+    def _fits_here(self) -> bool:
+        panels, _steps, *offsets, _bias = self._tensors
+        return has_int8() and (not offsets or int(panels.abs().max()) <= largest_int8_weight())
 
 
 def fp32_product(
@@ -145,17 +169,22 @@ class Bf16Linear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """An nn.Linear in 8-bit integers by the kernels."""
+    """An nn.Linear in 8-bit integers by the kernels. by_relu: it only gets what a ReLU leaves."""
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, *, by_relu: bool = False):
         super().__init__()
-        self.packed = Int8Weight(linear.weight.detach(), linear.bias)
+        self.packed = Int8Weight(linear.weight.detach(), linear.bias, by_relu=by_relu)
 
     def forward(self, x: Float[Tensor, "*row d_in"]) -> Float[Tensor, "*row d_out"]:
         return int8_product(x, self.packed)
 
 
 PACKED: tuple[type[nn.Module], ...] = (Fp32Linear, Bf16Linear, Int8Linear)
+
+
+def _after_relu(module: nn.Module) -> nn.Module | None:
+    """The part of a module that gets what a ReLU leaves."""
+    return module.outer if isinstance(module, FeedForward) and module.activation == "relu" else None
 
 
 def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
@@ -178,6 +207,7 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                setattr(module, name, kinds[precision](child))
+                by_relu = precision == "int8" and child is _after_relu(module)
+                setattr(module, name, Int8Linear(child, by_relu=True) if by_relu else kinds[precision](child))
         give_back_freed_memory()
     return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)

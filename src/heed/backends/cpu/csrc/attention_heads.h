@@ -34,8 +34,8 @@ static void for_heads(const Shape& s, Run run) {
     });
 }
 
-// Of 16 x 16 numbers, in every square of 2 STEP, the upper right quarter and the lower left one change places. Done
-// with steps of 1, 2, 4 and 8, this transposes them.
+// Of LANES x LANES numbers, in every square of 2 STEP, the upper right quarter and the lower left one change places.
+// Done with steps of 1, 2 and so on, this transposes them.
 template <int STEP>
 static inline void swap_quarters(Floats* x) {
     for (int i = 0; i < LANES; i++)
@@ -45,11 +45,10 @@ static inline void swap_quarters(Floats* x) {
             x[i + STEP] = shuffle(a, b, [](int lane) { return lane & STEP ? int(LANES) + lane : lane + STEP; });
         }
 }
-static inline void transpose_16(Floats* x) {
-    swap_quarters<1>(x);
-    swap_quarters<2>(x);
-    swap_quarters<4>(x);
-    swap_quarters<8>(x);
+template <int STEP = 1>
+static inline void transpose_square(Floats* x) {
+    swap_quarters<STEP>(x);
+    if constexpr (2 * STEP < LANES) transpose_square<2 * STEP>(x);
 }
 
 }  // namespace heed

@@ -26,20 +26,13 @@ static void write_rows(const float* from, T* to, int64_t stride, int64_t n, int6
 // to (d, n) = from (n, d) transposed, padded with zeros to whole vectors.
 static inline void transpose(const float* from, int64_t from_ld, float* to, int64_t n, int64_t d) {
     const int64_t ld = whole_vectors(n);
-    if constexpr (HAS_SHUFFLES) {
-        for (int64_t j = 0; j < d; j += LANES)
-            for (int64_t i = 0; i < n; i += LANES) {
-                Floats x[LANES];
-                for (int64_t r = 0; r < LANES; r++) x[r] = i + r < n ? load(from + (i + r) * from_ld + j) : Floats{};
-                transpose_16(x);
-                for (int64_t c = 0; c < LANES && j + c < d; c++) store(x[c], to + (j + c) * ld + i);
-            }
-    } else {
-        for (int32_t j = 0; j < d; j++) {
-            for (int64_t i = 0; i < n; i++) to[j * ld + i] = from[i * from_ld + j];
-            for (int64_t i = n; i < ld; i++) to[j * ld + i] = 0;
+    for (int64_t j = 0; j < d; j += LANES)
+        for (int64_t i = 0; i < n; i += LANES) {
+            Floats x[LANES];
+            for (int64_t r = 0; r < LANES; r++) x[r] = i + r < n ? load(from + (i + r) * from_ld + j) : Floats{};
+            transpose_square(x);
+            for (int64_t c = 0; c < LANES && j + c < d; c++) store(x[c], to + (j + c) * ld + i);
         }
-    }
 }
 
 template <class T>

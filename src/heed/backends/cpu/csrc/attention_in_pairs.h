@@ -20,7 +20,7 @@ static inline void transpose_pairs(const Rows& rows, int64_t i, float* to) {
     for (int c = 0; c < D; c += 2 * LANES, to += LANES * LANES) {
         Floats x[LANES];
         for (int r = 0; r < LANES; r++) x[r] = i + r < rows.n ? load_as<Floats>(rows[i + r] + c) : Floats{};
-        transpose_16(x);
+        transpose_square(x);
         for (int r = 0; r < LANES; r++) store(x[r], to + r * LANES);
     }
 }

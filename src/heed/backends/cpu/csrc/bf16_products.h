@@ -69,7 +69,7 @@ struct Bf16Rows {
     bf16* numbers;
 
     template <class T>
-    void take(int64_t i, const T* row, int64_t d_in) const {
+    void take(int64_t i, const T* row, int64_t d_in, bool = false) const {
         bf16* const to = numbers + i * in_pairs(d_in);
         for (int64_t j = 0; j < d_in; j += LANES) store_first(load_first(row + j, d_in - j), to + j, d_in - j);
         if (d_in % 2) put(0.0f, to[d_in]);
@@ -87,6 +87,7 @@ struct Bf16Rows {
 };
 
 struct Bf16Memory {
+    static constexpr int64_t ROWS_AT_A_TIME = 12;
     Aligned<bf16> numbers;
     int64_t widest;
 

@@ -9,15 +9,11 @@ namespace heed {
 void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
                            int64_t* indices) {
     Continuations wanted(request);
-    if (weight.number_bytes == 4) {
-        fp32_best_continuations(x, weight, wanted, values, indices);
-    } else if (weight.number_bytes == 2) {
-        narrow_best_continuations<Bf16Memory>(x, weight, wanted, values, indices);
-    } else if constexpr (HAS_INT8_DOT) {
-        narrow_best_continuations<QuantizedMemory>(x, weight, wanted, values, indices);
-    } else {
-        throw NotHere();
-    }
+    if (weight.number_bytes == 4) return fp32_best_continuations(x, weight, wanted, values, indices);
+    with_narrow_products(weight, [&](auto products) {
+        using Memory = typename decltype(products)::Type::Memory;
+        narrow_best_continuations<Memory>(x, weight, wanted, values, indices);
+    });
 }
 
 }  // namespace heed

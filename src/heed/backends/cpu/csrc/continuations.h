@@ -3,10 +3,7 @@
 
 #pragma once
 
-#include "bf16_products.h"
-#include "fp32_products.h"
-#include "int8_products.h"
-#include "row_math.h"
+#include "layers.h"
 
 namespace heed {
 
@@ -55,9 +52,9 @@ public:
             if ((size == k && !(z[j] > float(mine[k - 1].value))) || never[id] || (id == eos && !ends)) return;
             size = insert({z[j], row % beam * vocab + id}, mine, size, k);
         };
-        const Floats tops = largest_by_lane(z, count);
-        const float top = folded(tops, [](Floats a, Floats b) { return larger(a, b); });
-        uint16_t above[PIECE / LANES] = {};
+        const Largest tops = largest_by_chain(z, count);
+        const float top = largest_lane(tops);
+        TwoVectorsBits above[PIECE / (2 * LANES)] = {};
         const float bar = size == k ? float(mine[k - 1].value) : size ? -INFINITY : below_some(tops);
         const float shift = top > -INFINITY ? top * LOG2_E : 0;  // a piece of -infinity has the sum 0, or nearly
         sums[size_t(r * n_pieces + piece)] = {top * LOG2_E, sum_of_powers(z, shift, count, bar, above)};
@@ -69,7 +66,7 @@ public:
         }
         // 64 ids at a time: most have none
         for (int64_t j = 0; j < count; j += 64)
-            for (uint64_t lanes = load_as<uint64_t>(above + j / LANES); lanes; lanes &= lanes - 1)
+            for (uint64_t lanes = load_as<uint64_t>(above + j / (2 * LANES)); lanes; lanes &= lanes - 1)
                 consider(j + __builtin_ctzll(lanes));
         if (size < k && bar > -INFINITY) {  // some that were above the bar are not wanted
             size = 0;
@@ -113,12 +110,21 @@ private:
     std::unique_ptr<Candidate[]> best;  // (thread, row, k), by logits
     std::unique_ptr<int64_t[]> sizes;   // (thread, row)
 
-    // A number that is below k of these, or -infinity.
-    float below_some(Floats numbers) const {
-        const auto one = [](Floats a, Floats b) { return larger(a, b); };
-        if (k > LANES) return -INFINITY;
-        if (k <= 8) numbers = one(numbers, shuffle(numbers, numbers, [](int i) { return i ^ 8; }));
-        return std::nextafter(-folded(-numbers, one), -INFINITY);
+    // A number that is below k of these, or -infinity: below the least of 16 that stand for as many parts, or of 8.
+    float below_some(const Largest& of) const {
+        if (k > 16) return -INFINITY;
+        const auto below = [](Floats x) {
+            return std::nextafter(-folded(-x, [](Floats a, Floats b) { return larger(a, b); }), -INFINITY);
+        };
+        if constexpr (LANES == 16) {
+            const Floats all = larger(larger(of.a, of.b), larger(of.c, of.d));
+            return below(k > 8 ? all : larger(all, shuffle(all, all, [](int i) { return i ^ 8; })));
+        } else {
+            const auto less = [](Floats a, Floats b) { return -larger(-a, -b); };
+            const Floats ac = larger(of.a, of.c), bd = larger(of.b, of.d);
+            if constexpr (LANES == 8) return below(k > 8 ? less(ac, bd) : larger(ac, bd));
+            return below(k > 8 ? less(less(of.a, of.b), less(of.c, of.d)) : less(ac, bd));
+        }
     }
 
     double log_sum(int64_t r) const {  // of row r's exponentials
@@ -190,7 +196,7 @@ template <class Memory>
     const Memory memory(n, weight.d_in);
     const auto rows = memory.rows();
     product_continuations(
-        weight, n, SearchTiles::allowed() ? 32 : 12, wanted, values, indices,
+        weight, n, SearchTiles::allowed() ? 32 : Memory::ROWS_AT_A_TIME, wanted, values, indices,
         [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(i, some, weight, first, end, next, false, z, z_ld);
@@ -204,7 +210,7 @@ template <class Memory>
     const SplitRows rows = memory.rows();
     product_continuations(
         // Many, since each time the panels are split again.
-        weight, n, splits(d_in) ? 128 : 12, wanted, values, indices,
+        weight, n, splits(d_in) ? 128 : rows_at_a_time(FP32_ROWS), wanted, values, indices,
         [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(x, i, some, weight, first, end, next, false, z, z_ld);

@@ -118,7 +118,7 @@ extern "C" {
   return heed::status_of([&] { heed::all_attend_to_source(q, memories, *beams, out); });                  \
  }                                                                                                        \
  heed::Status int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::product_if_here<heed::HAS_INT8_DOT, heed::QuantizedMemory>(x, *weight, y, n, relu);        \
+  return heed::product_if_here<heed::HAS_INT8, heed::QuantizedMemory>(x, *weight, y, n, relu);        \
  }                                                                                                        \
  heed::Status bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
   return heed::product_if_here<heed::HAS_BF16_DOT, heed::Bf16Memory>(x, *weight, y, n, relu);             \
@@ -135,15 +135,13 @@ heed::Status decoder_step_float(const heed::Step<float>* step, float* x) {
 }
 heed::Status decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
     return heed::status_of([&] {
-        if (step->layers[0].qkv.number_bytes == 2)
-            heed::decoder_step<heed::NarrowProducts<heed::Bf16Memory>>(*step, x);
-        else if constexpr (heed::HAS_INT8_DOT)
-            heed::decoder_step<heed::NarrowProducts<heed::QuantizedMemory>>(*step, x);
-        else
-            throw heed::NotHere();
+        heed::with_narrow_products(step->layers[0].qkv, [&](auto products) {
+            heed::decoder_step<typename decltype(products)::Type>(*step, x);
+        });
     });
 }
 void use_threads(int32_t n) { omp_set_num_threads(n); }
-int32_t has_int8() { return heed::HAS_INT8_DOT; }
+int32_t has_int8() { return heed::HAS_INT8; }
+int32_t largest_int8_weight() { return heed::LARGEST_INT8_WEIGHT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }
 }

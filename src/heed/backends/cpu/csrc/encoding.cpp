@@ -76,12 +76,9 @@ heed::Status encode_sources_float(const heed::Step<float>* step, const heed::Sou
 }
 heed::Status encode_sources_bf16(const heed::Step<heed::bf16>* step, const heed::Sources<heed::bf16>* sources) {
     return heed::status_of([&] {
-        if (step->layers[0].qkv.number_bytes == 2)
-            heed::encode_sources<heed::NarrowProducts<heed::Bf16Memory>>(*step, *sources);
-        else if constexpr (heed::HAS_INT8_DOT)
-            heed::encode_sources<heed::NarrowProducts<heed::QuantizedMemory>>(*step, *sources);
-        else
-            throw heed::NotHere();
+        heed::with_narrow_products(step->layers[0].qkv, [&](auto products) {
+            heed::encode_sources<typename decltype(products)::Type>(*step, *sources);
+        });
     });
 }
 }

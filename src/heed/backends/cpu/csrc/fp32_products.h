@@ -8,17 +8,38 @@ namespace heed {
 
 using Fp32Panel = FloatPanel<float>;
 
-template <int ROWS>
-static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, float* y, int64_t n, int64_t y_ld) {
-    float sums[ROWS * PANEL];
+// As many blocks of this height as there are from row i on, by the VECS vectors of outputs from the j-th on.
+template <int ROWS, int VECS>
+static inline int64_t fp32_rows(int64_t i, const float* x, const Fp32Panel& w, int64_t j, float* y, int64_t n,
+                                int64_t y_ld) {
+    constexpr int64_t WIDTH = VECS * LANES;
+    float sums[ROWS * WIDTH];
     for (; i + ROWS <= n; i += ROWS) {
-        block_product<ROWS, 2>(x + i * w.d_in, w.d_in, 1, w.weights, PANEL, sums, PANEL, w.d_in);
+        block_product<VECS>(std::make_index_sequence<ROWS * VECS>(), x + i * w.d_in, w.d_in, 1, w.weights + j, PANEL,
+                            sums, WIDTH, w.d_in);
         for (int64_t r = 0; r < ROWS; r++)
-            for (int64_t j = 0; j < PANEL; j += LANES)
-                store_first(float_result(load(sums + r * PANEL + j), load(w.bias + j), w.relu), y + (i + r) * y_ld + j,
-                            std::max(int64_t(0), w.width - j));
+            for (int64_t v = 0; v < WIDTH; v += LANES)
+                store_first(float_result(load(sums + r * WIDTH + v), load(w.bias + j + v), w.relu),
+                            y + (i + r) * y_ld + j + v, std::max(int64_t(0), w.width - j - v));
     }
     return i;
+}
+
+constexpr int FP32_ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 8;  // of a block by two vectors
+
+// n rows by one panel. Of fewer rows more vectors are taken at a time, since a sum waits for the one before.
+static inline void fp32_panel_product(const float* x, const Fp32Panel& w, float* y, int64_t n, int64_t y_ld) {
+    constexpr int MORE = LANES == 16 ? 2 : 4;
+    int64_t rest = 0;
+    for (int64_t j = 0; j < PANEL; j += 2 * LANES) {
+        rest = fp32_rows<FP32_ROWS, 2>(0, x, w, j, y, n, y_ld);
+        rest = fp32_rows<4, 2>(rest, x, w, j, y, n, y_ld);
+    }
+    for (int64_t j = 0; j < PANEL; j += MORE * LANES) {
+        int64_t i = rest;
+        if constexpr (LANES < 16) i = fp32_rows<2, MORE>(i, x, w, j, y, n, y_ld);
+        fp32_rows<1, MORE>(i, x, w, j, y, n, y_ld);
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -118,8 +139,9 @@ struct Fp32Block {
 };
 
 // n rows by one panel, which is split into `tiles`.
+template <class Pipeline>
 static inline void split_product(const bf16* x, const Fp32Panel& w, float* y, int64_t n, int64_t y_ld, bf16* tiles,
-                                 TilePipeline<Fp32Block>& pipeline) {
+                                 Pipeline& pipeline) {
     split_panel(w.weights, tiles, w.d_in);
     for (int64_t i = 0, rows; i < n; i += rows) {
         rows = std::min(n - i, 2 * TILE_ROWS);
@@ -147,7 +169,7 @@ static inline bf16* split_panel_memory(int64_t n) {
 struct SplitRows {
     bf16* numbers;
 
-    void take(int64_t i, const float* row, int64_t d_in) const {
+    void take(int64_t i, const float* row, int64_t d_in, bool = false) const {
         if (splits(d_in)) split_numbers(row, numbers + i * split_row(d_in), d_in);
     }
 
@@ -156,20 +178,18 @@ struct SplitRows {
     void panel_products(const float* x, int64_t i, int64_t n, const Weight& weight, int64_t first, int64_t end,
                         Next next, bool relu, float* y, int64_t y_ld) const {
         const int64_t d_in = weight.d_in;
-        if (splits(d_in)) {
-            bf16* const tiles = split_panel_memory(PARTS * d_in * PANEL);
-            TilePipeline<Fp32Block> pipeline;
-            for (int64_t p = first; p < end; p++)
-                split_product(numbers + i * split_row(d_in), float_panel_of<float>(weight, d_in, p, next(p), relu),
-                              y + (p - first) * PANEL, n, y_ld, tiles, pipeline);
-            return;
+        if constexpr (HAS_TILES) {
+            if (splits(d_in)) {
+                bf16* const tiles = split_panel_memory(PARTS * d_in * PANEL);
+                TilePipeline<Fp32Block> pipeline;
+                for (int64_t p = first; p < end; p++)
+                    split_product(numbers + i * split_row(d_in), float_panel_of<float>(weight, d_in, p, next(p), relu),
+                                  y + (p - first) * PANEL, n, y_ld, tiles, pipeline);
+                return;
+            }
         }
-        for (int64_t p = first; p < end; p++, y += PANEL) {
-            const Fp32Panel w = float_panel_of<float>(weight, d_in, p, next(p), relu);
-            int64_t r = fp32_rows<12>(0, x + i * d_in, w, y, n, y_ld);
-            r = fp32_rows<4>(r, x + i * d_in, w, y, n, y_ld);
-            fp32_rows<1>(r, x + i * d_in, w, y, n, y_ld);
-        }
+        for (int64_t p = first; p < end; p++, y += PANEL)
+            fp32_panel_product(x + i * d_in, float_panel_of<float>(weight, d_in, p, next(p), relu), y, n, y_ld);
     }
 };
 

@@ -1,6 +1,6 @@
 // Products with packed weights in 8-bit integers: each row of x in steps of its largest number / 127, W in steps for
-// each output. The instruction multiplies unsigned by signed integers, so 128 is added to x, and `offsets` takes off
-// what that adds to the sums. Sums are integers, so they are exact.
+// each output. Instructions that multiply unsigned by signed integers need x without a sign: 128 is added, and `offsets`
+// takes off what that adds to the sums. Sums are integers, so they are exact.
 
 #pragma once
 
@@ -16,6 +16,11 @@ struct Int8Panel {
     bool relu;
 };
 
+// The largest weight, as an integer, with which sums are exact: two products of bytes without sign are at most 32,767
+// together, 2 · 255 · 64 of rows that 128 was added to and 2 · 127 · 127 of rows without negative numbers.
+constexpr int32_t LARGEST_INT8_WEIGHT = BYTE_PRODUCTS == ByteProducts::PAIRS ? 64 : 127;
+constexpr bool shifts_rows() { return BYTE_PRODUCTS != ByteProducts::SIGNED; }
+
 static inline int64_t in_fours(int64_t d_in) { return round_up(d_in, 4); }
 
 static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
@@ -23,7 +28,7 @@ static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t n
     const int8_t* const weights = static_cast<const int8_t*>(weight.panels);
     return {weights + first * d_in,
             next < n_panels(weight) ? weights + next * PANEL * d_in : nullptr,
-            weight.offsets + first,
+            weight.offsets && shifts_rows() ? weight.offsets + first : nullptr,
             weight.steps + first,
             weight.bias + first,
             d_in,
@@ -44,31 +49,37 @@ template <class U>
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
-// As many rows at a time as there are indices R, which are written out so that every sum has its own register.
-template <class U, size_t... R>
-static inline int64_t int8_rows(std::index_sequence<R...>, int64_t i, const uint8_t* q, const float* steps,
-                                const Int8Panel& w, U* y, int64_t n, int64_t y_ld) {
-    constexpr int64_t rows = sizeof...(R);
-    for (; i + rows <= n; i += rows) {
-        Ints a[rows], b[rows];
-        ((a[R] = load_as<Ints>(w.offsets), b[R] = load_as<Ints>(w.offsets + LANES)), ...);
-        fetch_share(w.next, w.d_in * PANEL, i, rows, n);
-        const uint8_t* x = q + i * w.d_in;
-        const int8_t* weights = w.weights;
-        for (int64_t l = 0; l < w.d_in; l += 4, x += 4, weights += 4 * PANEL) {
-            const Bits w0 = load_as<Bits>(weights), w1 = load_as<Bits>(weights + 64);
-            const auto add = [&](Ints& sum0, Ints& sum1, const uint8_t* four) {
-                const Bits numbers = Bits{} + load_as<uint32_t>(four);
-                add_byte_products(sum0, numbers, w0);
-                add_byte_products(sum1, numbers, w1);
-            };
-            (add(a[R], b[R], x + int64_t(R) * w.d_in), ...);
-        }
-        (finish_int8_sums(a[R], steps[i + int64_t(R)], w, 0, y + (i + int64_t(R)) * y_ld), ...);
-        (finish_int8_sums(b[R], steps[i + int64_t(R)], w, LANES, y + (i + int64_t(R)) * y_ld), ...);
+// sum: a block of rows by VECS vectors of outputs, beginning with the offsets at `offsets`, or with 0 if it is null.
+// x: d_in bytes a row; weights: PANEL outputs a step. The sums are those of block_product, but integers.
+template <int VECS, size_t... I>
+HEED_BLOCK void int8_block(std::index_sequence<I...>, const uint8_t* x, const int8_t* weights, const int32_t* offsets,
+                           Ints* sums, int64_t d_in) {
+    Ints sum[] = {(offsets ? load_as<Ints>(offsets + I % VECS * LANES) : Ints{})...};
+    for (int64_t l = 0; l < d_in; l += 4, weights += 4 * PANEL)
+        (add_byte_products(sum[I], Bits{} + load_as<uint32_t>(x + l + int64_t(I / VECS) * d_in),
+                           load_as<Bits>(weights + I % VECS * VECTOR_BYTES)),
+         ...);
+    ((sums[I] = sum[I]), ...);
+}
+
+// As many blocks of rows as there are from row i on, by VECS vectors of outputs from the j-th on.
+template <int VECS, class U, size_t... I>
+static inline int64_t int8_rows(std::index_sequence<I...> block, int64_t i, const uint8_t* q, const float* steps,
+                                const Int8Panel& w, int64_t j, U* y, int64_t n, int64_t y_ld) {
+    constexpr int64_t ROWS = sizeof...(I) / VECS, WIDTH = VECS * LANES;
+    for (; i + ROWS <= n; i += ROWS) {
+        fetch_share(w.next, w.d_in * PANEL, j / WIDTH * n + i, ROWS, PANEL / WIDTH * n);
+        Ints sum[sizeof...(I)];
+        int8_block<VECS>(block, q + i * w.d_in, w.weights + 4 * j, w.offsets ? w.offsets + j : nullptr, sum, w.d_in);
+        (finish_int8_sums(sum[I], steps[i + int64_t(I / VECS)], w, j + int64_t(I % VECS) * LANES,
+                          y + (i + int64_t(I / VECS)) * y_ld),
+         ...);
     }
     return i;
 }
+
+// As for int8_rows: rows of a block by two vectors.
+constexpr int INT8_ROWS = LANES == 16 ? 12 : BYTE_PRODUCTS == ByteProducts::PAIRS ? 5 : LANES == 8 ? 6 : 8;
 
 // Rows by one panel.
 template <class U>
@@ -86,7 +97,7 @@ struct Int8Block {
     [[gnu::always_inline]] void finish(int64_t r, int64_t n, const int32_t* sums) const {
         finish_tile_rows(w.width, n, sums, y + r * y_ld, y_ld, [this, r](auto columns) {
             constexpr int64_t J = decltype(columns)::value;
-            const Ints offsets = load_as<Ints>(w.offsets + J);
+            const Ints offsets = w.offsets ? load_as<Ints>(w.offsets + J) : Ints{};
             const Floats scales = load(w.steps + J), bias = load(w.bias + J);
             return [=, relu = w.relu, step = steps + r](int64_t i, const int32_t* of) {
                 return int8_result(load_as<Ints>(of + J) + offsets, step[i], scales, bias, relu);
@@ -96,15 +107,24 @@ struct Int8Block {
 
     // Rows i to n, without tiles.
     void multiply(int64_t i, int64_t n) const {
-        i = int8_rows(std::make_index_sequence<12>(), i, x, steps, w, y, n, y_ld);
-        i = int8_rows(std::make_index_sequence<4>(), i, x, steps, w, y, n, y_ld);
-        int8_rows(std::make_index_sequence<1>(), i, x, steps, w, y, n, y_ld);
+        constexpr int MORE = LANES == 16 ? 2 : 4;
+        int64_t rest = i;
+        for (int64_t j = 0; j < PANEL; j += 2 * LANES) {
+            rest = int8_rows<2>(std::make_index_sequence<2 * INT8_ROWS>(), i, x, steps, w, j, y, n, y_ld);
+            rest = int8_rows<2>(std::make_index_sequence<2 * 4>(), rest, x, steps, w, j, y, n, y_ld);
+        }
+        for (int64_t j = 0; j < PANEL; j += MORE * LANES) {
+            i = rest;
+            if constexpr (LANES < 16)
+                i = int8_rows<MORE>(std::make_index_sequence<MORE * 2>(), i, x, steps, w, j, y, n, y_ld);
+            int8_rows<MORE>(std::make_index_sequence<MORE>(), i, x, steps, w, j, y, n, y_ld);
+        }
     }
 };
 
-// q: ld integers, the first d_in of them x's; step: what they count.
+// q: ld integers, the first d_in of them x's, plus `shift`; step: what they count.
 template <class T>
-static inline void quantize_row(const T* x, uint8_t* q, float* step, int64_t d_in, int64_t ld) {
+static inline void quantize_row(const T* x, uint8_t* q, float* step, int64_t d_in, int64_t ld, int32_t shift) {
     // The largest number by its bits, among which those of NaN and infinity come last: then the step is one of them,
     // and so is all that is computed from the row.
     Ints largest_bits = {};
@@ -113,7 +133,7 @@ static inline void quantize_row(const T* x, uint8_t* q, float* step, int64_t d_i
     const float most = bit_cast<float>(folded(largest_bits, [](Ints a, Ints b) { return larger(a, b); }));
     const float inverse = most > 0 ? 127.0f / most : 0.0f;
     for (int64_t j = 0; j < d_in; j += LANES)
-        store_first_bytes(rounded_to_ints(load_first(x + j, d_in - j) * inverse) + 128, q + j, ld - j);
+        store_first_bytes(rounded_to_ints(load_first(x + j, d_in - j) * inverse) + shift, q + j, ld - j);
     *step = most / 127.0f;
 }
 
@@ -123,8 +143,9 @@ struct QuantizedRows {
     float* steps;
 
     template <class T>
-    void take(int64_t i, const T* row, int64_t d_in) const {
-        quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in));
+    void take(int64_t i, const T* row, int64_t d_in, bool by_null_offsets = false) const {
+        const int32_t shift = by_null_offsets || !shifts_rows() ? 0 : 128;
+        quantize_row(row, numbers + i * in_fours(d_in), steps + i, d_in, in_fours(d_in), shift);
     }
 
     template <class U, class Next>
@@ -138,6 +159,7 @@ struct QuantizedRows {
 };
 
 struct QuantizedMemory {
+    static constexpr int64_t ROWS_AT_A_TIME = rows_at_a_time(INT8_ROWS);
     Aligned<uint8_t> numbers;
     Aligned<float> steps;
     int64_t widest;

@@ -27,7 +27,9 @@ struct Shape {
 // count steps of their output.
 struct Weight {
     const void* panels;
-    const int32_t* offsets;  // of 8-bit weights: -128 times the sum of each output's integers
+    // Of 8-bit weights: -128 times the sum of each output's integers; or null, if they multiply rows without negative
+    // numbers, to which 128 need not be added.
+    const int32_t* offsets;
     const float *steps, *bias;
     int64_t d_in, d_out, number_bytes;  // of a number in the panels: 4, 2 or 1
 };
@@ -174,6 +176,9 @@ HEED_EXPORT void use_threads(int32_t n);
 HEED_EXPORT int32_t has_int8();
 HEED_EXPORT int32_t has_bf16();
 HEED_EXPORT int32_t has_tiles();
+// The largest 8-bit weight, in whole steps, whose sums are exact; if it is less than 127, it is 127 nevertheless for
+// weights without offsets.
+HEED_EXPORT int32_t largest_int8_weight();
 // The index of the first of n numbers that is below `least` or not below `end`, or -1.
 HEED_EXPORT int64_t first_outside(const int64_t* numbers, int64_t n, int64_t least, int64_t end);
 }

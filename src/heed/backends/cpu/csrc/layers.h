@@ -33,7 +33,9 @@ struct Fp32Products {
     using Rows = SplitRows;
     const Rows x;
     explicit Fp32Products(Rows rows) : x(rows) {}
-    void take(int64_t i, const float* row, int64_t d_in) const { x.take(i, row, d_in); }
+    void take(int64_t i, const float* row, int64_t d_in, bool by_null_offsets = false) const {
+        x.take(i, row, d_in, by_null_offsets);
+    }
     void product(const float* rows, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
         fp32_product(rows, x, weight, y, n, relu, team);
     }
@@ -46,7 +48,9 @@ struct NarrowProducts {
     using Rows = decltype(std::declval<Memory>().rows());
     const Rows x;
     explicit NarrowProducts(Rows rows) : x(rows) {}
-    void take(int64_t i, const float* row, int64_t d_in) const { x.take(i, row, d_in); }
+    void take(int64_t i, const float* row, int64_t d_in, bool by_null_offsets = false) const {
+        x.take(i, row, d_in, by_null_offsets);
+    }
     void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
         rows_product(x, weight, y, n, relu, team);
     }
@@ -54,6 +58,23 @@ struct NarrowProducts {
 
 static_assert(Multiplies<Fp32Products>::value);
 static_assert(Multiplies<NarrowProducts<Bf16Memory>>::value && Multiplies<NarrowProducts<QuantizedMemory>>::value);
+
+template <class Products>
+struct Named {  // a value that names a type
+    using Type = Products;
+};
+
+// Calls run(Named<the products that take these weights>()), which are in bf16 or in 8-bit integers.
+template <class Run>
+static void with_narrow_products(const Weight& weight, Run run) {
+    if constexpr (HAS_BF16_DOT) {
+        if (weight.number_bytes == 2) return run(Named<NarrowProducts<Bf16Memory>>());
+    }
+    if constexpr (HAS_INT8) {
+        if (weight.number_bytes == 1) return run(Named<NarrowProducts<QuantizedMemory>>());
+    }
+    throw NotHere();
+}
 
 // What the layers write to. Each row has its own part of each, whatever the width of the products that are stored
 // there.
@@ -157,7 +178,7 @@ public:
                     apply(swish, row, step_.d_ff);
                     break;
             }
-            products_.take(i, row, step_.d_ff);
+            products_.take(i, row, step_.d_ff, !layer.outer.offsets);
         });
         products_.product(space_.wide, layer.outer, space_.branch, n_, false, team_);
         add_norm(layer.feed_forward_gain, layer.feed_forward_bias);

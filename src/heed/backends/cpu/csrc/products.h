@@ -12,42 +12,52 @@
 
 namespace heed {
 
-// c (ROWS, 16 VECS) = a · b (k, 16 VECS), a by any strides. All sums stay in registers.
-template <int ROWS, int VECS>
-static inline void block_product(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_ld, float* c,
-                                 int64_t c_ld, int64_t k) {
-    Floats sum[ROWS][VECS] = {};
-    for (int64_t l = 0; l < k; l++) {
-        Floats bl[VECS];
-        for (int v = 0; v < VECS; v++) bl[v] = load(b + l * b_ld + v * LANES);
-        for (int r = 0; r < ROWS; r++) {
-            const float al = a[r * a_row + l * a_col];
-            for (int v = 0; v < VECS; v++) sum[r][v] += al * bl[v];
-        }
-    }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECS; v++) store(sum[r][v], c + r * c_ld + v * LANES);
+// The sums of a block of rows by some vectors stay in registers: AVX-512 and 64-bit Arm have 32 of them, AVX2 has 16, of
+// which each set leaves some for the numbers that are multiplied. Compilers keep an array that a loop indexes in memory,
+// so the sums are written out, one for each index I: that of row I / VECS and vector I % VECS.
+
+// With 32 registers that holds wherever the compiler puts the block. With fewer it does not: the constants of what comes
+// behind the sums would be held through the loop. There a block is a function of its own.
+#if HEED_LANES == 16
+# define HEED_BLOCK [[gnu::always_inline]] static inline
+#else
+# define HEED_BLOCK [[gnu::noinline]] static
+#endif
+
+// c (rows, VECS vectors) = a · b (k, VECS vectors), a by any strides.
+template <int VECS, size_t... I>
+HEED_BLOCK void block_product(std::index_sequence<I...>, const float* a, int64_t a_row, int64_t a_col, const float* b,
+                              int64_t b_ld, float* c, int64_t c_ld, int64_t k) {
+    Floats sum[] = {((void)I, Floats{})...};
+#pragma GCC unroll 2
+    for (int64_t l = 0; l < k; l++, a += a_col, b += b_ld)
+        ((sum[I] += a[int64_t(I / VECS) * a_row] * load(b + I % VECS * LANES)), ...);
+    (store(sum[I], c + int64_t(I / VECS) * c_ld + I % VECS * LANES), ...);
 }
+
+// Of rows whose results exist at a time, about ten, in whole blocks of this height.
+constexpr int64_t rows_at_a_time(int64_t block_rows) { return round_up(10, block_rows); }
 
 // As many blocks of this height as there are from row i on; returns the row behind them.
 template <int ROWS, int VECS>
 static inline int64_t block_rows(int64_t i, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_ld,
                                  float* c, int64_t c_ld, int64_t m, int64_t k) {
     for (; i + ROWS <= m; i += ROWS)
-        block_product<ROWS, VECS>(a + i * a_row, a_row, a_col, b, b_ld, c + i * c_ld, c_ld, k);
+        block_product<VECS>(std::make_index_sequence<ROWS * VECS>(), a + i * a_row, a_row, a_col, b, b_ld,
+                            c + i * c_ld, c_ld, k);
     return i;
 }
 
 template <int VECS>
 static inline void block_columns(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_ld, float* c,
                                  int64_t c_ld, int64_t m, int64_t k) {
-    int64_t i = block_rows<7, VECS>(0, a, a_row, a_col, b, b_ld, c, c_ld, m, k);
+    int64_t i = block_rows<LANES == 8 ? 6 : 7, VECS>(0, a, a_row, a_col, b, b_ld, c, c_ld, m, k);
     i = block_rows<4, VECS>(i, a, a_row, a_col, b, b_ld, c, c_ld, m, k);
     i = block_rows<2, VECS>(i, a, a_row, a_col, b, b_ld, c, c_ld, m, k);
     block_rows<1, VECS>(i, a, a_row, a_col, b, b_ld, c, c_ld, m, k);
 }
 
-// c (m, n) = a (m, k) · b (k, n), a by any strides, n a multiple of 16.
+// c (m, n) = a (m, k) · b (k, n), a by any strides, n a multiple of LANES.
 [[maybe_unused]] static void product(const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_ld,
                                      float* c, int64_t c_ld, int64_t m, int64_t n, int64_t k) {
     int64_t j = 0;
@@ -97,7 +107,8 @@ static inline void fetch_share(const void* next, int64_t bytes, int64_t i, int64
 
 // A Memory(n, widest) holds n rows of at most `widest` numbers as narrow products read them, in bf16 or 8-bit integers.
 // memory.rows(first) are those from `first` on:
-//   take(i, row, d_in) puts a row of float or bf16 there as the i-th;
+//   take(i, row, d_in, by_null_offsets) puts a row of float or bf16 there as the i-th, for weights whose offsets are
+//   null if so: the row has no negative number then;
 //   panel_products(i, n, weight, first, end, next, relu, y, y_ld) multiplies n of them, from the i-th on, by the panels
 //   from `first` to `end`; y is for the first of these, and next(p) is the panel that is fetched from memory meanwhile.
 // Each result depends on its own row and output alone, and no call writes to memory of another's rows.
@@ -106,8 +117,8 @@ struct HoldsRows : std::false_type {};
 template <class Memory>
 struct HoldsRows<Memory,
                  std::void_t<decltype(Memory(int64_t(), int64_t())),
-                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const float*)nullptr, 0)),
-                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const bf16*)nullptr, 0)),
+                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const float*)nullptr, 0, bool())),
+                             decltype(std::declval<Memory>().rows(int64_t()).take(int64_t(), (const bf16*)nullptr, 0, bool())),
                              decltype(std::declval<Memory>().rows().panel_products(
                                  int64_t(), int64_t(), std::declval<const Weight&>(), int64_t(), int64_t(),
                                  (int64_t(*)(int64_t)) nullptr, bool(), (float*)nullptr, int64_t()))>>
@@ -129,7 +140,7 @@ static void narrow_product(const T* x, const Weight& weight, U* y, int64_t n, bo
     const auto rows = memory.rows();
     parallel([&](Team& team) {
         const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
+        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in, !weight.offsets); });
         rows_product(rows, weight, y, n, relu, team);
     });
 }

@@ -2,16 +2,18 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "vector.h"
 
 namespace heed {
 
-// e^x, of one number or 16, to within 5e-6 of its value (2e-6 from -20 on); e^-87 below -87. It is 2^n · 2^f with an
+// e^x, of one number or a vector, to within 5e-6 of its value (2e-6 from -20 on); e^-87 below -87. It is 2^n · 2^f with an
 // integer n and |f| <= 1/2, and 2^f is taken from its Taylor series. Where the compiler keeps ln 2 in two parts, the
 // error is 5e-7 at most; -fassociative-math lets it add them up.
 template <class X>
 [[gnu::always_inline]] static inline X exponential(X x) {
-    x = x < -87.0f ? X{} - 87.0f : x;
+    x = larger(X{} - 87.0f, x);  // in this order NaN stays NaN
     const auto power = truncated(x * 1.44269504089f - 0.5f);  // rounds what is negative to the nearest
     const X n = as_float(power), f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2
     X p = f * 1.3888889e-3f + 8.3333333e-3f;
@@ -35,10 +37,12 @@ static inline float total(Floats x) {
 // e^x = 2^(x · LOG2_E)
 constexpr float LOG2_E = 1.44269504089f;
 
+using TwoVectorsBits = std::conditional_t<LANES == 16, uint32_t, std::conditional_t<LANES == 8, uint16_t, uint8_t>>;
+
 // Σ 2^(x · LOG2_E - top) of n numbers, for which that power is at most 0, or nearly, to within 3e-7 of its value.
-// 2^f is the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7). above: of
-// each vector, the lanes whose number is larger than `bar`.
-static inline float sum_of_powers(const float* x, float top, int64_t n, float bar, uint16_t* above) {
+// 2^f is the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7). above: a
+// bit for each number, up to the next multiple of 2 LANES: whether it is larger than `bar`.
+static inline float sum_of_powers(const float* x, float top, int64_t n, float bar, TwoVectorsBits* above) {
     const auto power = [=](Floats of) {
         const Floats y = larger(Floats{} - 200.0f, of * LOG2_E - top);  // in this order NaN stays NaN
         const Floats whole = rounded(y), f = y - whole;
@@ -50,25 +54,29 @@ static inline float sum_of_powers(const float* x, float top, int64_t n, float ba
     };
     Floats a = {}, b = {};  // two chains: each sum waits for the one before
     int64_t j = 0;
-    for (; j + 2 * LANES <= n; j += 2 * LANES, above += 2) {
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
         const Floats one = load(x + j), other = load(x + j + LANES);
-        above[0] = uint16_t(lanes_above(one, bar));
-        above[1] = uint16_t(lanes_above(other, bar));
+        *above++ = TwoVectorsBits(lanes_above(one, bar) | lanes_above(other, bar) << LANES);
         a += power(one);
         b += power(other);
     }
-    for (; j < n; j += LANES) {
+    uint32_t last_above = 0;
+    for (int shift = 0; j < n; j += LANES, shift += LANES) {
         const Floats last = load_first(x + j, n - j);
-        *above++ = uint16_t(lanes_above(first_lanes(last, n - j, -INFINITY), bar));
+        last_above |= lanes_above(first_lanes(last, n - j, -INFINITY), bar) << shift;
         a += first_lanes(power(last), n - j, 0);
     }
+    if (n % (2 * LANES)) *above = TwoVectorsBits(last_above);
     return total(a + b);
 }
 
-// Of n >= 1 numbers the largest in each lane, -infinity where there is none. The compiler would take them one by one,
-// for the sake of NaN, which the caller finds in the sum.
-[[gnu::always_inline]] static inline Floats largest_by_lane(const float* x, int64_t n) {
-    Floats a = Floats{} - INFINITY, b = a, c = a, d = a;  // separate chains: each maximum waits for the one before
+// Of n >= 1 numbers the largest in each of four chains of vectors, -infinity where there is none: each maximum waits for
+// the one before. The compiler would take them one by one, for the sake of NaN, which the caller finds in the sum.
+struct Largest {
+    Floats a, b, c, d;
+};
+[[gnu::always_inline]] static inline Largest largest_by_chain(const float* x, int64_t n) {
+    Floats a = Floats{} - INFINITY, b = a, c = a, d = a;
     int64_t j = 0;
     for (; j + 4 * LANES <= n; j += 4 * LANES) {
         a = larger(a, load(x + j));
@@ -77,12 +85,17 @@ static inline float sum_of_powers(const float* x, float top, int64_t n, float ba
         d = larger(d, load(x + j + 3 * LANES));
     }
     for (; j < n; j += LANES) a = larger(a, first_lanes(load_first(x + j, n - j), n - j, -INFINITY));
-    return larger(larger(a, b), larger(c, d));
+    return {a, b, c, d};
 }
 
-static inline float largest(const float* x, int64_t n) {
-    return folded(largest_by_lane(x, n), [](Floats a, Floats b) { return larger(a, b); });
+static inline float largest_lane(Floats x) {
+    return folded(x, [](Floats a, Floats b) { return larger(a, b); });
 }
+[[gnu::always_inline]] static inline float largest_lane(const Largest& of) {
+    return largest_lane(larger(larger(of.a, of.b), larger(of.c, of.d)));
+}
+
+static inline float largest(const float* x, int64_t n) { return largest_lane(largest_by_chain(x, n)); }
 
 // Turns n numbers into e^(x - top); returns their sum. Vectorized by hand: whether the compiler does it
 // depends on the surrounding code.
@@ -104,7 +117,7 @@ static inline float exponentials(float* x, float top, int64_t n) {
 static inline float softmax_numerators(float* p, int64_t n, int64_t ld, float scale) {
     Floats tops = Floats{} - INFINITY, totals = {};
     for (int64_t j = 0; j < n; j += LANES) tops = larger(tops, first_lanes(load(p + j), n - j, -INFINITY));
-    const float top = folded(tops, [](Floats a, Floats b) { return larger(a, b); });
+    const float top = largest_lane(tops);
     for (int64_t j = 0; j < ld; j += LANES) {
         const Floats e = j < n ? first_lanes(exponential((load(p + j) - top) * scale), n - j, 0) : Floats{};
         store(e, p + j);

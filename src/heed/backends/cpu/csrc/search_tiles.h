@@ -9,17 +9,18 @@
 #include <algorithm>
 #include <optional>
 
-#include "vector.h"
+#include "tile_registers.h"
 
 namespace heed {
 
-constexpr int64_t PANEL = 2 * LANES;  // outputs
+constexpr int64_t PANEL = 32;  // outputs
 constexpr int64_t TILE_ROWS = 16;
 
 // A thread's tiles, if the processor has them and the system allows them: one object per thread and parallel region.
 struct SearchTiles {
     static bool allowed() {
-        static const bool yes = HAS_TILES && tiles_allowed();
+        if constexpr (!HAS_TILES) return false;
+        static const bool yes = tiles_allowed();
         return yes;
     }
     // Whether they take rows of this many bytes: whole rows of tiles.
@@ -178,13 +179,9 @@ constexpr int64_t MORE_TILE_ROWS = TILE_ROWS - 1;
 // With fewer rows left, vectors are faster: where rows are short, passing the sums through memory costs too much.
 static inline int64_t fewest_tile_rows(int64_t row_bytes) { return row_bytes < 512 ? 5 : 1; }
 
-// n rows of this many bytes by the panels from `first` to `end`. block_of(p): all rows by panel p.
 template <class Block, class BlockOf>
-static inline void multiply_panels(int64_t row_bytes, int64_t n, int64_t first, int64_t end, BlockOf block_of) {
-    if (!SearchTiles::take(row_bytes)) {
-        for (int64_t p = first; p < end; p++) block_of(p).multiply(0, n);
-        return;
-    }
+static inline void multiply_panels_by_tiles(int64_t row_bytes, int64_t n, int64_t first, int64_t end,
+                                            BlockOf block_of) {
     TilePipeline<Block> pipeline;
     for (int64_t p = first; p < end; p++) {
         const Block all = block_of(p);
@@ -208,6 +205,15 @@ static inline void multiply_panels(int64_t row_bytes, int64_t n, int64_t first, 
         }
         all.multiply(i, n);
     }
+}
+
+// n rows of this many bytes by the panels from `first` to `end`. block_of(p): all rows by panel p.
+template <class Block, class BlockOf>
+static inline void multiply_panels(int64_t row_bytes, int64_t n, int64_t first, int64_t end, BlockOf block_of) {
+    if constexpr (HAS_TILES) {
+        if (SearchTiles::take(row_bytes)) return multiply_panels_by_tiles<Block>(row_bytes, n, first, end, block_of);
+    }
+    for (int64_t p = first; p < end; p++) block_of(p).multiply(0, n);
 }
 
 }  // namespace heed

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "exports.h"
+#include "tile_registers.h"
 
 namespace heed {
 

@@ -9,8 +9,12 @@
 
 #include <mutex>
 
+#include "exports.h"
 #include "threads.h"
-#include "tile_layouts.h"
+#include "tile_registers.h"
+
+#if defined(HEED_TILES)
+# include "tile_layouts.h"
 
 namespace heed {
 
@@ -155,6 +159,7 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
 }
 
 }  // namespace heed
+#endif
 
 extern "C" {
 int32_t has_tiles() { return heed::tiles_allowed(); }
@@ -163,12 +168,12 @@ heed::Status tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transpose
                           int32_t b_transposed, const heed::bf16* bias, void* c, int64_t c_ld, int64_t m, int64_t n,
                           int64_t depth, int32_t add) {
     return heed::status_of([&] {
-        if constexpr (heed::HAS_TILES) {
-            const auto product = add ? heed::tile_product<true> : heed::tile_product<false>;
-            product({a, a_ld, a_transposed != 0}, {b, b_ld, b_transposed != 0}, bias, c, c_ld, m, n, depth);
-        } else {
-            throw heed::NotHere();
-        }
+#if defined(HEED_TILES)
+        const auto product = add ? heed::tile_product<true> : heed::tile_product<false>;
+        product({a, a_ld, a_transposed != 0}, {b, b_ld, b_transposed != 0}, bias, c, c_ld, m, n, depth);
+#else
+        throw heed::NotHere();
+#endif
     });
 }
 }
