@@ -18,7 +18,6 @@ from heed.cli.run import average, demo, info, train
 from heed.cli.serving import serve
 from heed.cli.translation import evaluate, score, translate
 from heed.cli.visualization import attention
-from heed.runtime.process import tune_process
 
 app = typer.Typer(
     name="heed",
@@ -54,5 +53,4 @@ app.callback()(options)
 
 def main() -> None:
     """Runs the verb of the command line, and exits."""
-    tune_process()
     run_and_exit(app)
