@@ -1,5 +1,6 @@
 """Which instruction set is taken, on made processors and on this one, and what keeps the other libraries to it."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -22,19 +23,20 @@ from heed.runtime.instruction_sets import (
 HASWELL = "fpu sse2 avx avx2 fma f16c bmi1 bmi2 movbe"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512cd avx512dq avx512vl"
 ZEN4 = f"{SKYLAKE} avx512_vnni avx512_bf16"
+WIDE = ["-march=skylake-avx512", "-mprefer-vector-width=512"]
 PROCESSORS = [
     ("x86_64", "fpu sse2 avx", "generic", []),
     ("x86_64", HASWELL, "avx2", ["-march=haswell"]),
     ("AMD64", f"{HASWELL} avx_vnni", "avxvnni", ["-march=haswell", "-mavxvnni"]),
-    ("x86_64", SKYLAKE, "avx512", ["-march=skylake-avx512", "-mprefer-vector-width=512"]),
-    ("x86_64", f"{ZEN4} avx_vnni", "avx512", ["-march=skylake-avx512", "-mprefer-vector-width=512", "-mavx512vnni", "-mavx512bf16"]),
+    ("x86_64", SKYLAKE, "avx512", WIDE),
+    ("x86_64", f"{ZEN4} avx_vnni", "avx512", [*WIDE, "-mavx512vnni", "-mavx512bf16"]),
     ("x86_64", f"{ZEN4} amx_tile amx_int8", "avx512", None),
     ("x86_64", f"{ZEN4} amx_tile amx_int8 amx_bf16", "amx", None),
     ("aarch64", "fp asimd", "generic", []),
     ("aarch64", "fp asimd asimddp i8mm", "neon", ["-march=armv8.2-a+dotprod"]),
     ("arm64", "asimd asimddp i8mm bf16", "i8mm", ["-march=armv8.2-a+dotprod+i8mm+bf16"]),
     ("riscv64", "", "generic", []),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,7 @@ def test_a_processor_takes_the_largest_set_that_it_has(machine, features, name, 
 def test_each_set_of_an_architecture_has_a_name_of_its_own_and_the_instructions_of_the_one_before():
     for sets in SETS.values():
         assert len({each.name for each in sets}) == len(sets)
-        for smaller, larger in zip(sets, sets[1:], strict=False):
+        for smaller, larger in itertools.pairwise(sets):
             extra = {"avx_vnni"} if smaller.name == "avxvnni" else set()  # which not all with AVX-512 have
             assert smaller.needs - extra < larger.needs, larger.name
 

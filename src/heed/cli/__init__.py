@@ -8,6 +8,7 @@ import typer
 from heed.cli.benchmark import bench_app
 from heed.cli.comparison import compare
 from heed.cli.data import data_app
+from heed.cli.doctor import doctor
 from heed.cli.documents import translate_file
 from heed.cli.exchange import export, import_
 from heed.cli.paper import paper_app
@@ -42,6 +43,7 @@ for verb, example in (
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
     (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),
     (evalb, "heed evalb gold.trees parsed.trees"),
+    (doctor, "heed doctor"),
     (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
     (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
 ):

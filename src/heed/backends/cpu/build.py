@@ -145,20 +145,25 @@ def state() -> str:
     return _found()[1]
 
 
+def why_unusable() -> str:
+    """What keeps the kernels from being used though they would be faster; nothing if they are, or would not."""
+    return _found()[2]
+
+
 class NotLoadable(HeedError):
     """An undamaged library that cannot be loaded here."""
 
 
 @functools.cache
-def _found() -> tuple[Library | None, str]:
+def _found() -> tuple[Library | None, str, str]:
     without, isa = "PyTorch's operations alone", chosen_set()
     _say_if_too_late(isa)
     if native_kernels() == "none":
-        return None, f"{without}, as HEED_KERNELS=0 asks"
+        return None, f"{without}, as HEED_KERNELS=0 asks", ""
     if platform.system() not in ("Linux", "Darwin"):
-        return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}"
+        return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}", ""
     if native_kernels() == "fast" and not any_wins(isa):
-        return None, f"{without}, which are faster than Heed's kernels with {isa.title}"
+        return None, f"{without}, which are faster than Heed's kernels with {isa.title}", ""
     if (compiler := found_compiler()) is None:
         named = cpp_compiler()
         wanted = f"the C++ compiler {named[0]} (CXX)" if named else "a C++ compiler (g++ or clang++)"
@@ -167,7 +172,7 @@ def _found() -> tuple[Library | None, str]:
         version, compiling, linking = _version_and_flags(compiler, isa)
         found = _compiled_or_kept(isa, compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
-        return found, "Heed's kernels"
+        return found, "Heed's kernels", ""
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
@@ -194,10 +199,10 @@ def _say_if_too_late(isa: InstructionSet) -> None:
         )
 
 
-def _unusable(why: str) -> tuple[None, str]:
+def _unusable(why: str) -> tuple[None, str, str]:
     """Says so, whatever command computes here: it is slower, and can be mended."""
     log.warning("Heed's kernels cannot be used: %s. PyTorch's operations take their place, and are slower.", why)
-    return None, "PyTorch's operations alone"
+    return None, "PyTorch's operations alone", why
 
 
 def _use_one_thread_in_forks(kernels: Library) -> None:
@@ -241,6 +246,13 @@ def _compiled_or_kept(
         log.warning("Compiling Heed's kernels for this processor (%s), once: some twenty seconds.", isa.name)
         compile_kernels(compiler, known_flags(compiler, compiling), known_flags(compiler, linking), path)
     return _loaded(path)
+
+
+def unknown_instructions() -> list[str]:
+    """Flags of this machine's instructions that its compiler is too old to know."""
+    flags = chosen_set().flags_with(processor_features())
+    compiler = found_compiler()
+    return [flag for flag in flags if compiler and flag not in known_flags(compiler, flags)]
 
 
 def known_flags(compiler: Sequence[str], flags: Sequence[str]) -> list[str]:

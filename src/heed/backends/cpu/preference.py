@@ -22,6 +22,14 @@ class Preference:
     # Numbers in a sum, from which on training takes the kernels' products of matrices, where they have tiles.
     product_sums_from: int = 256
 
+    def __str__(self) -> str:
+        """For the user to read."""
+
+        def widths(least: float) -> str:
+            return "never" if least == inf else f"from width {least:.0f} on" if least else "always"
+
+        return f"in a search {widths(self.search_from)}, in training {widths(self.training_from)} ({self.measured})"
+
 
 ALWAYS, NEVER = 0.0, inf
 PREFERENCES = {
