@@ -1,4 +1,4 @@
-"""The state of Heed's CPU kernels on this machine, for `heed doctor`."""
+"""Heed's CPU kernels on this machine, for whoever describes or measures them."""
 
 import shutil
 import subprocess
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from heed.backends.cpu import build
 from heed.backends.cpu.preference import PREFERENCES
+from heed.backends.cpu.timing import TimedKernel, timed_kernels
 from heed.runtime.instruction_sets import chosen_set
+
+__all__ = ["KernelsReport", "TimedKernel", "kernels_report", "timed_kernels"]
 
 
 @dataclass(frozen=True)
 class KernelsReport:
     """What is used, and why not more."""
 
+    usable: bool
     state: str
     why_unusable: str  # what could be mended; empty if nothing
     compiler: str | None  # with the first line of its version
@@ -28,6 +32,7 @@ def kernels_report() -> KernelsReport:
     has: dict[str, Callable[[], bool]] = {"int8": build.has_int8, "bf16": build.has_bf16, "tiles": build.has_tiles}
     preference = PREFERENCES[chosen_set().name]
     return KernelsReport(
+        usable=build.library() is not None,
         state=build.state(),
         why_unusable=build.why_unusable(),
         compiler=_compiler(),
