@@ -40,7 +40,9 @@ class Commands:
 
     def server(self, environment: Mapping[str, str]) -> "CommandServer":
         """The server whose forks are as new processes in this environment."""
-        read_early = frozenset((name, value) for name, value in environment.items() if not name.startswith(READ_LATE))
+        read_early = frozenset(
+            (name, value) for name, value in environment.items() if name == "HEED_ISA" or not name.startswith(READ_LATE)
+        )
         if read_early not in self._servers:
             self._servers[read_early] = CommandServer(environment)
         return self._servers[read_early]
@@ -58,6 +60,11 @@ class CommandServer:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno())]
+            # Torch reads its limits when it is loaded, and only the forks run what sets them.
+            from heed.runtime.instruction_sets import processor_features, sets_of
+
+            limits = {each.name: dict(each.limits) for each in sets_of(processor_features())}
+            environment = limits.get(environment.get("HEED_ISA", ""), {}) | dict(environment)
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], start_new_session=True, env=environment, **pipes

@@ -22,8 +22,7 @@ from tests.fuzzing import TARGETS
 
 PROJECT = Path(__file__).parents[1]
 REPORT = PROJECT / "docs" / "lab" / "soak.md"
-# As on a processor with AVX2 and no more, for the kernels, for PyTorch and for oneDNN.
-AVX2 = {"HEED_KERNELS": "-march=haswell", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+AVX2 = {"HEED_ISA": "avx2"}  # as on a processor with AVX2 and no more
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
 CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "runs", "training")]
 LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"

@@ -7,9 +7,11 @@ import torch
 
 from heed.backends import cpu
 from heed.backends.cpu.build import state
+from heed.backends.cpu.preference import wins
 from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.transformer import Transformer
+from heed.runtime.instruction_sets import chosen_set
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     device = device or weight.device
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
+    if not wins(model.arch, training=model.training):
+        return ReferenceBackend(f"PyTorch's operations are faster with {chosen_set().title}")
     if (missing := cpu.CpuBackend().covers(model)) is None:
         return cpu.CpuBackend()
     _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")

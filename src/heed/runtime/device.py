@@ -1,7 +1,7 @@
 """What the machine decides: device, precision, threads.
 
-Only this file, process.py, training/distributed.py and training/process_group.py read environment variables that say
-how Heed computes.
+Only this file, instruction_sets.py, process.py, training/distributed.py and training/process_group.py read environment
+variables that say how Heed computes.
 """
 
 import logging
@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 
 from heed.errors import HeedError
+from heed.runtime.instruction_sets import chosen_set, forced
 
 log = logging.getLogger(__name__)
 Precision = Literal["auto", "fp32", "bf16"]
@@ -63,13 +64,18 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
     if chosen.type == "cuda":
         fast, instruction = torch.cuda.get_device_capability(chosen)[0] >= 8, "compute capability 8 or newer"
     elif chosen.type == "cpu":
-        # Elsewhere bf16 is emulated, and slower than fp32.
-        features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-        found = [name for name in ("amx_bf16", "avx512_bf16") if features.get(name)]
-        fast, instruction = bool(found), found[0] if found else "neither amx_bf16 nor avx512_bf16"
+        fast, instruction = _has_fast_bf16()
     else:
         fast, instruction = False, f"not tried on {chosen.type}"
     return Machine(chosen, torch.bfloat16 if fast else torch.float32, instruction)
+
+
+def _has_fast_bf16() -> tuple[bool, str]:
+    """Whether the processor multiplies bf16, with what or without what; else it is emulated, and slower than fp32."""
+    features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    instructions = ("amx_bf16", "avx512_bf16")
+    found = [name for name in instructions if features.get(name) and (not forced() or chosen_set().allows(name))]
+    return bool(found), found[0] if found else "neither amx_bf16 nor avx512_bf16"
 
 
 def cache_folder() -> Path:

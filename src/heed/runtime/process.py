@@ -13,7 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-VARIABLES = ("HEED_DEBUG", "HEED_DEVICE", "HEED_KERNELS", "HEED_LOCKS")  # of the environment, for people to set
+from heed.runtime.instruction_sets import limit_libraries
+
+VARIABLES = (
+    "HEED_DEBUG",
+    "HEED_DEVICE",
+    "HEED_ISA",
+    "HEED_KERNELS",
+    "HEED_LOCKS",
+)  # of the environment, for people to set
 
 
 def tune_process() -> None:
@@ -22,8 +30,11 @@ def tune_process() -> None:
     - Threads that wait for each other give their core up sooner (`GOMP_SPINCOUNT`), and equally soon in every thread
       that searches (`OMP_WAIT_POLICY`), unless the environment already says how they wait. After torch is loaded this
       has no effect.
+    - PyTorch, oneDNN and MKL are kept to the instruction set that `HEED_ISA` names. HeedError if there is no such set,
+      or the processor lacks it.
     - Freed memory is kept for the next tensor (`keep_freed_memory`).
     """
+    limit_libraries()
     # A thread that waits for the others spins, by GCC's default for a third of a millisecond and more. If other
     # programs want the same cores, this takes time from the very threads it waits for: docs/explain/performance.md.
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from heed.backends.cpu import decoding_ops, training_ops
-from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, library
+from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, known_flags, library
 from heed.backends.cpu.declarations import FOLDER, PARAMETERS, ffi, structure
 from heed.runtime.device import cache_folder
 from heed.runtime.files import locked
+from heed.runtime.instruction_sets import chosen_set
 
 pytestmark = [
     pytest.mark.slow,  # it compiles again and again
@@ -315,3 +316,27 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
             torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
             None, torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
         )  # fmt: skip
+
+
+def test_instructions_that_the_compiler_does_not_know_are_left_out(tmp_path):
+    compiler = tmp_path / "old-compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *bf16*) echo unknown >&2; exit 1;; esac\n')
+    compiler.chmod(0o755)
+    flags = ["-O3", "-march=skylake-avx512", "-mavx512vnni", "-mavx512bf16"]
+    assert known_flags([str(compiler)], flags) == flags[:3]
+    assert known_flags([str(compiler)], flags[:3]) == flags[:3]
+
+
+@pytest.mark.skipif(chosen_set().name not in ("avx512", "amx"), reason="needs another set than the largest")
+def test_each_set_has_a_library_of_its_own_and_named_processors_take_its_place(cache):
+    for path in kernels_in(cache):
+        path.unlink()
+    code = f"{STATE}; print(library().has_int8(), library().has_bf16())".replace("state;", "library, state;")
+    without = python(STATE, cache=cache, env=os.environ | {"XDG_CACHE_HOME": str(cache), "HEED_ISA": "generic"})
+    assert without.stdout == "PyTorch's operations alone, which are faster than Heed's kernels with SSE2\n"
+    assert not kernels_in(cache)
+    quickly = {"XDG_CACHE_HOME": str(cache), "HEED_KERNELS": "1 -O0"}
+    for more in ({"HEED_ISA": "generic"}, {"HEED_KERNELS": "1 -O0 -march=x86-64"}):
+        done = python(code, cache=cache, env=os.environ | quickly | more)
+        assert done.stdout.split()[-2:] == ["0", "0"]
+    assert sorted(path.name.split("-")[1] for path in kernels_in(cache)) == sorted(["generic", chosen_set().name])

@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 import os
-import platform
 import shutil
 import struct
 import subprocess
@@ -18,44 +17,44 @@ import torch
 
 from heed.backends.cpu import build
 from heed.backends.cpu.declarations import PARAMETERS, address, ffi
+from heed.runtime.instruction_sets import SETS, InstructionSet, architecture, chosen_set
 from heed.text.prefix import Prefix
 
 HERE = Path(__file__).parent
 COMPILERS = ("g++", "clang++")
-X86 = platform.machine() == "x86_64"
 EMULATE = "-DHEED_EMULATE=16"  # every kernel, in plain C++ and vectors of so many lanes
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
-FEWEST = ("g++", "sapphirerapids")  # of the compilers and processors those that make test takes, with all instructions
+FEWEST = ("g++", "amx")  # of the compilers and processors those that make test takes, with all instructions
 
 pytestmark = pytest.mark.skipif(not build.FOLDER.is_dir(), reason="the kernels' sources are not at hand")
 
 
-def flags_of(compiler: str, *more: str, machine: str | None = None) -> tuple[list[str], list[str]]:
-    """For compiling and linking with this compiler; skips the test where it does not exist."""
+def flags_of(compiler: str, *more: str, isa: InstructionSet | None = None) -> tuple[list[str], list[str]]:
+    """For compiling and linking with this compiler, for a set; skips the test where the compiler does not exist."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    compiling, linking = build.flags(version, machine=machine)
+    isa = isa or chosen_set()
+    compiling, linking = build.flags(version, processor=isa.flags_with(isa.needs | {name for name, _ in isa.extras}))
     return [*compiling, *more], [*linking, *more]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("compiler", "processor"),
+    ("compiler", "isa"),
     [
         *(
             pytest.param(*both, marks=() if both == FEWEST else pytest.mark.soak)
-            for both in itertools.product(
-                COMPILERS, ["x86-64-v3", "x86-64-v4", "sapphirerapids"] if X86 else ["native"]
-            )
+            for both in itertools.product(COMPILERS, [isa.name for isa in SETS.get(architecture(), ())])
         ),
         pytest.param("clang++", "emulated", marks=pytest.mark.soak),  # with g++ in the next test, which runs it too
     ],
 )
-def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
-    """AVX2 alone, AVX-512, AVX-512 with everything, tiles included. Some of g++'s warnings need its optimizer."""
-    chosen = {"native": [], "emulated": [EMULATE]}.get(processor, [f"-march={processor}"])
-    compiling, _ = flags_of(compiler, *chosen, "-O1" if compiler == "g++" else "-O0", *WARNINGS)
+def test_the_kernels_compile_without_warnings(compiler, isa, tmp_path):
+    """For each set of instructions. Some of g++'s warnings need its optimizer."""
+    emulated = [EMULATE] if isa == "emulated" else []
+    chosen = next((each for each in SETS.get(architecture(), ()) if each.name == isa), None)
+    compiling, _ = flags_of(compiler, *emulated, "-O1" if compiler == "g++" else "-O0", *WARNINGS, isa=chosen)
     for source in build.SOURCES:
         command = [compiler, *compiling, "-c", str(source), "-o", str(tmp_path / "made.o")]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -67,22 +66,21 @@ def test_the_kernels_compile_without_warnings(compiler, processor, tmp_path):
     ("compiler", "more"),
     [
         pytest.param("clang++", "", marks=pytest.mark.soak),
-        pytest.param("g++", "-march=x86-64-v3", marks=pytest.mark.soak),
         pytest.param("g++", " ".join([EMULATE, *WARNINGS]), marks=pytest.mark.soak),
     ],
-    ids=["clang++", "AVX2", "emulated"],
+    ids=["clang++", "emulated"],
 )
 def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(compiler, more):
     """Emulated, all kernels run, those for 8-bit integers, pairs of bf16 and tiles (AMX) too."""
-    if shutil.which(compiler) is None or ("-march" in more and not X86):
-        pytest.skip(f"no {compiler}, or another processor")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
     env = os.environ | {"CXX": compiler, "HEED_KERNELS": f"1 {more}"}
     tests = [str(HERE / name) for name in ("test_training_ops.py", "test_decoding_ops.py")]
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=env, cwd=HERE.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     # Those of int8 and of pairs of bf16 are skipped where the processor has neither.
-    all_run = EMULATE in more or ("v3" not in more and build.has_int8() and build.has_bf16())
+    all_run = EMULATE in more or (build.has_int8() and build.has_bf16())
     assert "passed" in done.stdout and ("skipped" in done.stdout) != all_run, done.stdout[-2000:]
 
 
@@ -441,12 +439,17 @@ def test_the_cases_call_every_kernel():
         pytest.param("clang++", "--target=aarch64-linux-gnu", marks=pytest.mark.soak),
     ],
 )
-def test_the_kernels_compute_the_same_on_arm(compiler, more, case_file, tmp_path):
+@pytest.mark.parametrize(
+    "isa",
+    [pytest.param(isa, marks=() if isa.name == "neon" else pytest.mark.soak) for isa in SETS["aarch64"]],
+    ids=lambda isa: isa.name,
+)
+def test_the_kernels_compute_the_same_on_arm(compiler, more, isa, case_file, tmp_path):
     if shutil.which("aarch64-linux-gnu-g++") is None:
         pytest.skip("no aarch64-linux-gnu-g++, whose libraries clang++ needs too")
     compiling, linking = (
-        [flag for flag in flags if flag not in ("-shared", "-mcpu=native")]
-        for flags in flags_of(compiler, *filter(None, [more]), *WARNINGS, machine="aarch64")
+        [flag for flag in flags if flag != "-shared"]
+        for flags in flags_of(compiler, *filter(None, [more]), *WARNINGS, isa=isa)
     )
     (tmp_path / "listed.h").write_text("".join(f"KERNEL({name})\n" for name in sorted({c.name for c in all_cases()})))
     objects = []

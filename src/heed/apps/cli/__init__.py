@@ -8,6 +8,7 @@ import typer
 from heed.apps.cli.benchmark import bench_app
 from heed.apps.cli.comparison import compare
 from heed.apps.cli.data import data_app
+from heed.apps.cli.doctor import doctor
 from heed.apps.cli.documents import translate_file
 from heed.apps.cli.exchange import export, import_
 from heed.apps.cli.paper import paper_app
@@ -18,7 +19,6 @@ from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
 from heed.apps.cli.translation import evaluate, score, translate
 from heed.apps.cli.visualization import attention
-from heed.runtime.process import tune_process
 
 app = typer.Typer(
     name="heed",
@@ -43,6 +43,7 @@ for verb, example in (
     (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
     (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),
     (evalb, "heed evalb gold.trees parsed.trees"),
+    (doctor, "heed doctor"),
     (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
     (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
 ):
@@ -54,5 +55,4 @@ app.callback()(options)
 
 def main() -> None:
     """Runs the verb of the command line, and exits."""
-    tune_process()
     run_and_exit(app)

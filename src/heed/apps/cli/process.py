@@ -13,7 +13,7 @@ import typer
 
 from heed.apps.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
-from heed.runtime.process import VARIABLES
+from heed.runtime.process import VARIABLES, tune_process
 from heed.text.printable import printable
 
 
@@ -37,6 +37,7 @@ def run_and_exit(app: typer.Typer) -> None:
     status = 0
     try:
         try:
+            tune_process()
             status = _run(app, sys.argv[1:])
         except (Interrupted, SystemExit):
             raise

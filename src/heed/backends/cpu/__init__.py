@@ -22,6 +22,7 @@ from heed.data.batching import Batch
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision, n_threads
+from heed.runtime.instruction_sets import chosen_set
 
 COVERAGE = Coverage(
     {
@@ -107,8 +108,8 @@ class CpuBackend:
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if has_int8():
-            return "int8", "AVX-512 VNNI"
-        return "fp32", "no AVX-512 VNNI"
+            return "int8", chosen_set().title
+        return "fp32", f"{chosen_set().title} without products of 8-bit integers"
 
     def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
         return weights.prepack(model, precision, copy=copy)

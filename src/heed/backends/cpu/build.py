@@ -1,4 +1,6 @@
-"""Compiles the C++ kernels once per machine with the system's compiler, loads them, and passes tensors to them.
+"""Compiles the C++ kernels with the system's compiler, loads them, and passes tensors to them.
+
+There is a library for each instruction set; the one that this machine takes is compiled when it is first used.
 
 A compiled library is code: it is kept in a folder that belongs to this user alone, followed by its hash, and is loaded
 only if both still hold.
@@ -23,9 +25,11 @@ import torch
 from torch import Tensor
 
 from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
+from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import NoLocks, locked, whole_file
+from heed.runtime.instruction_sets import InstructionSet, chosen_set, forced, processor_features
 
 log = logging.getLogger(__name__)
 SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]
@@ -149,30 +153,34 @@ def state() -> str:
     return _found()[1]
 
 
+def why_unusable() -> str:
+    """What keeps the kernels from being used though they would be faster; nothing if they are, or would not."""
+    return _found()[2]
+
+
 class NotLoadable(HeedError):
     """An undamaged library that cannot be loaded here."""
 
 
 @functools.cache
-def _found() -> tuple[Library | None, str]:
-    without = "PyTorch's operations alone"
+def _found() -> tuple[Library | None, str, str]:
+    without, isa = "PyTorch's operations alone", chosen_set()
+    _say_if_too_late(isa)
     if native_kernels() == "none":
-        return None, f"{without}, as HEED_KERNELS=0 asks"
+        return None, f"{without}, as HEED_KERNELS=0 asks", ""
     if platform.system() not in ("Linux", "Darwin"):
-        return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}"
-    chosen = cpp_compiler()
-    candidates = [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]
-    compiler = next((command for command in candidates if shutil.which(command[0])), None)
-    if compiler is None:
-        wanted = f"the C++ compiler {chosen[0]} (CXX)" if chosen else "a C++ compiler (g++ or clang++)"
+        return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}", ""
+    if native_kernels() == "fast" and not any_wins(isa):
+        return None, f"{without}, which are faster than Heed's kernels with {isa.title}", ""
+    if (compiler := found_compiler()) is None:
+        named = cpp_compiler()
+        wanted = f"the C++ compiler {named[0]} (CXX)" if named else "a C++ compiler (g++ or clang++)"
         return _unusable(f"they need {wanted}, and none was found")
     try:
-        version, compiling, linking = _version_and_flags(compiler)
-        if native_kernels() == "fast" and not _has_avx512(compiler, compiling):
-            return None, f"{without}, which are faster than Heed's kernels where AVX-512 is missing"
-        found = _compiled_or_kept(compiler, version, compiling, linking)
+        version, compiling, linking = _version_and_flags(compiler, isa)
+        found = _compiled_or_kept(isa, compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
-        return found, "Heed's kernels"
+        return found, "Heed's kernels", ""
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
@@ -180,10 +188,29 @@ def _found() -> tuple[Library | None, str]:
         return _unusable(str(error).removesuffix("."))
 
 
-def _unusable(why: str) -> tuple[None, str]:
+def found_compiler() -> list[str] | None:
+    """The C++ compiler that compiles the kernels, with its arguments; None if there is none."""
+    named = cpp_compiler()
+    candidates = [named] if named else [["c++"], ["g++"], ["clang++"]]
+    return next((command for command in candidates if shutil.which(command[0])), None)
+
+
+def _say_if_too_late(isa: InstructionSet) -> None:
+    """PyTorch reads its limit when it first computes; a program that sets HEED_ISA later keeps PyTorch as it was."""
+    wanted = dict(isa.limits).get("ATEN_CPU_CAPABILITY") if forced() else None
+    if wanted and wanted != (taken := torch.backends.cpu.get_cpu_capability().lower()):
+        log.warning(
+            "HEED_ISA=%s came too late for PyTorch, which computes with %s: call heed.tune_process() before torch is "
+            "imported. Heed's kernels are kept to it.",
+            isa.name,
+            taken,
+        )
+
+
+def _unusable(why: str) -> tuple[None, str, str]:
     """Says so, whatever command computes here: it is slower, and can be mended."""
     log.warning("Heed's kernels cannot be used: %s. PyTorch's operations take their place, and are slower.", why)
-    return None, "PyTorch's operations alone"
+    return None, "PyTorch's operations alone", why
 
 
 def _use_one_thread_in_forks(kernels: Library) -> None:
@@ -196,35 +223,26 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _has_avx512(compiler: Sequence[str], compiling: Sequence[str]) -> bool:
-    """Whether the kernels would be compiled to the instructions that they are written for.
+def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[bytes, list[str], list[str]]:
+    """What the compiler prints as its version; the flags for compiling and for linking, HEED_KERNELS' among them.
 
-    Elsewhere no register holds vectors of 64 bytes, so they lie in memory: with AVX2 a search of base is 20 times
-    slower than by PyTorch's operations, a training of Multi30k's recipe 1.6 times (docs/results.md).
+    A processor that HEED_KERNELS names (-march=…) takes the place of the set.
     """
-    command = [*compiler, *compiling, "-dM", "-E", "-x", "c++", os.devnull]
-    macros = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
-    return all(f"__AVX512{part}__ ".encode() in macros for part in ("F", "BW", "VL", "DQ"))  # as vector.h asks
-
-
-def _version_and_flags(compiler: Sequence[str]) -> tuple[bytes, list[str], list[str]]:
-    """What the compiler prints as its version; the flags for compiling and for linking, HEED_KERNELS' among them."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    compiling, linking = flags(version)
-    for extra in (SANITIZE if native_kernels() == "sanitized" else [], kernel_flags()):
-        compiling, linking = [*compiling, *extra], [*linking, *extra]
-    return version, compiling, linking
+    more = [*(SANITIZE if native_kernels() == "sanitized" else []), *kernel_flags()]
+    names_processor = any(flag.startswith(("-march=", "-mcpu=")) for flag in more)
+    compiling, linking = flags(version, processor=[] if names_processor else isa.flags_with(processor_features()))
+    return version, [*compiling, *more], [*linking, *more]
 
 
 def _compiled_or_kept(
-    compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
+    isa: InstructionSet, compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
 ) -> Library:
-    """The kernels for this source, compiler and processor. A library that was damaged is made anew."""
+    """The kernels for this source, compiler and instruction set. A library that was damaged is made anew."""
     sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
-    key = hashlib.sha256(
-        b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, _processor()])
-    )
-    path = cache_folder() / f"kernels-{key.hexdigest()[:16]}.so"
+    native = _processor() if any(flag.endswith("=native") for flag in compiling) else b""
+    key = hashlib.sha256(b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, native]))
+    path = cache_folder() / f"kernels-{isa.name}-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
         return _loaded(path)
     with ExitStack() as turn:
@@ -233,21 +251,38 @@ def _compiled_or_kept(
         with suppress(OSError):
             return _loaded(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
-        log.warning("Compiling Heed's kernels for this processor, once: some twenty seconds.")
-        compile_kernels(compiler, compiling, linking, path)
+        log.warning("Compiling Heed's kernels for this processor (%s), once: some twenty seconds.", isa.name)
+        compile_kernels(compiler, known_flags(compiler, compiling), known_flags(compiler, linking), path)
     return _loaded(path)
 
 
-def flags(version: bytes, *, system: str | None = None, machine: str | None = None) -> tuple[list[str], list[str]]:
-    """The flags for compiling and for linking with the compiler that prints this version, by default on this machine.
+def unknown_instructions() -> list[str]:
+    """Flags of this machine's instructions that its compiler is too old to know."""
+    flags = chosen_set().flags_with(processor_features())
+    compiler = found_compiler()
+    return [flag for flag in flags if compiler and flag not in known_flags(compiler, flags)]
+
+
+def known_flags(compiler: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The flags, but for instructions that this compiler is too old to know: code without them runs as well."""
+
+    def knows(*some: str) -> bool:
+        command = [*compiler, *some, "-E", "-x", "c++", os.devnull]
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+    if knows(*flags):
+        return list(flags)
+    return [flag for flag in flags if not (flag.startswith("-mav") or flag.startswith("-mamx")) or knows(flag)]
+
+
+def flags(version: bytes, *, processor: Sequence[str], system: str | None = None) -> tuple[list[str], list[str]]:
+    """The flags for compiling and for linking with the compiler that prints this version.
+
+    processor: those that say for which instructions. The system is this one unless another is named.
 
     PyTorch's own OpenMP library runs the kernels' threads, so that there is one set of them: GNU's on Linux, LLVM's on
     macOS. On Linux clang++ would take LLVM's, so there it is not told about OpenMP (see threads.h).
     """
-    if (machine or platform.machine()).lower() in ("x86_64", "amd64"):
-        processor = ["-march=native", "-mprefer-vector-width=512"]
-    else:
-        processor = ["-mcpu=native"]
     torch_libraries = Path(torch.__file__).parent / "lib"
     if (system or platform.system()) == "Darwin":
         openmp = ["-Xpreprocessor", "-fopenmp"]  # Apple's clang++ refuses -fopenmp itself

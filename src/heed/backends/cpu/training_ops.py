@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, unchecked
 from heed.backends.cpu.declarations import structure
 from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.preference import takes_products
 from heed.runtime.memory import free_memory
 
 
@@ -23,7 +24,6 @@ def _seed() -> int:
     return int(torch.randint(2**63 - 1, ()))
 
 
-LONG_SUM = 256  # numbers for which tiles.cpp's product is the faster one, beside those of weights' gradients
 LONGEST_SUM = 2048  # longer ones are added up in parts, in fp32, whose operands stay in the cache
 
 
@@ -40,7 +40,7 @@ def product(
     With AMX tiles.cpp multiplies, unless the sums are short: those PyTorch takes as fast. Else PyTorch.
     """
     crosswise = a.stride(1) != 1
-    if not (_tiled(a) and (crosswise or a.shape[1] >= LONG_SUM)):
+    if not (_tiled(a) and (crosswise or takes_products(a.shape[1]))):
         if add:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)

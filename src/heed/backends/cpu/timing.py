@@ -1,0 +1,287 @@
+"""Each kernel beside PyTorch's operations for the same thing, for `heed bench kernels`.
+
+Axes: row = hypotheses of a search; token = positions of a step of training.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heed.backends.cpu import decoding_ops, training_ops
+from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, unchecked
+from heed.backends.cpu.decoding_ops import Beams
+from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.search_state import CpuSearchState
+from heed.backends.cpu.weights import (
+    Bf16Weight,
+    Fp32Weight,
+    Int8Weight,
+    PackedWeight,
+    prepack,
+)
+from heed.backends.protocol import SearchState
+from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.runtime.device import DecodingPrecision, choose_machine
+
+LENGTH = 25  # tokens of a sentence
+TOKENS = 2000  # of a step of training, about: a worker's part of it
+BEAM, SENTENCES = 4, 32
+STEPS = 4  # of a search
+FEW_LAYERS = {"n_layers": 2, "n_encoder_layers": None, "n_decoder_layers": None}
+LABEL_SMOOTHING, CONSISTENCY = 0.1, 3.0
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class TimedKernel:
+    """The same work by a kernel and by PyTorch's operations."""
+
+    name: str
+    use: str  # "search" or "training"
+    size: str
+    kernel: Work = field(repr=False)
+    plain: Work = field(repr=False)
+    kept: list[object] = field(default_factory=list, repr=False)  # what lies at addresses that the kernel is given
+
+
+def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
+    """The kernels at this model's shapes. Nothing where they cannot be used."""
+    if library() is None:
+        return
+    torch.manual_seed(1)
+    with torch.no_grad():
+        yield from _products(arch, vocab_size)
+        yield from _search(arch, vocab_size)
+        yield from _steps(arch, vocab_size)
+    dtype = choose_machine(device="cpu").dtype
+    yield from _training(arch, vocab_size, dtype)
+    yield from _losses(arch, vocab_size, dtype)
+
+
+def _called(name: str, like: Tensor, **arguments: object) -> Work:
+    """The kernel with arguments that were made before, as one that runs a whole step of a search has them."""
+    return partial(kernel(name, like), **arguments)
+
+
+def _products(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
+    d, d_ff = arch.d_model, arch.d_ff
+    kinds: list[tuple[str, type[PackedWeight], torch.dtype]] = [("panel_product", Fp32Weight, torch.float32)]
+    kinds += [("int8_product", Int8Weight, torch.bfloat16)] if has_int8() else []
+    kinds += [("bf16_product", Bf16Weight, torch.bfloat16)] if has_tiles() else []
+    for d_in, d_out in ((d, d), (d, d_ff), (d_ff, d), (d, vocab_size)):
+        weight, bias = torch.randn(d_out, d_in) * d_in**-0.5, torch.randn(d_out)
+        for name, kind, dtype in kinds:
+            packed = kind(weight, bias)  # type: ignore[call-arg, arg-type]
+            for n in (BEAM, BEAM * SENTENCES):
+                x = torch.randn(n, d_in)
+                given = x.to(dtype)
+                y = given.new_empty(n, d_out)
+                call = _called(name, given, **unchecked(x=given, y=y), weight=packed.structure, n=n, relu=False)
+                plain = partial(F.linear, x, weight, bias)
+                yield TimedKernel(name, "search", f"{n} × {d_in} × {d_out}", call, plain, [packed, given, y])
+
+
+def _steps(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
+    """An encoder and the first steps of a search together, as a search takes them."""
+    model = Transformer(arch.model_copy(update=FEW_LAYERS), vocab_size).eval()
+    precisions: list[DecodingPrecision] = ["fp32", "int8"] if has_int8() else ["fp32"]
+    for precision in precisions:
+        packed = prepack(model, precision)
+        for sentences in (1, SENTENCES):
+            src = torch.randint(3, vocab_size, (sentences, LENGTH))
+            n = sentences * BEAM
+
+            def run(state: SearchState, src: Tensor = src, n: int = n) -> None:
+                state.admit(src, torch.ones_like(src, dtype=torch.bool))
+                for _ in range(STEPS):
+                    state.logits(torch.full((n,), 4))
+
+            yield TimedKernel(
+                f"steps in {precision}",
+                "search",
+                f"{n} rows",
+                lambda n=sentences, of=packed, run=run: run(CpuSearchState(of, n_sentences=n, beam_size=BEAM)),  # type: ignore[misc]
+                lambda n=sentences, run=run: run(_PlainSearch(model, n_sentences=n)),  # type: ignore[misc]
+            )
+
+
+class _PlainSearch(ReferenceSearchState):
+    """Computes every row of a beam from the first step on, as the kernels do here."""
+
+    def admit(self, src: Tensor, src_mask: Tensor) -> None:
+        super().admit(src.repeat_interleave(BEAM, 0), src_mask.repeat_interleave(BEAM, 0))
+
+
+def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
+    n_heads, d_k, d_v = arch.n_heads, arch.key_width, arch.value_width
+    for sentences in (1, SENTENCES):
+        n = sentences * BEAM
+        beams = Beams(
+            ancestors=torch.arange(n, dtype=torch.int32)[:, None].repeat(1, LENGTH),
+            active=torch.arange(n),
+            slots=torch.arange(n),
+            lengths=torch.full((n,), LENGTH - 1),
+            src_lengths=torch.full((sentences,), LENGTH),
+            beam=BEAM,
+            n_heads=n_heads,
+            widths=(d_k, d_v),
+        )
+        size = f"{n} rows, {LENGTH} positions"
+        qkv, out = torch.randn(n, n_heads * (2 * d_k + d_v)), torch.empty(n, n_heads * d_v)
+        cache = torch.randn(n, LENGTH, n_heads * (d_k + d_v))
+        call = _called("attend_to_past", qkv, **unchecked(qkv=qkv, cache=cache, out=out), beams=beams.structure)
+        q, k, v = (torch.randn(n, n_heads, length, width) for length, width in ((1, d_k), (LENGTH, d_k), (LENGTH, d_v)))
+        plain = partial(F.scaled_dot_product_attention, q, k, v)
+        yield TimedKernel("attend_to_past", "search", size, call, plain, [qkv, out, cache, beams])
+        memory = torch.randn(sentences, LENGTH, n_heads * (d_k + d_v))
+        places = memory.data_ptr() + torch.arange(sentences) * memory[0].numel() * memory.element_size()
+        queries = torch.randn(n, n_heads * d_k)
+        at = unchecked(q=queries, memories=places, out=out)
+        call = _called("attend_to_source", queries, **at, beams=beams.structure)
+        q, k, v = (
+            torch.randn(sentences, n_heads, length, width)
+            for length, width in ((BEAM, d_k), (LENGTH, d_k), (LENGTH, d_v))
+        )
+        plain = partial(F.scaled_dot_product_attention, q, k, v)
+        yield TimedKernel("attend_to_source", "search", size, call, plain, [memory, places, queries, out, beams])
+        logits, log_probs = torch.randn(n, vocab_size), torch.randn(sentences, BEAM, dtype=torch.float64)
+        never, may_end = torch.zeros(vocab_size, dtype=torch.bool), torch.ones(sentences, dtype=torch.bool)
+        rules, active = {"eos": 2, "k": 2 * BEAM}, torch.arange(n)
+        rest = (log_probs, None, never, may_end)
+        yield TimedKernel(
+            "best_continuations",
+            "search",
+            f"{n} × {vocab_size}",
+            partial(decoding_ops.best_continuations, logits, active, *rest, **rules),
+            partial(ReferenceBackend().best_continuations, logits, None, *rest, **rules),
+        )
+
+
+def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
+    d, d_ff, rate = arch.d_model, arch.d_ff, arch.dropout
+    sequences = PackedSequences.from_mask(torch.ones(TOKENS // LENGTH, LENGTH, dtype=torch.bool))
+    n, n_real = len(sequences.positions), sequences.n_real
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=dtype).requires_grad_()
+
+    x, branch, gain, bias, dy = leaf(n, d), leaf(n, d), leaf(d), leaf(d), torch.randn(n, d, dtype=dtype)
+    norm = {"dropout": rate, "epsilon": 1e-5}
+    yield TimedKernel(
+        "add_norm",
+        "training",
+        f"{n} × {d}",
+        lambda: training_ops.add_norm(x, branch, gain, bias, **norm).backward(dy),
+        lambda: F.layer_norm(x + F.dropout(branch, rate), (d,), gain, bias, 1e-5).backward(dy),
+    )
+    hidden, inner_bias, dh = torch.randn(n, d_ff, dtype=dtype), leaf(d_ff), torch.randn(n, d_ff, dtype=dtype)
+    scale = leaf(1)  # so that what is rectified in place has a gradient and is not a leaf
+    yield TimedKernel(
+        "bias_relu",
+        "training",
+        f"{n} × {d_ff}",
+        lambda: training_ops.bias_relu(hidden * scale, inner_bias).backward(dh),
+        lambda: F.relu(hidden * scale + inner_bias).backward(dh),
+    )
+    ids, places = torch.randint(3, vocab_size, (n,)), sequences.positions
+    table, positions = leaf(vocab_size, d), torch.randn(LENGTH, d, dtype=dtype)
+    table.main_grad = torch.zeros(vocab_size, d)  # type: ignore[attr-defined]  # as training has it
+    scaled = {"scale": d**0.5, "dropout": rate}
+    yield TimedKernel(
+        "embed",
+        "training",
+        f"{n} × {d}",
+        lambda: training_ops.embed(ids, places, table, positions, **scaled).backward(dy),
+        lambda: F.dropout(F.embedding(ids, table) * d**0.5 + positions[places], rate).backward(dy),
+    )
+    n_heads, widths = arch.n_heads, [arch.n_heads * arch.key_width] * 2 + [arch.n_heads * arch.value_width]
+    qkv, dout = leaf(n, sum(widths)), torch.randn(n, widths[2], dtype=dtype)
+    heads = {"n_heads": n_heads, "widths": widths, "causal": True, "dropout": rate}
+
+    def plain_attention() -> None:
+        parts = qkv[:n_real].view(-1, LENGTH, sum(widths)).split(widths, dim=2)
+        q, k, v = (part.unflatten(2, (n_heads, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate)
+        mixed.transpose(1, 2).flatten(2).flatten(0, 1).backward(dout[:n_real])
+
+    yield TimedKernel(
+        "attend",
+        "training",
+        f"{TOKENS // LENGTH} sentences, {LENGTH} positions",
+        lambda: training_ops.self_attention(qkv, sequences, **heads).backward(dout),  # type: ignore[arg-type]
+        plain_attention,
+    )
+    if has_tiles():
+        a, b = torch.randn(n, d, dtype=torch.bfloat16), torch.randn(d_ff, d, dtype=torch.bfloat16)
+        out = torch.empty(n, d_ff, dtype=torch.bfloat16)
+        yield TimedKernel(
+            "tile_product",
+            "training",
+            f"{n} × {d} × {d_ff}",
+            lambda: training_ops.product(a, b.T, out=out),
+            lambda: torch.mm(a, b.T, out=out),
+        )
+    yield from _updates(d, d_ff, dtype)
+
+
+def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
+    """What is done with a weight's gradient."""
+    weight, mean, square, gradient = (torch.rand(d_ff, d) for _ in range(4))
+    copy = None if dtype == torch.float32 else weight.to(dtype)
+    adam = {"step": 9, "rate": 1e-6, "betas": (0.9, 0.98), "epsilon": 1e-9}
+    master = torch.rand(d_ff, d, requires_grad=True)
+    master.grad = gradient.clone()
+    optimizer = torch.optim.Adam([master], lr=1e-6, fused=True)
+
+    @torch.no_grad()
+    def plain_adam() -> None:
+        optimizer.step()
+        assert master.grad is not None
+        master.grad.zero_()
+        if copy is not None:
+            copy.copy_(master)
+
+    yield TimedKernel(
+        "adam_step",
+        "training",
+        f"{d_ff} × {d}",
+        lambda: training_ops.adam_step(weight, mean, square, gradient, copy, **adam),  # type: ignore[arg-type]
+        plain_adam,
+    )
+    if dtype == torch.bfloat16:
+        part, total = torch.randn(d_ff, d, dtype=dtype), torch.zeros(d_ff, d)
+        yield TimedKernel(
+            "add_gradient",
+            "training",
+            f"{d_ff} × {d}",
+            lambda: training_ops.add_gradient(part, total),
+            lambda: total.add_(part),
+        )
+
+
+def _losses(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
+    plain, n = ReferenceBackend(), 512  # tokens whose logits are made at a time
+    logits, targets = torch.randn(2 * n, vocab_size, dtype=dtype), torch.randint(vocab_size, (n,))
+    # Each is given what the last one has left, the gradient: as good as any other numbers.
+    smoothed = {"label_smoothing": LABEL_SMOOTHING}
+    yield TimedKernel(
+        "smoothed_loss",
+        "training",
+        f"{n} × {vocab_size}",
+        lambda: training_ops.smoothed_loss_(logits[:n], targets, **smoothed),
+        lambda: plain.smoothed_loss_(logits[:n], targets, **smoothed),
+    )
+    both = {"label_smoothing": LABEL_SMOOTHING, "consistency": CONSISTENCY}
+    yield TimedKernel(
+        "consistent_loss",
+        "training",
+        f"{n} × {vocab_size}",
+        lambda: training_ops.consistent_loss_(logits, targets, **both),
+        lambda: plain.consistent_loss_(logits, targets, **both),
+    )

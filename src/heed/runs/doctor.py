@@ -1,0 +1,175 @@
+"""What this machine offers Heed, what Heed takes of it, and what would make it faster."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heed.backends.choice import backend_for
+from heed.backends.kernels import KernelsReport, kernels_report
+from heed.model.transformer import Transformer
+from heed.runs.recipe import read_recipe
+from heed.runs.train import n_workers
+from heed.runtime.cores import fast_cores
+from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor
+from heed.runtime.instruction_sets import chosen_set, forced, processor_features, sets_of
+
+SHAPES = ("multi30k-en-de", "wmt14-en-de-base", "wmt14-en-de-big")  # recipes whose models differ in width
+WORKERS_OF = "multi30k-en-de"
+EXTRAS = ("serve", "exchange", "plots", "tensorboard")
+
+# Makes both libraries say in their own words which code they chose: they do when they first multiply.
+_LIBRARIES_CHOICE = """
+import torch
+x = torch.ones(64, 64)
+torch.mm(x, x)
+torch.mm(x.bfloat16(), x.bfloat16())
+torch.conv1d(x[None], x[:, :, None])  # by oneDNN even where it does not take bf16
+"""
+
+
+def diagnosis(version: str) -> dict[str, Any]:
+    """Facts in titled groups, as `heed doctor` prints them. The kernels are compiled if they are not yet."""
+    kernels = kernels_report()
+    return {
+        "heed": {"version": version, "folder": str(Path(__file__).parents[1])},
+        "python": {"version": platform.python_version(), "program": sys.executable, "system": platform.platform()},
+        "torch": _torch(),
+        "processor": _processor(),
+        "kernels": _shown(kernels),
+        "precision": _precision(),
+        "threads": _threads(),
+        "libraries": _libraries(),
+        "gpu": _gpus(),
+        "extras": {name: _extra(name) for name in EXTRAS},
+        "cache": _cache(),
+        "faster": _faster(kernels),
+    }
+
+
+def _torch() -> dict[str, Any]:
+    return {
+        "version": torch.__version__,
+        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _processor() -> dict[str, Any]:
+    fast = fast_cores()
+    return {
+        "name": processor(),
+        "CPUs": os.cpu_count(),
+        "fast cores": "all alike" if fast is None else fast.n,
+        "instruction sets": [each.name for each in sets_of(processor_features())],
+        "taken": f"{chosen_set().name}{' (HEED_ISA)' if forced() else ''}",
+    }
+
+
+def _shown(kernels: KernelsReport) -> dict[str, Any]:
+    return {
+        "state": f"{kernels.state}: {kernels.why_unusable}" if kernels.why_unusable else kernels.state,
+        "compiler": kernels.compiler or "none found (c++, g++, clang++, or what CXX names)",
+        "products": kernels.products,
+        "taken": kernels.preference,
+    }
+
+
+def _precision() -> dict[str, str]:
+    """What training and translation take if nothing else is asked for."""
+    machine = choose_machine()
+    facts = {"train": str(machine)}
+    for name in SHAPES:
+        arch = read_recipe(name).model.model_copy(update={"n_layers": 1})
+        model = Transformer(arch, 8).eval().to(machine.device)
+        precision, why = backend_for(model).fastest_precision(machine.device)
+        facts[f"translate, {name}"] = f"{precision} ({why})"
+    return facts
+
+
+def _threads() -> dict[str, Any]:
+    workers = n_workers(read_recipe(WORKERS_OF), choose_machine())
+    return {"threads": n_threads(), f"workers that train {WORKERS_OF}": workers}
+
+
+def _libraries() -> dict[str, str]:
+    """What MKL and oneDNN have chosen, by their own account."""
+    environment = os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", _LIBRARIES_CHOICE]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"MKL and oneDNN": f"cannot be asked ({type(error).__name__})"}
+    said = done.stdout.decode("utf-8", "replace")
+    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL .*? for .*?), \w+ [\d.]+GHz", said)
+    isa = re.search(r"(?m)^onednn_verbose,.*?,cpu,isa:(.*)", said)
+    code = re.search(r"(?m)^onednn_verbose,.*?exec,cpu,matmul,([^,]*)", said)
+    return {
+        "MKL (fp32)": mkl[1] if mkl else "does not multiply here",
+        "oneDNN": isa[1] if isa else "does not compute here",
+        "oneDNN (bf16)": code[1] if code else "does not multiply here",
+    }
+
+
+def _gpus() -> list[str]:
+    return [
+        f"{torch.cuda.get_device_name(number)}, {torch.cuda.get_device_properties(number).total_memory / 2**30:.0f} GiB"
+        for number in range(torch.cuda.device_count())
+    ]
+
+
+def _extra(name: str) -> str:
+    """Whether the packages of one of Heed's extras are installed, or which are not."""
+    try:
+        required = importlib.metadata.requires("heed") or []
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown: Heed runs without being installed"
+    packages = [re.match(r"[\w.-]+", line) for line in required if re.search(rf"extra == ['\"]{name}['\"]", line)]
+    missing = [package[0] for package in packages if package and not _is_installed(package[0])]
+    return f"missing: {', '.join(missing)}" if missing else "installed"
+
+
+def _is_installed(package: str) -> bool:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version(package)
+        return True
+    return False
+
+
+def _cache() -> dict[str, Any]:
+    try:
+        folder = cache_folder()
+    except OSError as error:
+        return {"folder": f"none: {error}"}
+    sizes = [path.stat().st_size for path in folder.glob("kernels-*.so")]
+    return {"folder": str(folder), "libraries": len(sizes), "MiB": round(sum(sizes) / 2**20, 1)}
+
+
+def _faster(kernels: KernelsReport) -> list[str]:
+    """What would make Heed faster here, and can be changed."""
+    found = []
+    if native_kernels() == "none":
+        found.append("unset HEED_KERNELS: it turns Heed's kernels off")
+    elif kernels.compiler is None:
+        found.append("install a C++ compiler, such as g++: Heed's kernels need one")
+    elif kernels.why_unusable:
+        found.append(f"let Heed's kernels be used: {kernels.why_unusable}")
+    if kernels.unknown_instructions:
+        found.append(f"take a newer C++ compiler: this one does not know {' '.join(kernels.unknown_instructions)}")
+    most = sets_of(processor_features())[-1]
+    if forced() and most != chosen_set():
+        found.append(f"unset HEED_ISA: this processor has {most.name}")
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if os.environ.get("OMP_NUM_THREADS") and n_threads() < cpus:
+        found.append(f"unset OMP_NUM_THREADS: {n_threads()} of {cpus} CPUs compute")
+    if not torch.version.cuda and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
+        found.append("install PyTorch's CUDA build: this one does not use the GPU here")
+    return found
