@@ -11,7 +11,7 @@ def doctor(as_json: JSON = False) -> None:
     """
     import_torch()
     from heed import __version__
-    from heed.runs.doctor import diagnosis
+    from heed.apps.bench.doctor import diagnosis
 
     facts = diagnosis(__version__)
     if as_json:

@@ -152,14 +152,14 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         yield TimedKernel("attend_to_source", "search", size, call, plain, [memory, places, queries, out, beams])
         logits, log_probs = torch.randn(n, vocab_size), torch.randn(sentences, BEAM, dtype=torch.float64)
         never, may_end = torch.zeros(vocab_size, dtype=torch.bool), torch.ones(sentences, dtype=torch.bool)
-        rules, active = {"eos": 2, "k": 2 * BEAM}, torch.arange(n)
+        active = torch.arange(n)
         rest = (log_probs, None, never, may_end)
         yield TimedKernel(
             "best_continuations",
             "search",
             f"{n} × {vocab_size}",
-            partial(decoding_ops.best_continuations, logits, active, *rest, **rules),
-            partial(ReferenceBackend().best_continuations, logits, None, *rest, **rules),
+            partial(decoding_ops.best_continuations, logits, active, *rest, eos=2, k=2 * BEAM),
+            partial(ReferenceBackend().best_continuations, logits, None, *rest, eos=2, k=2 * BEAM),
         )
 
 
