@@ -32,7 +32,8 @@ def test_a_precision_that_is_asked_for_is_taken():
         assert str(machine) == f"cpu, {name} (as set)"
 
 
-def test_automatic_precision_names_the_instructions_that_decide_it():
+def test_automatic_precision_names_the_instructions_that_decide_it(monkeypatch):
+    monkeypatch.delenv("HEED_ISA", raising=False)
     machine = choose_machine("auto", device="cpu")
     has_bf16 = [name for name in ("amx_bf16", "avx512_bf16") if torch.cpu.get_capabilities().get(name)]
     assert machine.dtype == (torch.bfloat16 if has_bf16 else torch.float32)

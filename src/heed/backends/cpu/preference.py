@@ -34,9 +34,8 @@ class Preference:
 ALWAYS, NEVER = 0.0, inf
 PREFERENCES = {
     "generic": Preference(NEVER, NEVER, "not measured: nothing here is made for it"),
-    # Without AVX-512 no register holds the kernels' vectors of 64 bytes, so they lie in memory.
-    "avx2": Preference(NEVER, NEVER, "base's search 20 times slower, the recipe's training 1.6 (docs/results.md)"),
-    "avxvnni": Preference(NEVER, NEVER, "as avx2, of which it has the vectors"),
+    "avx2": Preference(ALWAYS, ALWAYS, "docs/results.md"),
+    "avxvnni": Preference(ALWAYS, ALWAYS, "as avx2, of which it has the vectors; not measured itself"),
     "avx512": Preference(ALWAYS, ALWAYS, "docs/results.md"),
     "amx": Preference(ALWAYS, ALWAYS, "docs/results.md; products of shorter sums PyTorch takes as fast", 256),
     "neon": Preference(NEVER, NEVER, "not measured: no such machine was at hand"),
