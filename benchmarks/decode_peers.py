@@ -8,8 +8,8 @@ Each contestant runs in its own process. After a warm-up, they take turns at tra
 median speed in target tokens per second, its range, and its ratio to the fastest peer's. With random weights, every
 output has --forced tokens whatever they are; a contestant whose outputs have another length is not timed but ends the
 race. NAME-1x2 is one worker with two threads, NAME-2x1 two workers with one. CTranslate2 also runs with
-CT2_FORCE_CPU_ISA=AVX512 (-avx512), since it picks AVX2 on some processors that have more. Needs ctranslate2 and
-transformers.
+CT2_FORCE_CPU_ISA=AVX512 (-avx512), since it picks AVX2 on some processors that have more, and with MKL's products
+(-mkl). --isa avx2 keeps all of them to these instructions. Needs ctranslate2 and transformers.
 """
 
 import argparse
@@ -41,6 +41,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
 from heed.runs.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
+from heed.runtime.instruction_sets import limit_libraries
 from heed.runtime.process import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
@@ -49,7 +50,8 @@ from heed.text.tokenizer import SpecialIds
 OPUS_MT = {"activation": "swish", "attention_bias": True, "output_bias": True, "positions": "sinusoid-halves"}
 HEED = [f"heed-{precision}-{workers}" for precision in ("fp32", "bf16", "int8") for workers in ("1x2", "2x1")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
-PEERS = [*CTRANSLATE2, *(f"{name}-avx512" for name in CTRANSLATE2 if "int8" in name), "hf-fp32", "hf-bf16"]
+CHANGED = {"avx512": ("CT2_FORCE_CPU_ISA", "AVX512"), "mkl": ("CT2_USE_MKL", "1")}  # by the end of a contestant's name
+PEERS = [*CTRANSLATE2, *(f"{name}-{how}" for how in CHANGED for name in CTRANSLATE2), "hf-fp32", "hf-bf16"]
 # From the ids of each source, without eos, to the ids of its translation.
 Engine = Callable[[list[list[int]]], list[list[int]]]
 
@@ -243,7 +245,7 @@ def race(names: list[str], job: Job, *, windows: int) -> dict[str, Result]:
 
 
 def start(name: str, job_file: str) -> subprocess.Popen[str]:
-    environment = os.environ | ({"CT2_FORCE_CPU_ISA": "AVX512"} if name.endswith("avx512") else {})
+    environment = os.environ | dict([CHANGED[how]] if (how := name.rpartition("-")[2]) in CHANGED else [])
     return subprocess.Popen(
         [sys.executable, __file__, "--worker", name, "--job", job_file],
         stdin=subprocess.PIPE,
@@ -310,6 +312,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--src", type=Path)
     parser.add_argument("--ref", type=Path)
     parser.add_argument("--tokenize", default="13a")
+    parser.add_argument("--isa", help="the instruction set that all contestants are kept to: HEED_ISA's, such as avx2")
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=[*HEED, *PEERS], default=[*HEED, *PEERS])
     parser.add_argument("--json", action="store_true")
@@ -319,8 +322,12 @@ def parsed_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    tune_process()  # the contestants inherit how threads wait
     arguments = parsed_arguments()
+    if arguments.isa:
+        os.environ |= {"HEED_ISA": arguments.isa, "CT2_FORCE_CPU_ISA": arguments.isa.upper()}
+        limit_libraries()
+        arguments.only = [name for name in arguments.only if not name.endswith("-avx512")]
+    tune_process()  # the contestants inherit how threads wait
     if arguments.worker:
         worker(arguments.worker, Job(**json.loads(arguments.job.read_text())))
         return

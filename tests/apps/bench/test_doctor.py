@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from heed.backends.cpu.build import has_int8, library, state
 from heed.apps.bench import doctor
+from heed.backends.cpu.build import has_int8, library, state
 from heed.runtime.device import cache_folder, choose_machine
 from heed.runtime.instruction_sets import architecture, chosen_set
 
