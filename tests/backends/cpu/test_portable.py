@@ -17,7 +17,7 @@ import torch
 
 from heed.backends.cpu import build
 from heed.backends.cpu.declarations import PARAMETERS, address, ffi
-from heed.runtime.instruction_sets import SETS, InstructionSet, architecture, chosen_set
+from heed.runtime.instruction_sets import SETS, InstructionSet, architecture, chosen_set, processor_features
 from heed.text.prefix import Prefix
 
 HERE = Path(__file__).parent
@@ -63,25 +63,32 @@ def test_the_kernels_compile_without_warnings(compiler, isa, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("compiler", "more"),
+    ("isa", "compiler", "more", "needs"),
     [
-        pytest.param("clang++", "", marks=pytest.mark.soak),
-        pytest.param("g++", " ".join([EMULATE, *WARNINGS]), marks=pytest.mark.soak),
+        pytest.param("avx2", "g++", "", {"avx2"}, id="avx2"),
+        # Where AVX-512 has the instruction of AVX-VNNI in another form, that is taken.
+        pytest.param("avx2", "g++", "-mavxvnni -DHEED_EVEX", {"avx512_vnni", "avx512vl"}, id="avxvnni"),
+        pytest.param("", "clang++", "", set(), marks=pytest.mark.soak, id="clang++"),
+        pytest.param("", "g++", " ".join([EMULATE, *WARNINGS]), set(), marks=pytest.mark.soak, id="emulated 16"),
+        pytest.param("", "g++", "-DHEED_EMULATE=8", set(), marks=pytest.mark.soak, id="emulated 8"),
+        pytest.param("", "g++", "-DHEED_EMULATE=4", set(), marks=pytest.mark.soak, id="emulated 4"),
     ],
-    ids=["clang++", "emulated"],
 )
-def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(compiler, more):
-    """Emulated, all kernels run, those for 8-bit integers, pairs of bf16 and tiles (AMX) too."""
+def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(isa, compiler, more, needs):
+    """Emulated with 16 lanes, all kernels run, those for pairs of bf16 and tiles (AMX) too."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
-    env = os.environ | {"CXX": compiler, "HEED_KERNELS": f"1 {more}"}
+    if lacking := needs - processor_features():
+        pytest.skip(f"no {', '.join(sorted(lacking))}")
+    env = os.environ | {"CXX": compiler, "HEED_KERNELS": f"1 {more}", "HEED_ISA": isa}
     tests = [str(HERE / name) for name in ("test_training_ops.py", "test_decoding_ops.py")]
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=env, cwd=HERE.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    # Those of int8 and of pairs of bf16 are skipped where the processor has neither.
-    all_run = EMULATE in more or (build.has_int8() and build.has_bf16())
-    assert "passed" in done.stdout and ("skipped" in done.stdout) != all_run, done.stdout[-2000:]
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    if isa or "EMULATE" in more:  # 8-bit products by each of their ways
+        assert all(line.endswith("no AVX-512 BF16") for line in skipped), skipped
+        assert bool(skipped) == (EMULATE not in more), skipped
 
 
 # ----------------------------------------------------------------------------------------------------------------------
