@@ -181,7 +181,7 @@ def test_presets_recipes_and_sources_of_the_kernels_are_in_the_wheel(environment
         expected = {file.name for file in folder.iterdir() if file.suffix in (".h", ".cpp")}
         assert {file.name for file in copied.iterdir()} == expected and expected
     parts = ("py.typed", "apps/serving/page.html", "apps/visualization/page.html", "apps/visualization/drawing.css")
-    assert all((package / part).is_file() for part in (*parts, "visualization/drawing.js"))
+    assert all((package / part).is_file() for part in (*parts, "apps/visualization/drawing.js"))
 
 
 def test_a_recipe_found_by_name_trains_a_parser(environment, place):
