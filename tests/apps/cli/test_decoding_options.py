@@ -1,4 +1,6 @@
+import inspect
 import string
+from typing import get_args
 
 import pytest
 import typer
@@ -11,21 +13,36 @@ from heed.errors import HeedError
 COMMANDS = typer.main.get_command(app).commands
 
 
-def options_of(verb: str) -> dict[str, typer.core.TyperOption]:
-    return {parameter.name: parameter for parameter in COMMANDS[verb].params}
+def options_of(verb: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(COMMANDS[verb].callback).parameters)
 
 
-def test_an_option_has_the_type_bound_and_description_of_its_field():
-    options = options_of("translate")
-    assert options["beam_size"].opts == ["--beam"] and options["beam_size"].type.min == 1
-    assert options["max_tokens"].type.min == 1 and options["min_tokens"].type.min == 0
-    assert options["length_penalty"].type.name == "float" and options["length_penalty_form"].type.name == "text"
-    stopping = options["early_stopping"]
-    assert (stopping.opts, stopping.secondary_opts, stopping.default) == (["--early-stopping"], ["--exact"], None)
-    assert "when --beam hypotheses have ended" in stopping.help
-    for name in DecodingSettings.model_fields.keys() & options:
-        description = DecodingSettings.model_fields[name].description.replace("beam_size", "--beam")
-        assert options[name].help.lower() == f"{description.lower()}. default: the model's recipe."
+@pytest.mark.parametrize("verb", ["translate", "translate-file", "score", "evaluate", "parse"])
+def test_an_option_has_the_type_bound_and_description_of_its_field(verb):
+    options = options_of(verb)
+    names = DecodingSettings.model_fields.keys() & options
+    assert names
+    for name in names:
+        field, (kind, option) = DecodingSettings.model_fields[name], get_args(options[name].annotation)
+        assert options[name].default is None
+        assert kind == (str | None if name == "length_penalty_form" else field.annotation | None)
+        whole = field.annotation in (int, int | None)
+        assert option.min == (field.metadata[0].ge if whole else None)
+        description = field.description.replace("beam_size", "--beam")
+        assert option.help.lower() == f"{description.lower()}. default: the model's recipe."
+
+
+def test_the_options_keep_their_names():
+    names = [parameter.opts + parameter.secondary_opts for parameter in COMMANDS["translate"].params[1:8]]
+    assert names == [
+        ["--beam"],
+        ["--length-penalty"],
+        ["--length-penalty-form"],
+        ["--early-stopping", "--exact"],
+        ["--min-tokens"],
+        ["--max-tokens"],
+        ["--max-extra-tokens"],
+    ]
 
 
 @pytest.mark.parametrize(
