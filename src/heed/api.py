@@ -78,11 +78,13 @@ def load(
 ) -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate("two")`.
 
+    It searches as the model's recipe says; DecodingSettings given as keywords replace the recipe's:
+    `heed.load(folder, beam_size=8)`.
+
     device: cpu, cuda, cuda:1 …; by default the fastest there is.
     precision: "fp32", "bf16", "int8", or "auto", the fastest of them on this machine.
     network: the class that it was trained with, if that is not Heed's own (`heed.train(…, network=…)`). HeedError if
         the folder's is another.
-    decoding: DecodingSettings that replace the recipe's: `heed.load(folder, beam_size=8)`.
     """
     if network is not None:
         name, found = give(network), read_config(Path(folder)).arch.network
