@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -303,7 +304,11 @@ def _parameters_of(arguments: ast.arguments, module: str) -> Iterator[str]:
         yield "*"
     yield from map(written, arguments.kwonlyargs, arguments.kw_defaults)
     if arguments.kwarg:
-        yield written(arguments.kwarg, None, "**")
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", _written(arguments.kwarg.annotation, module))
+        assert unpacked, "keywords are those of a TypedDict"
+        home = getattr(import_module(module), unpacked[1]).__module__
+        fields = [child for child in _definition(home, unpacked[1]).body if isinstance(child, ast.AnnAssign)]
+        yield from (f"{ast.unparse(field.target)}: {_written(field.annotation, home)} = None" for field in fields)
 
 
 def _written(node: ast.expr, module: str) -> str:

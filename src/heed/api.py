@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
+from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model.networks import give
@@ -72,8 +74,12 @@ def load(
     device: str | None = None,
     precision: DecodingPrecisionChoice = "auto",
     network: type[Transformer] | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate("two")`.
+
+    It searches as the model's recipe says; DecodingSettings given as keywords replace the recipe's:
+    `heed.load(folder, beam_size=8)`.
 
     device: cpu, cuda, cuda:1 …; by default the fastest there is.
     precision: "fp32", "bf16", "int8", or "auto", the fastest of them on this machine.
@@ -84,4 +90,4 @@ def load(
         name, found = give(network), read_config(Path(folder)).arch.network
         if name != found:
             raise HeedError(f"{folder}: its network is {found or 'Transformer'}, not {name}.")
-    return Translator.load(folder, device=device, precision=precision)
+    return Translator.load(folder, device=device, precision=precision, **decoding)

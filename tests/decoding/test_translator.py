@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+import heed
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batching import make_batch
 from heed.decoding.beam import search
@@ -350,6 +352,33 @@ def test_what_a_caller_can_mend_is_said(translator):
         translator.log_probs(["one"], ["eins", "zwei"])
     with pytest.raises(HeedError, match="no model folder is given"):
         Translator.load()
+
+
+def test_load_takes_every_setting_in_place_of_the_recipes(number_tokenizer, tmp_path):
+    card = ModelCard("en", "de", decoding={"beam_size": 2, "max_tokens": 7})
+    save_model(tmp_path / "model", random_model(len(number_tokenizer)), number_tokenizer, card)
+    wanted = DecodingSettings(
+        beam_size=3,
+        length_penalty=0.5,
+        length_penalty_form="average",
+        max_extra_tokens=4,
+        max_length_factor=2.0,
+        max_tokens=9,
+        early_stopping=True,
+        min_tokens=1,
+    )
+    assert wanted.model_dump().keys() == wanted.model_fields_set
+    assert heed.load(tmp_path / "model", **wanted.model_dump()).settings == wanted
+    kept = Translator.load(tmp_path / "model", beam_size=None, min_tokens=1).settings
+    assert kept == DecodingSettings(beam_size=2, max_tokens=7, min_tokens=1)
+    for keywords, message in (
+        ({"beam": 3}, "unknown setting beam; did you mean beam_size?"),
+        ({"beam_size": 0}, "setting beam_size: "),
+        ({"beam_size": 1, "early_stopping": False}, "early_stopping=False has no effect with beam_size=1"),
+        ({"length_penalty": 1.0, "length_penalty_form": "none"}, "length_penalty has no effect with"),
+    ):
+        with pytest.raises(HeedError, match=re.escape(message)):
+            heed.load(tmp_path / "model", **keywords)
 
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")

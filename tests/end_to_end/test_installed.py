@@ -57,7 +57,7 @@ def train(run: str | Path) -> Path:
 
 
 def translate(folder: str | Path, texts: list[str]) -> list[str]:
-    translator: heed.Translator = heed.load(folder, precision="int8")
+    translator: heed.Translator = heed.load(folder, precision="int8", beam_size=8, length_penalty_form="average")
     weights: heed.AttentionWeights = translator.attention("a dog", "ein Hund")
     print(type(weights), translator.log_probs(["a dog"], ["ein Hund"])[0][0])
     drawn = heed.SamplingSettings(temperature=0.5)
@@ -97,6 +97,9 @@ MISTAKES = {
     "heed.lode": "attr-defined",
     "heed.load(3)": "arg-type",
     'heed.load("m", beams=3)': "call-arg",
+    'heed.load("m", beam_size="3")': "arg-type",
+    'heed.load("m", length_penalty_form="mean")': "arg-type",
+    'heed.Parser.load("m", early_stop=True)': "call-arg",
     'heed.load("m").translate("text", beams=3)': "call-overload",
     'heed.load("m").translate("text")[0]': "index",
     'heed.load("m").translate(["text"]).text': "attr-defined",

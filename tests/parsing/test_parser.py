@@ -239,6 +239,9 @@ def test_models_with_other_sequences_are_not_joined(tokenizer, tmp_path):
         card = ModelCard("en", "trees", parsing={"leaves": "tags", "functions": False, "order": order})
         save_model(tmp_path / name, random_model(len(tokenizer), ord(name)), tokenizer, card)
     assert len(Parser.load(tmp_path / "a", tmp_path / "b").models) == 2
+    assert Parser.load(tmp_path / "a", beam_size=2, early_stopping=True).settings.early_stopping
+    with pytest.raises(HeedError, match="min_tokens has no effect on a parser"):
+        Parser.load(tmp_path / "a", min_tokens=3)
     with pytest.raises(HeedError, match="c: its trees are other sequences than those of .*a, or its lexicon"):
         Parser.load(tmp_path / "a", tmp_path / "b", tmp_path / "c")
 

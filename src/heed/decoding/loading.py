@@ -1,7 +1,7 @@
 """Model folders → models that are ready to search with; what Translator and Parser have in common around a search."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from heed.backends.choice import backend_for
 from heed.config import shown, validated
-from heed.decoding.settings import DecodingSettings
+from heed.decoding.rules import SEARCH_RULES, Rule, check_rules
+from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder, load_model
@@ -35,11 +36,14 @@ def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[Mo
     return loaded
 
 
-def recipe_settings(folder: ModelFolder, changes: Mapping[str, Any], *, where: str) -> DecodingSettings:
+def recipe_settings(
+    folder: ModelFolder, changes: DecodingOptions, *, where: str, rules: Sequence[Rule] = SEARCH_RULES
+) -> DecodingSettings:
     """How the model's recipe says to search, except for those of `changes` that are not None.
 
-    HeedError names the folder (`where`) only for a fault of its own settings.
+    HeedError names the folder (`where`) only for a fault of its own settings. rules: what `changes` must keep.
     """
+    check_rules(rules, changes)
     recipe = validated(DecodingSettings, folder.card.decoding, where=where)
     asked = {name: value for name, value in changes.items() if value is not None}
     return validated(DecodingSettings, recipe.model_dump() | asked, where="the search")

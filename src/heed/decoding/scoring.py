@@ -2,17 +2,22 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import NotFiniteError
 from heed.data.batching import Batch
-from heed.decoding.settings import Floats, Ints, LengthPenalty
+from heed.decoding.settings import LengthPenalty
 from heed.model.transformer import Transformer
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.integer[Any]]
 
 LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary are gigabytes
 

@@ -1,27 +1,27 @@
 """How to search and how to sample; the length penalty that scores a target."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from heed.config import Settings
 from heed.errors import HeedError
 
 LengthPenalty = Literal["paper", "average", "none"]
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.integer[Any]]
 MAX_BEAM_SIZE = 1000
 
 
 class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
+    # The commands' options come from these fields (apps/cli/decoding_options.py), the keywords of `load` too.
+
     beam_size: int = Field(
         default=4, ge=1, le=MAX_BEAM_SIZE, description="hypotheses kept for each sentence; 1 is greedy"
     )
-    length_penalty: float = Field(default=0.6, ge=0, le=10, description="α; 0 compares plain log-probabilities")
+    length_penalty: float = Field(
+        default=0.6, ge=0, le=10, description="exponent α of the length penalty; 0 compares plain log-probabilities"
+    )
     length_penalty_form: LengthPenalty = Field(
         default="paper",
         description="a score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none)",
@@ -40,7 +40,8 @@ class DecodingSettings(Settings):
     )
     early_stopping: bool = Field(
         default=False,
-        description="end a sentence when beam_size hypotheses have ended, even if another could still score higher",
+        description="end a sentence when beam_size hypotheses have ended, even if another could still score higher; "
+        "otherwise only when none can",
     )
     min_tokens: int = Field(
         default=0, ge=0, le=10_000, description="minimum number of tokens in a translation, eos not included"
@@ -51,6 +52,19 @@ class DecodingSettings(Settings):
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}")
         return self
+
+
+class DecodingOptions(TypedDict, total=False):
+    """DecodingSettings as keywords, for type checkers; None keeps the recipe's value, as leaving it out does."""
+
+    beam_size: int | None
+    length_penalty: float | None
+    length_penalty_form: LengthPenalty | None
+    max_extra_tokens: int | None
+    max_length_factor: float | None
+    max_tokens: int | None
+    early_stopping: bool | None
+    min_tokens: int | None
 
 
 def check_n_best(n_best: int) -> None:

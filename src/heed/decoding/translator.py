@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Unpack, overload
 
 import torch
 
@@ -18,7 +18,7 @@ from heed.decoding.loading import PickledByValue, chosen_precision, load_models,
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.settings import DecodingSettings, LengthPenalty, SamplingSettings, check_n_best
+from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
 from heed.errors import HeedError, refuse_text
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
@@ -97,32 +97,15 @@ class Translator(PickledByValue):
         device: str | None = None,
         precision: DecodingPrecisionChoice = "auto",
         report: Callable[[str], None] = no_report,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
-        length_penalty_form: LengthPenalty | None = None,
-        max_extra_tokens: int | None = None,
-        max_length_factor: float | None = None,
-        max_tokens: int | None = None,
-        min_tokens: int | None = None,
-        early_stopping: bool | None = None,
+        **decoding: Unpack[DecodingOptions],
     ) -> "Translator":
         """The translator of a model folder, or of several, which decide together.
 
-        It searches as the first model's recipe says; the DecodingSettings given here replace the recipe's. HeedError
-        if a setting is out of range, a folder is damaged, or the folders' tokenizers differ.
+        It searches as the first model's recipe says; DecodingSettings given as keywords replace the recipe's. HeedError
+        if a setting is unknown, out of range or without effect, a folder is damaged, or the folders' tokenizers differ.
         """
         loaded = load_models(folders, device=device)
-        changes = {
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
-            "length_penalty_form": length_penalty_form,
-            "max_extra_tokens": max_extra_tokens,
-            "max_length_factor": max_length_factor,
-            "max_tokens": max_tokens,
-            "min_tokens": min_tokens,
-            "early_stopping": early_stopping,
-        }
-        settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
+        settings = recipe_settings(loaded[0], decoding, where=str(folders[0]))
         models = [folder.model for folder in loaded]
         return cls(
             models,

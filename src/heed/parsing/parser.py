@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from heed.config import shown, validated
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
-from heed.decoding.settings import DecodingSettings, LengthPenalty
+from heed.decoding.rules import PARSER_RULES
+from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -130,27 +131,16 @@ class Parser(PickledByValue):
         precision: DecodingPrecisionChoice = "fp32",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
-        length_penalty_form: LengthPenalty | None = None,
-        max_extra_tokens: int | None = None,
-        max_tokens: int | None = None,
+        **decoding: Unpack[DecodingOptions],
     ) -> "Parser":
         """The parser of a model folder, or of several, which decide together.
 
-        It searches as the first model's recipe says; the DecodingSettings given here replace the recipe's. HeedError if
-        a setting is out of range, a folder is damaged, its model translates, or the folders differ in their vocabulary,
-        lexicon or order of symbols.
+        It searches as the first model's recipe says; DecodingSettings given as keywords replace the recipe's. HeedError
+        if a setting is unknown, out of range or without effect, a folder is damaged, its model translates, or the
+        folders differ in their vocabulary, lexicon or order of symbols.
         """
         loaded = load_models(folders, device=device)
-        changes = {
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
-            "length_penalty_form": length_penalty_form,
-            "max_extra_tokens": max_extra_tokens,
-            "max_tokens": max_tokens,
-        }
-        settings = recipe_settings(loaded[0], changes, where=str(folders[0]))
+        settings = recipe_settings(loaded[0], decoding, where=str(folders[0]), rules=PARSER_RULES)
         return cls.of(loaded, settings, where=folders, precision=precision, constrained=constrained, report=report)
 
     @classmethod

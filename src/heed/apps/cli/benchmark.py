@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from heed.apps.cli.decoding_options import decoding_option
 from heed.apps.cli.process import Verb
 from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
+from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.runtime.process import import_torch_for_training
 
@@ -89,7 +91,7 @@ def bench_train(
 @bench_app.command("decode", cls=Verb, epilog="Example: heed bench decode --preset base --beam 4 --batch 32")
 def bench_decode(
     preset: Annotated[str, typer.Option(help="Shape of the model: tiny, base, big …")] = "base",
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses per sentence; 1 is greedy.")] = 4,
+    beam: Annotated[int, decoding_option("beam_size", default="")] = DecodingSettings().beam_size,
     batch: Annotated[int, typer.Option(min=1, help="Sentences searched at a time.")] = 32,
     src_len: Annotated[int, typer.Option(min=1, help="Tokens per source, eos included.")] = 25,
     tgt_len: Annotated[int, typer.Option(min=1, help="Tokens per output, to which search is forced.")] = 25,

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.apps.cli.terminal import Alpha, Beam, Device, PrecisionOption, decoding_precision, say
+from heed.apps.cli.decoding_options import with_decoding_options
+from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
+from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, read_bounded, whole_file
 from heed.runtime.process import import_torch
@@ -22,6 +24,7 @@ Language = Annotated[
 ]
 
 
+@with_decoding_options("beam_size", "length_penalty")
 def translate_file(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[Path, typer.Argument(metavar="IN", help="The document: .txt, .md, .srt, .html or .docx.")],
@@ -30,8 +33,8 @@ def translate_file(
         str | None, typer.Option("--format", help="text, md, srt, html or docx. Default: by the suffix of IN.")
     ] = None,
     language: Language = None,
-    beam: Beam = None,
-    length_penalty: Alpha = None,
+    *,
+    decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
@@ -51,8 +54,7 @@ def translate_file(
         device=device,
         precision=decoding_precision(precision),
         report=say,
-        beam_size=beam,
-        length_penalty=length_penalty,
+        **decoding,
     )
     translated = translate_document(
         content,

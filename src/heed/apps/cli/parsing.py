@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.terminal import (
     JSON,
-    Alpha,
-    Beam,
     Device,
     PrecisionOption,
     decoding_precision,
@@ -20,6 +19,7 @@ from heed.apps.cli.terminal import (
     show,
     standard_input,
 )
+from heed.decoding.settings import DecodingOptions
 from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 SHOWN_ERRORS = 10
 
 
+@with_decoding_options("beam_size", "length_penalty")
 def parse(
     models: Annotated[
         list[Path],
         Argument(metavar="MODEL", help="A model folder that was trained on trees, or several as an ensemble."),
     ],
-    beam: Beam = None,
-    length_penalty: Alpha = None,
+    decoding: DecodingOptions,
     tags: Annotated[bool, Option("--tags", help="The input is word/TAG; use these tags in the trees.")] = False,
     unconstrained: Annotated[
         bool, Option("--unconstrained", help="Search without grammar; a blank line where the output is not a tree.")
@@ -64,8 +64,7 @@ def parse(
         precision=decoding_precision(precision),
         constrained=not unconstrained,
         report=say,
-        beam_size=beam,
-        length_penalty=length_penalty,
+        **decoding,
     )
 
     def read() -> Iterator[tuple[list[str], list[str] | None]]:

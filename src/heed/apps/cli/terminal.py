@@ -23,13 +23,6 @@ Mirror = Annotated[
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="Folder of downloaded corpora.")]
 
-Beam = Annotated[
-    int | None, typer.Option(min=1, help="Hypotheses per sentence; 1 is greedy. Default: the model's recipe.")
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(help="α of the length penalty, in the form that the model's recipe names. Default: the recipe's."),
-]
 PrecisionOption = Annotated[
     str,
     typer.Option(

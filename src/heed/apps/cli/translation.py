@@ -5,15 +5,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from heed.apps.cli.decoding_options import (
+    EVALUATE_RULES,
+    LOADED_RULES,
+    PENALTY,
+    TRANSLATE_RULES,
+    check_options,
+    with_decoding_options,
+)
 from heed.apps.cli.documents import Language, checked_format, print_document, read_document_from_standard_input
 from heed.apps.cli.terminal import (
     JSON,
-    Alpha,
-    Beam,
     Device,
     PrecisionOption,
     decoding_precision,
@@ -24,32 +30,18 @@ from heed.apps.cli.terminal import (
     show,
     standard_input,
 )
+from heed.decoding.rules import SEARCH_RULES
+from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.process import import_torch
 
 if TYPE_CHECKING:
-    from heed.decoding.settings import LengthPenalty, SamplingSettings
+    from heed.decoding.settings import SamplingSettings
     from heed.decoding.translator import Translation
-    from heed.evaluation.utility import Utility
     from heed.runs.tasks.evaluation import Evaluation
     from heed.runtime.device import DecodingPrecisionChoice
     from heed.text.loading import AnyTokenizer
 
-Form = Annotated[
-    str | None,
-    typer.Option(
-        "--length-penalty-form",
-        help="A score is log P / ((5 + length) / 6)^α (paper), / length^α (average), or log P (none).",
-    ),
-]
-EarlyStopping = Annotated[
-    bool | None,
-    typer.Option(
-        "--early-stopping/--exact",
-        help="End a line's search when --beam hypotheses have ended, or only when no other can score higher. Default: "
-        "the model's recipe.",
-    ),
-]
 Tokenize = Annotated[
     str,
     typer.Option(
@@ -63,18 +55,10 @@ MODELS_HELP = "A model folder, or several of one vocabulary as an ensemble."
 Models = Annotated[list[Path], typer.Argument(metavar="MODEL", help=MODELS_HELP)]
 
 
+@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
 def translate(
     models: Models,
-    beam: Beam = None,
-    length_penalty: Alpha = None,
-    length_penalty_form: Form = None,
-    early_stopping: EarlyStopping = None,
-    min_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens that every translation has at least.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that a translation has at most.")] = None,
-    max_extra_tokens: Annotated[
-        int | None,
-        typer.Option(min=0, help="Tokens that a translation has at most more than its line. Default: the model's."),
-    ] = None,
+    decoding: DecodingOptions,
     prefix: Annotated[
         str, typer.Option(help="Every translation begins with this text, which may end within a word.")
     ] = "",
@@ -134,58 +118,32 @@ def translate(
 
     With --format it is one document, whose layout is kept.
     """
-    if document_format is None and language is not None:
-        raise HeedError("--language is for documents; give --format too.")
+    check_options(
+        TRANSLATE_RULES, **decoding, document_format=document_format, language=language, scores=scores, as_json=as_json,
+        strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None, sample=sample,
+        top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
+    )  # fmt: skip
     if document_format is not None:
-        lines_only = {
-            "--n-best": n_best > 1, "--scores": scores, "--json": as_json, "--prefix": prefix, "--prefixes": prefixes,
-            "--sample": sample, "--mbr": mbr, "--strict": strict,
-        }  # fmt: skip
-        for option, is_set in lines_only.items():
-            if is_set:
-                raise HeedError(f"{option} is for lines; leave out --format or {option}.")
         checked_format(document_format, but="docx")
         content = read_document_from_standard_input()
-    if prefix and prefixes is not None:
-        raise HeedError("--prefixes has a prefix for each line; leave out --prefix.")
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
     from heed.data.lines import Arriving, UntilError
     from heed.decoding.translator import Translator
+    from heed.evaluation.utility import checked_utility
 
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
-    compared_by = _utility(mbr, utility)
-    if mbr is not None and beam is not None:
-        raise HeedError(f"--mbr {mbr} is the size of the beam too; leave out --beam.")
-    if sampling is not None and beam is not None:
-        raise HeedError("--sample draws --n-best translations; --beam is for search only.")
-    if sampling is not None and early_stopping is not None:
-        raise HeedError("--early-stopping and --exact are for search only; leave them out with --sample.")
-    penalised = length_penalty is not None or length_penalty_form is not None
-    if sampling is not None and penalised and (n_best == 1 or mbr is not None) and not (scores or as_json):
-        raise HeedError(
-            "--length-penalty and its form change only the scores of samples; add --scores or --json, or leave it out."
-        )
-    _check_search(beam, early_stopping)
-    _check_penalty(length_penalty, length_penalty_form)
-    if mbr is not None and n_best > mbr:
-        raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
+    compared_by = None if mbr is None else checked_utility("chrf" if utility is None else utility)
+    if mbr is not None or sampling is not None:
+        decoding["beam_size"] = mbr or n_best
     translator = Translator.load(
         *models,
         device=device,
         precision=decoding_precision(precision),
         report=say,
-        beam_size=mbr or (beam if sampling is None else n_best),
-        length_penalty=length_penalty,
-        length_penalty_form=_form(length_penalty_form),
-        min_tokens=min_tokens,
-        max_tokens=max_tokens,
-        max_extra_tokens=max_extra_tokens,
-        early_stopping=early_stopping,
+        **decoding,
     )
-    beam_size = translator.settings.beam_size
-    if n_best > beam_size:
-        raise HeedError(f"--n-best {n_best} needs a beam of at least {n_best}, found {beam_size}; set --beam.")
+    check_options(LOADED_RULES, n_best=n_best, beam_size=translator.settings.beam_size)
     if document_format is not None:
         print_document(content, translator, format=document_format, language=language)
         return
@@ -239,24 +197,11 @@ def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool)
         print_text(f"{value:.4f}\t{text}" if with_scores else text)
 
 
-def _utility(mbr: int | None, name: str | None) -> "Utility | None":
-    """What --mbr compares candidates by, None without it. HeedError for an unknown name, or one that does nothing."""
-    if mbr is None:
-        if name is not None:
-            raise HeedError("--utility needs --mbr N.")
-        return None
-    from heed.evaluation.utility import checked_utility
-
-    return checked_utility("chrf" if name is None else name)
-
-
 def _sampling_settings(
     temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
 ) -> "SamplingSettings | None":
-    """Those of --sample, or None without it. HeedError for values out of range or options that would do nothing."""
+    """Those of --sample, or None without it. HeedError for values out of range."""
     if temperature is None:
-        if top_k is not None or top_p != 1.0 or seed is not None:
-            raise HeedError("--top-k, --top-p and --seed need --sample TEMPERATURE.")
         return None
     from heed.config import validated
     from heed.decoding.settings import SamplingSettings
@@ -265,6 +210,7 @@ def _sampling_settings(
     return validated(SamplingSettings, values, where="--sample")
 
 
+@with_decoding_options(*PENALTY)
 def score(
     models: Models,
     src: Annotated[Path, typer.Option(help="Source lines.")],
@@ -275,14 +221,14 @@ def score(
             "--tokens", help="Target lines are tokens, separated by spaces, as translate --json gives them; not text."
         ),
     ] = False,
-    length_penalty: Alpha = None,
-    length_penalty_form: Form = None,
+    *,
+    decoding: DecodingOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
-    _check_penalty(length_penalty, length_penalty_form)
+    check_options(SEARCH_RULES, **decoding)
     import_torch()
     from heed.data.lines import read_sides
     from heed.decoding.scoring import length_penalty as penalty
@@ -293,8 +239,7 @@ def score(
         device=device,
         precision=decoding_precision(precision),
         report=say,
-        length_penalty=length_penalty,
-        length_penalty_form=_form(length_penalty_form),
+        **decoding,
     )
     settings = translator.settings
     sources, targets = read_sides((src, tgt))
@@ -334,16 +279,15 @@ def _tokens(path: Path, lines: list[str], tokenizer: "AnyTokenizer") -> list[lis
     return tokens
 
 
+@with_decoding_options("beam_size", *PENALTY, "early_stopping")
 def evaluate(
     ref: Annotated[list[Path], typer.Option(help="Reference translations; repeatable.")],
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
     hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     tokenize: Tokenize = "auto",
-    beam: Beam = None,
-    length_penalty: Alpha = None,
-    length_penalty_form: Form = None,
-    early_stopping: EarlyStopping = None,
+    *,
+    decoding: DecodingOptions,
     as_json: JSON = False,
     precision: Annotated[
         str,
@@ -360,10 +304,9 @@ def evaluate(
     choice = checked_tokenization(tokenize)
     if bool(models) == (hyp is not None) or bool(models) != (src is not None):
         raise HeedError("give either model folders and --src, or --hyp.")
+    how = None if precision == "auto" else precision
+    check_options(EVALUATE_RULES, **decoding, hyp=hyp, device=device, precision=how)
     if hyp is not None:
-        given = (beam, length_penalty, length_penalty_form, early_stopping, device)
-        if any(option is not None for option in given) or precision != "auto":
-            raise HeedError("--hyp is translated already: leave out what says how a model translates.")
         (texts, references), *more = (read_sides((hyp, path)) for path in ref)
         language = language_of_file(ref[0], references)
         tokenization = choose_tokenization(choice, references, language=language, report=say)
@@ -374,8 +317,6 @@ def evaluate(
         }
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
-    _check_search(beam, early_stopping)
-    _check_penalty(length_penalty, length_penalty_form)
     assert models and src is not None
     import_torch()
     from heed.model_folder import read_config
@@ -395,10 +336,7 @@ def evaluate(
             device=device,
             precision=precision,
             report=report,
-            beam_size=beam,
-            length_penalty=length_penalty,
-            length_penalty_form=_form(length_penalty_form),
-            early_stopping=early_stopping,
+            **decoding,
         )
         return evaluate_translations(
             translator,
@@ -426,21 +364,6 @@ def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
         show(line)
     if result.perplexity is not None:
         print(f"perplexity {short(result.perplexity, 4)} a target token, eos included")
-
-
-def _check_search(beam: int | None, early_stopping: bool | None) -> None:
-    if beam == 1 and early_stopping is False:
-        raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
-
-
-def _check_penalty(length_penalty: float | None, form: str | None) -> None:
-    if form == "none" and length_penalty is not None:
-        raise HeedError("--length-penalty has no effect with --length-penalty-form none; leave one of them out.")
-
-
-def _form(name: str | None) -> "LengthPenalty | None":
-    """The name as it is: whoever loads the model checks it."""
-    return cast("LengthPenalty | None", name)
 
 
 def _numbers(result: "Evaluation") -> dict[str, Any]:
