@@ -15,6 +15,7 @@ from heed.backends.cpu import decoding_ops, training_ops
 from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, unchecked
 from heed.backends.cpu.decoding_ops import Beams
 from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import (
     Bf16Weight,
     Fp32Weight,
@@ -22,7 +23,6 @@ from heed.backends.cpu.weights import (
     PackedWeight,
     prepack,
 )
-from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.protocol import SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.model.architecture import Architecture
@@ -152,14 +152,14 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         yield TimedKernel("attend_to_source", "search", size, call, plain, [memory, places, queries, out, beams])
         logits, log_probs = torch.randn(n, vocab_size), torch.randn(sentences, BEAM, dtype=torch.float64)
         never, may_end = torch.zeros(vocab_size, dtype=torch.bool), torch.ones(sentences, dtype=torch.bool)
-        rules, active = {"eos": 2, "k": 2 * BEAM}, torch.arange(n)
+        active = torch.arange(n)
         rest = (log_probs, None, never, may_end)
         yield TimedKernel(
             "best_continuations",
             "search",
             f"{n} × {vocab_size}",
-            partial(decoding_ops.best_continuations, logits, active, *rest, **rules),
-            partial(ReferenceBackend().best_continuations, logits, None, *rest, **rules),
+            partial(decoding_ops.best_continuations, logits, active, *rest, eos=2, k=2 * BEAM),
+            partial(ReferenceBackend().best_continuations, logits, None, *rest, eos=2, k=2 * BEAM),
         )
 
 
@@ -277,9 +277,7 @@ def _losses(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator
         lambda: training_ops.smoothed_loss_(logits[:n], targets, **smoothed),
         lambda: plain.smoothed_loss_(logits[:n], targets, **smoothed),
     )
-    both = {"label_smoothing": STEPS = 4  # of a search
-FEW_LAYERS = {"n_layers": 2, "n_encoder_layers": None, "n_decoder_layers": None}
-LABEL_SMOOTHING, "consistency": CONSISTENCY}
+    both = {"label_smoothing": LABEL_SMOOTHING, "consistency": CONSISTENCY}
     yield TimedKernel(
         "consistent_loss",
         "training",
