@@ -25,7 +25,7 @@ ROW_MULTIPLE = 64
 FIRST_CAPACITY = 64
 
 
-NO_INT8 = "int8 needs a CPU with AVX-512 VNNI and Heed's kernels (a C++ compiler); take fp32."
+NO_INT8 = "int8 needs Heed's kernels: a C++ compiler, and a CPU with AVX2, AVX-512 or NEON; take fp32."
 NO_BF16 = "a search in bf16 needs a GPU, or AMX and Heed's kernels; take int8 or fp32, which are faster here."
 
 

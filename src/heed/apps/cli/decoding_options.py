@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, get_origin
 
@@ -42,13 +41,11 @@ def decoding_option(name: str, *, default: str = " Default: the model's recipe."
     declaration = "/".join(flags) if flags else COMMAND_LINE.name(name, None)
     is_whole = field.annotation in (int, int | None)
     least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    meaning = re.sub(r"\b[a-z]+_[a-z_]+\b", _option_in_text, field.description or "")
+    meaning = field.description or ""
+    for other in sorted(DecodingSettings.model_fields, key=len, reverse=True):  # length_penalty_form first
+        meaning = meaning.replace(other, COMMAND_LINE.name(other, None))
     text = f"{meaning[0].upper()}{meaning[1:]}.{default}"
     return typer.Option(declaration, min=least if is_whole else None, help=text)
-
-
-def _option_in_text(match: re.Match[str]) -> str:
-    return COMMAND_LINE.name(match[0], None) if match[0] in DecodingSettings.model_fields else match[0]
 
 
 def with_decoding_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -172,6 +172,8 @@ heed::Status tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transpose
         const auto product = add ? heed::tile_product<true> : heed::tile_product<false>;
         product({a, a_ld, a_transposed != 0}, {b, b_ld, b_transposed != 0}, bias, c, c_ld, m, n, depth);
 #else
+        (void)a, (void)a_ld, (void)a_transposed, (void)b, (void)b_ld, (void)b_transposed, (void)bias, (void)c;
+        (void)c_ld, (void)m, (void)n, (void)depth, (void)add;
         throw heed::NotHere();
 #endif
     });
