@@ -20,7 +20,7 @@ TRAINING: Places = {
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
-    ("run/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
+    ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
 }
 LOADING: Places = {
     ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
