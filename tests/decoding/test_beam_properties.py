@@ -27,7 +27,7 @@ from tests.decoding.searches import MODEL, SHORT, SOURCE, SPELLINGS, VOCAB_SIZE,
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 SOURCE_IDS = [5, 6, 7]
-needs_int8 = pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")
 PRECISIONS = ("fp32", *("bf16",) * has_tiles(), *("int8",) * has_int8())
 MODELS = {
     "narrow": MODEL,

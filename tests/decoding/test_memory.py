@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(
 PRECISIONS = [
     "fp32",
     pytest.param("bf16", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX")),
-    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")),
 ]
 
 MEASURED = (  # a process of its own, so that no other child of the tests counts

@@ -24,7 +24,7 @@ from tests.conftest import SPECIAL
 PRECISIONS = [
     "fp32",
     pytest.param("bf16", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX")),
-    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI")),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")),
 ]
 
 

@@ -90,7 +90,7 @@ def test_what_is_found_begins_with_the_prefix_and_has_the_models_own_probability
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "precision",
-    ["fp32", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no AVX-512 VNNI"))],
+    ["fp32", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="no 8-bit products here"))],
 )
 def test_no_prefix_of_its_own_translation_changes_a_greedy_one(number_tokenizer, precision):
     translator = translator_of(number_tokenizer, precision, beam_size=1)

@@ -218,7 +218,7 @@ def test_a_changed_network_is_computed_as_it_is(model, change):
         assert best.log_prob == pytest.approx(float(scored[: len(best.ids) + best.ended].sum()), abs=1e-4)
 
 
-@pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI")
+@pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")
 def test_where_there_is_no_other_road_a_changed_network_is_refused_by_name(model, change):
     make, said = change
     make(model)
@@ -233,7 +233,7 @@ def test_where_there_is_no_other_road_a_changed_network_is_refused_by_name(model
         assert said in str(refused.value)
 
 
-@pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI")
+@pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")
 def test_a_hook_on_a_packed_model_is_heeded_too(model):
     packed = backend_for(model).prepack(model, "int8")
     settings = DecodingSettings(beam_size=1, max_extra_tokens=3, min_tokens=3)
