@@ -67,7 +67,9 @@ def test_the_kernels_compile_without_warnings(compiler, isa, tmp_path):
     [
         pytest.param("avx2", "g++", "", {"avx2"}, id="avx2"),
         # Where AVX-512 has the instruction of AVX-VNNI in another form, that is taken.
-        pytest.param("avx2", "g++", "-mavxvnni -DHEED_EVEX", {"avx512_vnni", "avx512vl"}, id="avxvnni"),
+        pytest.param(
+            "avx2", "g++", "-mavxvnni -DHEED_EVEX", {"avx512_vnni", "avx512vl"}, marks=pytest.mark.soak, id="avxvnni"
+        ),
         pytest.param("", "clang++", "", set(), marks=pytest.mark.soak, id="clang++"),
         pytest.param("", "g++", " ".join([EMULATE, *WARNINGS]), set(), marks=pytest.mark.soak, id="emulated 16"),
         pytest.param("", "g++", "-DHEED_EMULATE=8", set(), marks=pytest.mark.soak, id="emulated 8"),

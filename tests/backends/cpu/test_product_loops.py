@@ -85,7 +85,7 @@ X86_SETS = [isa for isa in SETS["x86_64"] if isa.name in PROCESSORS]
 each_set = pytest.mark.parametrize("isa", X86_SETS, ids=lambda isa: isa.name)
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("compiler", ["g++", pytest.param("clang++", marks=pytest.mark.soak)])
 @each_set
 def test_no_sum_lies_in_memory(compiler, isa, tmp_path):
     loops = compiled_loops(compiler, isa, tmp_path)
