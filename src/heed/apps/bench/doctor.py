@@ -40,7 +40,7 @@ def diagnosis(version: str) -> dict[str, Any]:
     """Facts in titled groups, as `heed doctor` prints them. The kernels are compiled if they are not yet."""
     kernels = kernels_report()
     return {
-        "heed": {"version": version, "folder": str(Path(__file__).parents[1])},
+        "heed": {"version": version, "folder": str(Path(__file__).parents[2])},
         "python": {"version": platform.python_version(), "program": sys.executable, "system": platform.platform()},
         "torch": _torch(),
         "processor": _processor(),
