@@ -14,7 +14,7 @@ from tests.apps.serving.conftest import RunningServer
 from tests.golden.make import KEY, LINES, PORTABLE, SENTENCES, TWO_THREADS, losses, sha256_of
 
 import heed as library
-from heed.backends.cpu.build import has_int8
+from heed.backends.cpu.build import has_int8, largest_int8_weight
 from heed.evaluation.tokenization import choose_tokenization
 from heed.parsing.parser import Parser
 from heed.runs.recipe import read_recipe
@@ -55,8 +55,12 @@ def test_a_model_translates_to_the_same_texts_and_scores(heed, name):
         )
 
 
+# With 7-bit weights, as AVX2 has them, a model may write another text.
+HAS_8_BITS = has_int8() and largest_int8_weight() == 127
+
+
 @pytest.mark.parametrize(
-    "precision", ["fp32", pytest.param("int8", marks=pytest.mark.skipif(not has_int8(), reason="needs int8"))]
+    "precision", ["fp32", pytest.param("int8", marks=pytest.mark.skipif(not HAS_8_BITS, reason="no 8-bit weights"))]
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_translates_to_the_same_texts_on_this_machines_fastest_road(name, precision):
