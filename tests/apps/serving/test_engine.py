@@ -53,7 +53,7 @@ async def translations(engine: Engine, sentences, **options):
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while not condition():
             await asyncio.sleep(0.001)
 
