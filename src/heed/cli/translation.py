@@ -166,8 +166,8 @@ def translate(
         raise HeedError(
             "--length-penalty and its form change only the scores of samples; add --scores or --json, or leave it out."
         )
-    _check_search(beam, early_stopping)
-    _check_penalty(length_penalty, length_penalty_form)
+    check_search(beam, early_stopping)
+    check_penalty(length_penalty, length_penalty_form)
     if mbr is not None and n_best > mbr:
         raise HeedError(f"--n-best {n_best} needs as many candidates, but --mbr is {mbr}; 100 is the most.")
     translator = Translator.load(
@@ -282,7 +282,7 @@ def score(
     device: Device = None,
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
-    _check_penalty(length_penalty, length_penalty_form)
+    check_penalty(length_penalty, length_penalty_form)
     import_torch()
     from heed.data.lines import read_sides
     from heed.decoding.scoring import length_penalty as penalty
@@ -374,8 +374,8 @@ def evaluate(
         }
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
-    _check_search(beam, early_stopping)
-    _check_penalty(length_penalty, length_penalty_form)
+    check_search(beam, early_stopping)
+    check_penalty(length_penalty, length_penalty_form)
     assert models and src is not None
     import_torch()
     from heed.model_folder import read_config
@@ -428,12 +428,14 @@ def _show_evaluation(result: "Evaluation", *, as_json: bool) -> None:
         print(f"perplexity {short(result.perplexity, 4)} a target token, eos included")
 
 
-def _check_search(beam: int | None, early_stopping: bool | None) -> None:
+def check_search(beam: int | None, early_stopping: bool | None) -> None:
+    """HeedError if one of these options would have no effect."""
     if beam == 1 and early_stopping is False:
         raise HeedError("--exact has no effect with --beam 1, which ends at its first end of sentence; leave it out.")
 
 
-def _check_penalty(length_penalty: float | None, form: str | None) -> None:
+def check_penalty(length_penalty: float | None, form: str | None) -> None:
+    """HeedError if one of these options would have no effect."""
     if form == "none" and length_penalty is not None:
         raise HeedError("--length-penalty has no effect with --length-penalty-form none; leave one of them out.")
 

@@ -68,7 +68,7 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     A mark may begin any line: files that were put together have several. HeedError names the line that is not UTF-8 or
     longer than MAX_LINE_BYTES, and says what a file is that is compressed, UTF-16, binary or without line ends.
     """
-    for number, line in enumerate(_not_of_another_kind(lines, name), start=1):
+    for number, line in enumerate(not_of_another_kind(lines, name), start=1):
         line = line.removesuffix(b"\n")
         if len(line) > MAX_LINE_BYTES:
             raise HeedError(
@@ -85,7 +85,7 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
             ) from None
 
 
-def _not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
+def not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     """The lines. HeedError if the first one shows that it is no text in UTF-8 with a line a sentence."""
     lines = iter(lines)
     first = next(lines, None)

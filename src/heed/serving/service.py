@@ -19,7 +19,7 @@ from heed.serving.doors import Doors
 from heed.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Metrics
-from heed.serving.sentences import SplitText, split_text
+from heed.documents.split_text import SplitText, split_text
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24

@@ -23,7 +23,7 @@ from heed.serving.requests import (
     check_size,
     parameters,
 )
-from heed.serving.sentences import SplitText
+from heed.documents.split_text import SplitText
 from heed.serving.service import Service
 from heed.serving.specification import (
     COUNT,

@@ -1,0 +1,247 @@
+"""Crews: the workers of a driver, in this process, in processes of this machine, or actors of Ray.
+
+A crew starts a worker for a numbered slot, hands it a part, and tells what became of both.
+"""
+
+import ipaddress
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+from heed.cluster.packages import needed
+from heed.cluster.worker import Loading, Worker, argument
+from heed.errors import HeedError
+
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 2**27  # of Ray's shared memory, which parts do not pass through
+
+
+class Event(NamedTuple):
+    """What became of a slot's worker or its part. ready: it waits for parts. refused: it cannot work at all, and why.
+
+    answered: what `Worker.attempt` gives. lost: it died.
+    """
+
+    slot: int
+    kind: Literal["ready", "refused", "answered", "lost"]
+    content: Any = None
+
+
+class Crew(Protocol):
+    def start(self, slot: int) -> None:
+        """Starts the slot's worker; one that it has is ended first."""
+
+    def lease(self, slot: int, part: int) -> None:
+        """Hands a part to a worker that is ready."""
+
+    def events(self, timeout: float) -> list[Event]:
+        """What has happened; waits for something at most this long, in seconds."""
+
+    def close(self) -> None:
+        """Ends all workers."""
+
+
+class ThisProcess:
+    """A crew of one, which works while events are awaited."""
+
+    def __init__(self, loading: Loading):
+        self._worker = Worker(loading)
+        self._events: list[Event] = []
+        self._part: int | None = None
+
+    def start(self, slot: int) -> None:
+        self._events.append(Event(slot, "ready"))
+
+    def lease(self, slot: int, part: int) -> None:
+        self._part = part
+
+    def events(self, timeout: float) -> list[Event]:
+        if self._part is not None:
+            part, self._part = self._part, None
+            self._events.append(Event(0, "answered", self._worker.attempt(part)))
+        elif not self._events:
+            time.sleep(timeout)
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+class Processes:
+    """Processes of this machine. They end when this one does, however it ends."""
+
+    def __init__(self, loading: Loading, *, n_gpus: int):
+        self._loading, self._n_gpus = loading, n_gpus
+        self._workers: dict[int, subprocess.Popen[str]] = {}
+        self._heard: queue.SimpleQueue[tuple[subprocess.Popen[str], Event]] = queue.SimpleQueue()
+
+    def start(self, slot: int) -> None:
+        self._end(slot)
+        loading = replace(self._loading, device=f"cuda:{slot % self._n_gpus}") if self._n_gpus else self._loading
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "heed.cluster.worker", argument(loading)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=os.environ | {"OMP_NUM_THREADS": str(loading.threads)},
+            start_new_session=True,  # Ctrl-C is the driver's
+        )
+        self._workers[slot] = worker
+        threading.Thread(target=self._hear, args=(slot, worker), daemon=True).start()
+
+    def _hear(self, slot: int, worker: "subprocess.Popen[str]") -> None:
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            try:
+                found = json.loads(line)
+            except ValueError:  # cut off by its death
+                break
+            if "refused" in found:
+                event = Event(slot, "refused", found["refused"])
+            else:
+                event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
+            self._heard.put((worker, event))
+        status = worker.wait()
+        why = f"signal {-status}" if status < 0 else f"status {status}"
+        self._heard.put((worker, Event(slot, "lost", f"its process ended with {why}")))
+
+    def lease(self, slot: int, part: int) -> None:
+        stdin = self._workers[slot].stdin
+        assert stdin is not None
+        try:
+            stdin.write(f"{part}\n")
+            stdin.flush()
+        except OSError:  # it has just died, which will be heard
+            pass
+
+    def events(self, timeout: float) -> list[Event]:
+        found = []
+        try:
+            found.append(self._heard.get(timeout=timeout))
+            while True:
+                found.append(self._heard.get_nowait())
+        except queue.Empty:
+            pass
+        return [event for worker, event in found if self._workers.get(event.slot) is worker]
+
+    def _end(self, slot: int) -> None:
+        worker = self._workers.pop(slot, None)
+        if worker is not None:
+            worker.kill()
+            worker.wait()
+            if worker.stdin is not None:
+                try:
+                    worker.stdin.close()
+                except OSError:  # a number that it did not take
+                    pass
+
+    def close(self) -> None:
+        for slot in list(self._workers):
+            self._end(slot)
+
+
+class RayActors:
+    """Actors of a Ray cluster, which is joined, or if there is none, started for this machine on loopback."""
+
+    def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without a GPU keep CUDA's variables
+        self._ray = ray = needed("ray", "--cluster works with")
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
+        try:
+            if address == "auto" and not _runs_here():
+                n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
+                ray.init(
+                    num_cpus=n_cpus,
+                    include_dashboard=False,
+                    object_store_memory=STORE_BYTES,
+                    _node_ip_address=LOOPBACK,
+                    **options,
+                )
+            else:
+                ray.init(address=address, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise HeedError(
+                f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
+                "start one with ray start --head --node-ip-address 127.0.0.1, or leave out --cluster."
+            ) from None
+        self._loading = loading
+        self._actor = ray.remote(Worker).options(
+            num_cpus=loading.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
+        )
+        self._actors: dict[int, Any] = {}
+        self._awaited: dict[Any, tuple[int, Any, bool]] = {}  # slot, actor, whether it is being started
+
+    def cpus(self) -> int:
+        """Those of the cluster."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def gpus(self) -> int:
+        """Those of the cluster."""
+        return int(self._ray.cluster_resources().get("GPU", 0))
+
+    def is_open(self) -> bool:
+        """Whether a node of the cluster is reached at another address than loopback."""
+        return any(not ipaddress.ip_address(node["NodeManagerAddress"]).is_loopback for node in self._ray.nodes())
+
+    def start(self, slot: int) -> None:
+        self._end(slot)
+        actor = self._actors[slot] = self._actor.remote(self._loading)
+        self._awaited[actor.ready.remote()] = slot, actor, True
+
+    def lease(self, slot: int, part: int) -> None:
+        actor = self._actors[slot]
+        self._awaited[actor.attempt.remote(part)] = slot, actor, False
+
+    def events(self, timeout: float) -> list[Event]:
+        if not self._awaited:
+            time.sleep(timeout)
+            return []
+        found, _ = self._ray.wait(list(self._awaited), num_returns=1, timeout=timeout)
+        if found:  # others may be there too
+            found, _ = self._ray.wait(list(self._awaited), num_returns=len(self._awaited), timeout=0)
+        events = []
+        for answer in found:
+            slot, actor, starting = self._awaited.pop(answer)
+            if self._actors.get(slot) is actor:
+                events.append(self._event(slot, answer, starting))
+        return events
+
+    def _event(self, slot: int, answer: Any, starting: bool) -> Event:
+        try:
+            content = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            cause = _cause(error)
+            if isinstance(cause, HeedError) or (starting and "HeedError: " in str(error)):
+                return Event(slot, "refused", str(error).rpartition("HeedError: ")[2].partition("\n")[0])
+            return Event(slot, "lost", f"{type(error).__name__}")
+        return Event(slot, "ready") if starting else Event(slot, "answered", content)
+
+    def _end(self, slot: int) -> None:
+        actor = self._actors.pop(slot, None)
+        if actor is not None:
+            self._ray.kill(actor)
+
+    def close(self) -> None:
+        for slot in list(self._actors):
+            self._end(slot)
+        self._ray.shutdown()
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return getattr(error, "cause", None) or error.__cause__
+
+
+def _runs_here() -> bool:
+    """Whether this machine is part of a Ray cluster, or the environment names one."""
+    if os.environ.get("RAY_ADDRESS"):
+        return True
+    services = needed("ray._private.services", "--cluster works with")
+    return bool(services.find_gcs_addresses())
