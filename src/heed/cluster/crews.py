@@ -7,11 +7,16 @@ import ipaddress
 import json
 import os
 import queue
+import re
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from heed.cluster.packages import needed
@@ -19,6 +24,7 @@ from heed.cluster.worker import Loading, Worker, argument
 from heed.errors import HeedError
 
 LOOPBACK = "127.0.0.1"
+CONNECTED_SECONDS = 10.0
 STORE_BYTES = 2**27  # of Ray's shared memory, which parts do not pass through
 
 
@@ -116,20 +122,16 @@ class Processes:
     def lease(self, slot: int, part: int) -> None:
         stdin = self._workers[slot].stdin
         assert stdin is not None
-        try:
+        with suppress(OSError):  # it has just died, which will be heard
             stdin.write(f"{part}\n")
             stdin.flush()
-        except OSError:  # it has just died, which will be heard
-            pass
 
     def events(self, timeout: float) -> list[Event]:
         found = []
-        try:
+        with suppress(queue.Empty):
             found.append(self._heard.get(timeout=timeout))
             while True:
                 found.append(self._heard.get_nowait())
-        except queue.Empty:
-            pass
         return [event for worker, event in found if self._workers.get(event.slot) is worker]
 
     def _end(self, slot: int) -> None:
@@ -138,10 +140,8 @@ class Processes:
             worker.kill()
             worker.wait()
             if worker.stdin is not None:
-                try:
+                with suppress(OSError):  # a number that it did not take
                     worker.stdin.close()
-                except OSError:  # a number that it did not take
-                    pass
 
     def close(self) -> None:
         for slot in list(self._workers):
@@ -152,13 +152,16 @@ class RayActors:
     """Actors of a Ray cluster, which is joined, or if there is none, started for this machine on loopback."""
 
     def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without a GPU keep CUDA's variables
+        # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._ray = ray = needed("ray", "--cluster works with")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
         try:
             if address == "auto" and not _runs_here():
+                _stay_on_loopback()
                 n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
                 ray.init(
+                    address="local",
                     num_cpus=n_cpus,
                     include_dashboard=False,
                     object_store_memory=STORE_BYTES,
@@ -170,7 +173,7 @@ class RayActors:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise HeedError(
                 f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
-                "start one with ray start --head --node-ip-address 127.0.0.1, or leave out --cluster."
+                "start one with ray start --head, or take --cluster local."
             ) from None
         self._loading = loading
         self._actor = ray.remote(Worker).options(
@@ -239,9 +242,42 @@ def _cause(error: BaseException) -> BaseException | None:
     return getattr(error, "cause", None) or error.__cause__
 
 
+def check_address(cluster: str) -> None:
+    """HeedError unless `cluster` is none, local, auto, or an address at which something answers.
+
+    Ray itself would try for many minutes.
+    """
+    if cluster in ("none", "local", "auto"):
+        return
+    match = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:([0-9]{1,5})", cluster)
+    if match is None:
+        raise HeedError(f"--cluster {cluster}: expected none, local, auto or a Ray cluster's HOST:PORT.")
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=CONNECTED_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise HeedError(
+            f"--cluster {cluster}: nothing answers there ({getattr(error, 'strerror', None) or error}); start a cluster "
+            "with ray start --head, or take --cluster local."
+        ) from None
+
+
+def _stay_on_loopback() -> None:
+    """Makes the nodes that this process starts listen on loopback alone.
+
+    Ray takes this machine's other address in place of 127.0.0.1, except where it knows no clusters of several machines:
+    the switch for that, which Windows and macOS have by default, is read when Ray is imported.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    needed("ray._private.ray_constants", "--cluster works with").ENABLE_RAY_CLUSTER = False
+
+
 def _runs_here() -> bool:
-    """Whether this machine is part of a Ray cluster, or the environment names one."""
+    """Whether `ray start` has made this machine part of a cluster, or the environment names one."""
     if os.environ.get("RAY_ADDRESS"):
         return True
     services = needed("ray._private.services", "--cluster works with")
-    return bool(services.find_gcs_addresses())
+    try:
+        named = Path(tempfile.gettempdir(), "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
+    except OSError:
+        return False
+    return named in services.find_gcs_addresses()

@@ -120,6 +120,8 @@ class Driver:
                 slot.state = "idle"
                 if "done" in event.content:
                     outcome.said[slot.part] = event.content["done"]
+                elif "stop" in event.content:
+                    raise HeedError(event.content["stop"])
                 else:
                     self._failed(slot, event.content["failed"], event.content["again"], outcome)
             case "refused":

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heed.cluster.crews import Crew, Processes, RayActors, ThisProcess
+from heed.cluster.crews import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.cluster.driver import Driver, Outcome
+from heed.cluster.packages import needed
 from heed.cluster.plan import (
     ADDED,
-    PLAN,
     SUCCESS,
     Plan,
     Task,
     Work,
     agreed_plan,
     columns_of,
+    counted,
     inputs_of,
     make_plan,
     manifest_hash,
@@ -106,7 +107,7 @@ def estimate(job: Job, report: Report) -> None:
     """Times the part in the middle in this process, writes nothing, and says what the whole will take."""
     _check_cluster(job)
     names, work = _work(job, report)
-    plan = (None if job.inputs is None else read_plan(job.out)) or make_plan(names, work)
+    plan = make_plan(names, work)
     part = len(plan.parts) // 2
     with tempfile.TemporaryDirectory(prefix="heed-") as folder:
         write_plan(folder, plan)
@@ -117,17 +118,21 @@ def estimate(job: Job, report: Report) -> None:
     rows = plan.rows_of(part)
     seconds = said["seconds"] * plan.rows / rows
     report(
-        f"{plan.rows:,} rows in {len(plan.parts):,} parts. {plan.name_of(part)}, {rows:,} rows, took "
+        f"{plan.rows:,} rows in {counted(len(plan.parts), 'part')}. {plan.name_of(part)}, {rows:,} rows, took "
         f"{said['seconds']:,.1f} s in this process: {rows / said['seconds']:,.0f} rows/s."
     )
     size = said["bytes"] * plan.rows / rows
     report(
-        f"The whole: {_duration(seconds / n_workers)} with {_workers(n_workers)}, {_cost(job, seconds)}, "
+        f"The whole: {_duration(seconds / n_workers)} with {counted(n_workers, 'worker')}, {_cost(job, seconds)}, "
         f"{size / 1e6:,.1f} MB of output. Nothing was written."
     )
 
 
 def _check_cluster(job: Job) -> None:
+    """HeedError for what cannot work, before hours of reading."""
+    check_address(job.cluster)
+    if job.cluster not in ("none", "local"):
+        needed("ray", "--cluster works with")
     if job.cluster == "none" and job.n_workers not in (None, 1):
         raise HeedError("--workers is for --cluster local or Ray; this process is one worker.")
     if job.cluster in ("none", "local") and job.gpus not in (0, 1):
@@ -179,12 +184,14 @@ def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:
         return ThisProcess(loading), 1
     if job.cluster == "local":
         n_workers = min(n_parts, job.n_workers or _usual_workers(job))
-        report(f"{_workers(n_workers)} of {job.threads} threads on this machine.")
+        report(f"{counted(n_workers, 'worker')} of {counted(job.threads, 'thread')} on this machine.")
         return Processes(loading, n_gpus=_n_gpus() if job.gpus else 0), n_workers
     crew = RayActors(loading, address=job.cluster, n_workers=job.n_workers, gpus=job.gpus)
     room = int(crew.gpus() / job.gpus) if job.gpus else crew.cpus() // job.threads
     n_workers = min(n_parts, job.n_workers or max(1, room))
-    report(f"{_workers(n_workers)} of {job.threads} threads on a Ray cluster with {crew.cpus()} CPUs.")
+    report(
+        f"{counted(n_workers, 'worker')} of {counted(job.threads, 'thread')} on a Ray cluster with {crew.cpus()} CPUs."
+    )
     if crew.is_open():
         report(
             "Ray's ports are open to everyone who can reach them, who can run code there: keep them in a private net."
@@ -222,8 +229,8 @@ def _say_end(job: Job, plan: Plan, outcome: Outcome, before: set[int], seconds: 
     if new:
         rows, tokens = (sum(said[key] for said in new) for key in ("rows", "tokens"))
         report(
-            f"{len(new):,} parts, {rows:,} rows, {tokens:,} tokens in {_duration(seconds)}: {rows / seconds:,.0f} rows/s; "
-            f"{_cost(job, sum(said['seconds'] for said in new))}."
+            f"{counted(len(new), 'part')}, {rows:,} rows, {tokens:,} tokens in {_duration(seconds)}: "
+            f"{rows / seconds:,.0f} rows/s, {_cost(job, sum(said['seconds'] for said in new))}."
         )
     bad = sum(said["bad_rows"] for said in outcome.said.values())
     if bad:
@@ -260,10 +267,6 @@ def _finish(job: Job, plan: Plan, outcome: Outcome, report: Report) -> None:
     content = {"parts": len(plan.parts), **sums, "core_seconds": round(seconds, 1), "plan": plan.digest}
     write_whole(joined(job.out, SUCCESS), json.dumps(content, indent=1) + "\n")
     report(f"{job.out}: all {len(plan.parts):,} parts are there.")
-
-
-def _workers(n: int) -> str:
-    return "1 worker" if n == 1 else f"{n:,} workers"
 
 
 def _duration(seconds: float) -> str:

@@ -120,6 +120,11 @@ class Plan:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
 
+def counted(n: int, noun: str) -> str:
+    """The number and the noun, such as "1 part" or "2 parts"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def manifest_hash(model: str | Path) -> str:
     """The SHA-256 of a model folder's manifest. HeedError if there is none."""
     path = Path(model, MANIFEST)
@@ -307,7 +312,7 @@ def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[st
             _check_empty(Path(out))
         plan = make_plan(names, work)
         write_plan(out, plan)
-    report(f"{out}: {plan.rows:,} rows of {len(names):,} files in {len(plan.parts):,} parts.")
+    report(f"{out}: {plan.rows:,} rows of {counted(len(names), 'file')} in {counted(len(plan.parts), 'part')}.")
     return plan
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from heed.cluster.packages import needed
 from heed.cluster.storage import HashingFile, facts, is_url, open_file, unpacked
 from heed.config import shown
-from heed.data.lines import MAX_LINE_BYTES, decoded_lines, not_of_another_kind
+from heed.data.lines import MAX_LINE_BYTES, decoded_line, not_of_another_kind
 from heed.errors import HeedError
 
 Format = Literal["parquet", "jsonl", "text"]
@@ -21,7 +21,7 @@ BATCH_BYTES = 2**22  # of lines
 GROUP_ROWS = 2**14  # of a Parquet file that is written
 GROUP_BYTES = 2**26
 INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the input is JSON Lines
-TYPES = {"translation": "string", "score": "double", "log_prob": "double", "ended": "bool_"}
+TYPES = {"translation": "string", "score": "float64", "log_prob": "float64", "ended": "bool_"}
 
 
 def format_of(name: str) -> Format:
@@ -161,7 +161,8 @@ def _parquet(file: Any, name: str) -> Any:
 def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
     """Arrow's schema of these Parquet files. HeedError if they differ, or a column is missing or holds no text."""
     arrow = needed("pyarrow", "Parquet is read with")
-    schema, first = None, names[0]
+    schema: Any = None
+    first = names[0]
     for name in names:
         with open_file(name) as file:
             found = _parquet(file, name).schema_arrow.remove_metadata()
@@ -218,7 +219,7 @@ def schema_of(text: str) -> Any:
 def _record(line: bytes, name: str) -> dict[str, Any] | str:
     """The object on a line of JSON Lines, or what is wrong with it."""
     try:
-        found = json.loads(next(decoded_lines([line], name=name), ""))
+        found = json.loads(decoded_line(line, where=name))
     except (ValueError, RecursionError):
         return "not JSON"
     except HeedError as error:
@@ -346,7 +347,7 @@ class LineReader(Reader):
                         return f"{shown(column)} holds half a surrogate pair, which is no text"
             return found
         try:
-            text = next(decoded_lines([line], name=self._name), "")
+            text = decoded_line(line, where=self._name)
         except HeedError as error:
             return _without_place(error)
         if len(self._columns) == 1:
@@ -469,7 +470,8 @@ class ParquetWriter(Writer):
     """Writes Parquet, its row groups full or at the end, so that the same rows give the same bytes."""
 
     def __init__(self, path: Path):
-        self._path, self._writer = path, None
+        self._path = path
+        self._writer: Any = None
         self._tables: list[Any] = []
         self._rows = self._bytes = 0
 

@@ -7,6 +7,7 @@ input, a line each, and answers each with a line of JSON on standard output: fir
 """
 
 import json
+import math
 import os
 import queue
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from heed.cluster.plan import ERRORS, Plan, manifest_hash, part_hash, read_plan, sidecar
+from heed.cluster.plan import ERRORS, manifest_hash, part_hash, read_plan, sidecar
 from heed.cluster.records import Rows, Sources, writer_of
 from heed.cluster.storage import facts, is_passing, joined, whole, write_whole
 from heed.documents.split_text import SplitText, split_text
@@ -25,7 +26,7 @@ from heed.errors import HeedError, is_out_of_memory, place_of
 from heed.runtime.process import tune_process
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translation, Translator
+    from heed.decoding.translator import Translation
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Loading:
     threads: int
     device: str
     max_errors: int
+
+
+class TooManyBadRows(HeedError):
+    """More rows are bad than --max-errors allows."""
 
 
 class _Result(NamedTuple):
@@ -76,9 +81,14 @@ class Worker:
         return True
 
     def attempt(self, part: int) -> dict[str, Any]:
-        """{"done": the part's sidecar}, or {"failed": a line, "again": whether another attempt may succeed}."""
+        """{"done": the part's sidecar}, or {"failed": a line, "again": whether another attempt may succeed}.
+
+        {"stop": a line} if too many rows are bad.
+        """
         try:
             return {"done": sidecar(self._out, self._plan, part) or self._make(part)}
+        except TooManyBadRows as error:
+            return {"stop": str(error)}
         except HeedError as error:
             return {"failed": str(error), "again": is_passing(error)}
         except Exception as error:  # one part's fault must not end the others
@@ -143,7 +153,7 @@ class Worker:
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
         if len(faults) > self._loading.max_errors:
             last = faults[self._loading.max_errors]
-            raise HeedError(
+            raise TooManyBadRows(
                 f"{last['file']}, row {last['row']:,}: {last['fault']}; more than --max-errors "
                 f"{self._loading.max_errors:,} rows are bad."
             )
@@ -183,7 +193,7 @@ class Worker:
         return _Result(
             (
                 text.with_translations(one.text for one in translations),
-                sum(one.score for one in translations),
+                math.fsum(one.score for one in translations),
                 all(one.ended for one in translations),
             ),
             sum(len(one.tokens) + 1 for one in translations),

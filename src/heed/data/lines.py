@@ -74,15 +74,20 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
             raise HeedError(
                 f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected text, a sentence a line."
             )
-        try:
-            yield line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            if b"\0" in line:
-                raise HeedError(f"{name}, line {number}: binary data, not text.") from None
-            raise HeedError(
-                f"{name}, line {number}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; "
-                "convert the text, with iconv for example."
-            ) from None
+        yield decoded_line(line, where=f"{name}, line {number}")
+
+
+def decoded_line(line: bytes, *, where: str) -> str:
+    """A line of UTF-8 without its end and without a byte order mark. HeedError says where it is not UTF-8."""
+    try:
+        return line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        if b"\0" in line:
+            raise HeedError(f"{where}: binary data, not text.") from None
+        raise HeedError(
+            f"{where}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; convert the text, with "
+            "iconv for example."
+        ) from None
 
 
 def not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:

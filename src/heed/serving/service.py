@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from heed.decoding.translator import Translation
+from heed.documents.split_text import SplitText, split_text
 from heed.errors import HeedError
 from heed.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.serving.doors import Doors
 from heed.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
 from heed.serving.languages import LanguageDetector, language_name
 from heed.serving.metrics import Metrics
-from heed.documents.split_text import SplitText, split_text
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24

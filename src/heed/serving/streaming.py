@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from heed.decoding.translator import Translator
+from heed.documents.split_text import SplitText
 from heed.serving.faults import Fault
 from heed.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.serving.requests import (
@@ -23,7 +24,6 @@ from heed.serving.requests import (
     check_size,
     parameters,
 )
-from heed.documents.split_text import SplitText
 from heed.serving.service import Service
 from heed.serving.specification import (
     COUNT,
