@@ -255,8 +255,9 @@ def check_address(cluster: str) -> None:
     try:
         socket.create_connection((match[1], int(match[2])), timeout=CONNECTED_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise HeedError(
-            f"--cluster {cluster}: nothing answers there ({getattr(error, 'strerror', None) or error}); start a cluster "
+            f"--cluster {cluster}: nothing answers there ({reason}); start a cluster "
             "with ray start --head, or take --cluster local."
         ) from None
 

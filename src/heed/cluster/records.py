@@ -200,6 +200,7 @@ def inferred_schema(name: str) -> str:
     reader, records = LineReader(name, as_table=None, columns=()), []
     for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
         records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
+    reader.close()
     try:
         schema = arrow.Table.from_pylist(records).schema
     except arrow.ArrowException as error:
