@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from heed.cluster.packages import needed
 from heed.cluster.worker import Loading, Worker, argument
 from heed.errors import HeedError
+from heed.runtime.process import tune_process
 
 LOOPBACK = "127.0.0.1"
 CONNECTED_SECONDS = 10.0
@@ -148,6 +149,14 @@ class Processes:
             self._end(slot)
 
 
+class _Actor(Worker):
+    """A worker in a process of Ray's, which is set up as Heed's own are."""
+
+    def __init__(self, loading: Loading):
+        tune_process()
+        super().__init__(loading)
+
+
 class RayActors:
     """Actors of a Ray cluster, which is joined, or if there is none, started for this machine on loopback."""
 
@@ -176,7 +185,7 @@ class RayActors:
                 "start one with ray start --head, or take --cluster local."
             ) from None
         self._loading = loading
-        self._actor = ray.remote(Worker).options(
+        self._actor = ray.remote(_Actor).options(
             num_cpus=loading.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
         )
         self._actors: dict[int, Any] = {}

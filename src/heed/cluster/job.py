@@ -144,7 +144,6 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
     names = inputs_of(job.inputs)
     added = [job.prefix + name for name in ADDED[job.task]]
     columns, output = columns_of(names, job.columns, output=job.output, added=added)
-    manifest = manifest_hash(job.model) if job.model.is_dir() else ""  # else loading says what is wrong
     folder = load_models([job.model], device="cuda" if job.gpus else "cpu")[0]
     if folder.tokenizer.symbols:
         raise HeedError(f"{job.model}: a parser; {job.task}-shards takes models that translate.")
@@ -156,7 +155,15 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
         planned = read_plan(job.out)  # nodes of several kinds work in the precision that the first one chose
         precision = planned.work.precision if planned else chosen_precision(folder.model, "auto", report=report)
     work = Work(
-        job.task, str(job.model.resolve()), manifest, settings, precision, columns, output, job.part_lines, job.prefix
+        job.task,
+        str(job.model.resolve()),
+        manifest_hash(job.model),
+        settings,
+        precision,
+        columns,
+        output,
+        job.part_lines,
+        job.prefix,
     )
     return names, work
 
@@ -266,7 +273,7 @@ def _finish(job: Job, plan: Plan, outcome: Outcome, report: Report) -> None:
     seconds = sum(said["seconds"] * said["threads"] for said in everything.values())
     content = {"parts": len(plan.parts), **sums, "core_seconds": round(seconds, 1), "plan": plan.digest}
     write_whole(joined(job.out, SUCCESS), json.dumps(content, indent=1) + "\n")
-    report(f"{job.out}: all {len(plan.parts):,} parts are there.")
+    report(f"{job.out}: {counted(len(plan.parts), 'part')}, complete.")
 
 
 def _duration(seconds: float) -> str:

@@ -100,6 +100,10 @@ class Plan:
         """The file name of a part."""
         return f"part-{part:05d}.{'txt' if self.work.output == 'text' else self.work.output}"
 
+    def errors_of(self, part: int) -> str:
+        """The name of the list of a part's bad rows."""
+        return f"{ERRORS}/part-{part:05d}.jsonl"
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for parts to belong together."""
         work = self.work

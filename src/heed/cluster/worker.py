@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from heed.cluster.plan import ERRORS, manifest_hash, part_hash, read_plan, sidecar
+from heed.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
 from heed.cluster.records import Rows, Sources, writer_of
 from heed.cluster.storage import facts, is_passing, joined, whole, write_whole
 from heed.documents.split_text import SplitText, split_text
@@ -125,7 +125,7 @@ class Worker:
             said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
-            write_whole(joined(self._out, f"{ERRORS}/{plan.name_of(part)}.jsonl"), lines)
+            write_whole(joined(self._out, plan.errors_of(part)), lines)
         found = facts(name)
         said = {
             "plan": plan.digest,

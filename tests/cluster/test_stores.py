@@ -1,0 +1,97 @@
+"""Inputs and parts in an object store, moto's server, which may be gone for a while."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.cluster.places import MODEL, command, lines
+
+pytestmark = pytest.mark.slow
+OUTAGE_SECONDS = float(os.environ.get("HEED_OUTAGE", "3"))
+
+
+class Store:
+    """moto's server on loopback, whose objects live in its memory, so that it is stopped, not ended."""
+
+    def __init__(self):
+        pytest.importorskip("moto", reason="moto is not installed")
+        pytest.importorskip("s3fs", reason="s3fs is not installed")
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None
+                time.sleep(0.1)
+
+    def write(self, key: str, content: bytes) -> None:
+        """Puts an object into the bucket, which is made as needed."""
+        import s3fs
+
+        store = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{self.port}")
+        if not store.exists("bucket"):
+            store.mkdir("bucket")
+        store.pipe_file(f"bucket/{key}", content)
+
+    def read(self, pattern: str) -> dict[str, bytes]:
+        """Objects by name."""
+        import s3fs
+
+        store = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{self.port}", use_listings_cache=False)
+        return {name.rpartition("/")[2]: store.cat_file(name) for name in sorted(store.glob(f"bucket/{pattern}"))}
+
+
+@pytest.fixture
+def store(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    found = Store()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{found.port}")
+    yield found
+    found.process.kill()
+    found.process.wait()
+
+
+@pytest.mark.filterwarnings("ignore")  # of botocore and s3fs
+def test_a_store_that_is_gone_for_a_while_is_waited_for(store, tmp_path):
+    texts = ("\n".join(lines(900)) + "\n").encode()
+    store.write("web/a.txt", texts[:20_000])
+    store.write("web/b.txt", texts[20_000:])
+    (tmp_path / "a.txt").write_bytes(texts[:20_000])
+    (tmp_path / "b.txt").write_bytes(texts[20_000:])
+    words = ["translate-shards", MODEL, "--part-lines", 30, "--precision", "fp32"]
+    plain = command(*words, "--in", tmp_path / "?.txt", "--out", tmp_path / "whole")
+    assert subprocess.run(plain, capture_output=True).returncode == 0
+    log = tmp_path / "log"
+    remote = command(*words, "--in", "s3://bucket/web/*.txt", "--out", "s3://bucket/out")
+    with log.open("wb") as file:
+        process = subprocess.Popen(remote, stderr=file)
+    deadline = time.monotonic() + 100
+    while len(store.read("out/part-*.json")) < 2:
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+    store.refuse(OUTAGE_SECONDS)
+    assert process.wait(300) == 0, log.read_text()
+    assert "Next attempt" in log.read_text()
+    parts = {name: content for name, content in store.read("out/part-*.txt").items()}
+    assert parts == {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("part-*.txt")}
+    assert "_SUCCESS" in store.read("out/_*")
+
+    again = subprocess.run(remote, capture_output=True, text=True)
+    assert again.returncode == 0 and "parts are already there" in again.stderr
+    store.write("web/b.txt", texts[20_001:])
+    changed = subprocess.run(remote, capture_output=True, text=True)
+    assert changed.returncode == 1 and "b.txt.hash" in changed.stderr and changed.stderr.count("\n") == 1
