@@ -1,9 +1,16 @@
-"""Inputs and parts in an object store, moto's server, which may be gone for a while."""
+"""Inputs and parts in an object store, moto's server, which may be gone for a while.
 
+HEED_OUTAGE: for how long, in seconds.
+"""
+
+import contextlib
 import os
+import select
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -13,29 +20,77 @@ pytestmark = pytest.mark.slow
 OUTAGE_SECONDS = float(os.environ.get("HEED_OUTAGE", "3"))
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Door(socketserver.ThreadingTCPServer):
+    """Passes connections on to a port. While it is shut, it ends them all."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int):
+        super().__init__(("127.0.0.1", 0), Passage)
+        self.port, self.inside, self.shut = self.server_address[1], port, False
+        self.connections: set[socket.socket] = set()
+
+    def shut_for(self, seconds: float) -> None:
+        self.shut = True
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        time.sleep(seconds)
+        self.shut = False
+
+
+class Passage(socketserver.BaseRequestHandler):
+    def handle(self):
+        if self.server.shut:
+            return
+        with socket.create_connection(("127.0.0.1", self.server.inside)) as inside:
+            both = {self.request: inside, inside: self.request}
+            self.server.connections |= both.keys()
+            with contextlib.suppress(OSError):
+                while True:
+                    for end in select.select(list(both), [], [])[0]:
+                        if not (content := end.recv(2**16)):
+                            return
+                        both[end].sendall(content)
+            self.server.connections -= both.keys()
+
+
 class Store:
-    """moto's server on loopback, whose objects live in its memory, so that it is stopped, not ended."""
+    """moto's server behind a door, both on loopback."""
 
     def __init__(self):
-        pytest.importorskip("moto", reason="moto is not installed")
-        pytest.importorskip("s3fs", reason="s3fs is not installed")
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        for name in ("moto", "s3fs", "werkzeug"):
+            pytest.importorskip(name, reason=f"{name} is not installed")
+        port = free_port()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 60
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
             except OSError:
                 assert time.monotonic() < deadline and self.process.poll() is None
                 time.sleep(0.1)
+        self.door = Door(port)
+        self.port = self.door.port
+        threading.Thread(target=self.door.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Ends both."""
+        self.door.shutdown()
+        self.door.server_close()
+        self.process.kill()
+        self.process.wait()
 
     def write(self, key: str, content: bytes) -> None:
         """Puts an object into the bucket, which is made as needed."""
@@ -59,11 +114,11 @@ def store(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # else botocore waits too, for some seconds
     found = Store()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{found.port}")
     yield found
-    found.process.kill()
-    found.process.wait()
+    found.close()
 
 
 @pytest.mark.filterwarnings("ignore")  # of botocore and s3fs
@@ -83,7 +138,7 @@ def test_a_store_that_is_gone_for_a_while_is_waited_for(store, tmp_path):
     deadline = time.monotonic() + 100
     while len(store.read("out/part-*.json")) < 2:
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-    store.refuse(OUTAGE_SECONDS)
+    store.door.shut_for(OUTAGE_SECONDS)
     assert process.wait(300) == 0, log.read_text()
     assert "Next attempt" in log.read_text()
     parts = {name: content for name, content in store.read("out/part-*.txt").items()}
