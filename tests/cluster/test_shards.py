@@ -78,6 +78,10 @@ def test_a_second_run_makes_only_what_is_missing_or_damaged(shards, tmp_path):
         "part-00003.txt",
     }
 
+    sidecar = tmp_path / "out" / "part-00003.txt.json"
+    sidecar.write_text(sidecar.read_text().replace('"instruction_set": "', '"instruction_set": "Z80 '))
+    assert "Machines of several kinds worked (" in shards().stderr
+
 
 def test_shares_of_a_slurm_array_make_the_same(shards, tmp_path):
     assert shards().returncode == 0

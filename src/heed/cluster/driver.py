@@ -30,7 +30,7 @@ class Patience:
     silence: float = 10.0
     shortest_silence: float = 60.0
     pending: float = 60.0
-    said: float = 10.0
+    said: float = 30.0
     polled: float = 0.5
 
 

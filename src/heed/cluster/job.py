@@ -29,7 +29,7 @@ from heed.cluster.plan import (
     sidecar,
     write_plan,
 )
-from heed.cluster.storage import is_url, joined, write_whole
+from heed.cluster.storage import is_passing, is_url, joined, write_whole
 from heed.cluster.worker import Loading, Worker
 from heed.decoding.loading import chosen_precision, load_models, recipe_settings
 from heed.documents.sentences import splitter
@@ -68,7 +68,19 @@ class Job:
 
 
 def run_job(job: Job, report: Report) -> None:
-    """Works off a job. HeedError at the end names the parts that were given up."""
+    """Works off a job. HeedError at the end names the parts that were given up, or says what does not answer."""
+    try:
+        _run(job, report)
+    except HeedError:
+        raise
+    except Exception as error:
+        if not is_passing(error):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise HeedError(f"{job.out}: {reason}. Run the same command again to go on.") from error
+
+
+def _run(job: Job, report: Report) -> None:
     _check_cluster(job)
     names, work = _work(job, report)
     plan = agreed_plan(job.out, names, work, report)
@@ -181,7 +193,12 @@ def _usual_workers(job: Job) -> int:
         import torch
 
         return max(1, int(torch.cuda.device_count() / job.gpus))
-    return max(1, len(os.sched_getaffinity(0)) // job.threads)
+    return max(1, _cores() // job.threads)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:

@@ -100,7 +100,7 @@ class Worker:
 
     def _make(self, part: int) -> dict[str, Any]:
         """Writes a part and its sidecar, which is returned."""
-        plan, started = self._plan, time.monotonic()
+        plan, started, used = self._plan, time.monotonic(), time.process_time()
         for rows in plan.parts[part]:
             self._check_input(rows.input)
         name = joined(self._out, plan.name_of(part))
@@ -133,6 +133,7 @@ class Worker:
             "bad_rows": len(faults),
             **said,
             "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
             "threads": self._loading.threads,
             "tokens": n_tokens,
             "instruction_set": self._instructions,
@@ -246,6 +247,10 @@ def main() -> None:
     except HeedError as error:
         _answer(answers, {"refused": str(error)})
         sys.exit(1)
+    except Exception as error:
+        if not is_passing(error):
+            raise
+        sys.exit(f"A worker cannot start: {' '.join(str(error).split())}")  # whoever started it tries again
     _answer(answers, {"ready": True})
     while True:
         _answer(answers, worker.attempt(parts.get()))
