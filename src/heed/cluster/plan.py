@@ -333,6 +333,7 @@ def _planning(out: str) -> Iterator[None]:
         yield  # no locks there: two plans of the same are the same
         return
     folder = Path(out)
+    locked_before = (folder / ".lock").exists()
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         with locked(folder, wait=PLANNED_SECONDS):
@@ -340,7 +341,7 @@ def _planning(out: str) -> Iterator[None]:
     finally:
         if not (folder / PLAN).exists():
             with suppress(OSError):
-                if made:
+                if not locked_before:
                     (folder / ".lock").unlink()
                 for one in made:
                     one.rmdir()
