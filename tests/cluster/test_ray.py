@@ -86,5 +86,5 @@ def test_a_killed_worker_driver_and_node_change_nothing(cluster, second_node, tm
         cluster.remove_node(node, allow_graceful=False)
         run.end()
         assert "A worker is lost" in log.read_text(), kill
-        assert "ports are open" not in log.read_text()  # this cluster is on loopback
+        assert "cluster are open" not in log.read_text()  # this cluster is on loopback
         assert digest(out) == digest(tmp_path / "whole")

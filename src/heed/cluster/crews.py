@@ -163,10 +163,12 @@ class RayActors:
     def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
         # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # faults are said here, in one line
         self._ray = ray = needed("ray", "--cluster works with")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
+        there = _running_cluster() if address == "auto" else address
         try:
-            if address == "auto" and not _runs_here():
+            if there is None:
                 _stay_on_loopback()
                 n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
                 ray.init(
@@ -178,7 +180,10 @@ class RayActors:
                     **options,
                 )
             else:
-                ray.init(address=address, **options)
+                check_address(there)
+                if _is_on_loopback(there):
+                    _stay_on_loopback()
+                ray.init(address=address, **options)  # "auto" as it is: only then Ray takes its token from the home
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise HeedError(
                 f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
@@ -272,7 +277,7 @@ def check_address(cluster: str) -> None:
 
 
 def _stay_on_loopback() -> None:
-    """Makes the nodes that this process starts listen on loopback alone.
+    """Makes this process, and the nodes that it starts, use loopback alone.
 
     Ray takes this machine's other address in place of 127.0.0.1, except where it knows no clusters of several machines:
     the switch for that, which Windows and macOS have by default, is read when Ray is imported.
@@ -281,13 +286,26 @@ def _stay_on_loopback() -> None:
     needed("ray._private.ray_constants", "--cluster works with").ENABLE_RAY_CLUSTER = False
 
 
-def _runs_here() -> bool:
-    """Whether `ray start` has made this machine part of a cluster, or the environment names one."""
-    if os.environ.get("RAY_ADDRESS"):
-        return True
+def _running_cluster() -> str | None:
+    """The address of the cluster that the environment names, or that `ray start` has made this machine part of."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
     services = needed("ray._private.services", "--cluster works with")
     try:
         named = Path(tempfile.gettempdir(), "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
     except OSError:
+        return None
+    return named if named in services.find_gcs_addresses() else None
+
+
+def _is_on_loopback(address: str) -> bool:
+    """Whether a cluster listens on loopback alone: Ray would look for it at this machine's other address."""
+    host, _, port = address.rpartition(":")
+    if host not in (LOOPBACK, "localhost"):
         return False
-    return named in services.find_gcs_addresses()
+    other = needed("ray.util", "--cluster works with").get_node_ip_address()
+    try:
+        socket.create_connection((other, int(port)), timeout=CONNECTED_SECONDS).close()
+    except OSError:
+        return True
+    return bool(other == LOOPBACK)

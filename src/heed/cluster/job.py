@@ -218,7 +218,8 @@ def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:
     )
     if crew.is_open():
         report(
-            "Ray's ports are open to everyone who can reach them, who can run code there: keep them in a private net."
+            "The ports of this Ray cluster are open: without RAY_AUTH_MODE=token, whoever reaches one can run code "
+            "there; keep them in a private network."
         )
     return crew, n_workers
 
