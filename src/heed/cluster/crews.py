@@ -163,7 +163,6 @@ class RayActors:
     def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
         # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # faults are said here, in one line
         self._ray = ray = needed("ray", "--cluster works with")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
         there = _running_cluster() if address == "auto" else address
@@ -187,7 +186,7 @@ class RayActors:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise HeedError(
                 f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
-                "start one with ray start --head, or take --cluster local."
+                "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --cluster local."
             ) from None
         self._loading = loading
         self._actor = ray.remote(_Actor).options(
