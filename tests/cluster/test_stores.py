@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.places import MODEL, command, lines
 
 pytestmark = pytest.mark.slow
-OUTAGE_SECONDS = float(os.environ.get("HEED_OUTAGE", "3"))
+OUTAGE_SECONDS = float(os.environ.get("HEED_OUTAGE", "8"))  # s3fs itself waits for some three
 
 
 def free_port() -> int:
