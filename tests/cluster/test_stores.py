@@ -34,31 +34,22 @@ class Door(socketserver.ThreadingTCPServer):
     def __init__(self, port: int):
         super().__init__(("127.0.0.1", 0), Passage)
         self.port, self.inside, self.shut = self.server_address[1], port, False
-        self.connections: set[socket.socket] = set()
 
     def shut_for(self, seconds: float) -> None:
         self.shut = True
-        for connection in list(self.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
         time.sleep(seconds)
         self.shut = False
 
 
 class Passage(socketserver.BaseRequestHandler):
     def handle(self):
-        if self.server.shut:
-            return
-        with socket.create_connection(("127.0.0.1", self.server.inside)) as inside:
+        with socket.create_connection(("127.0.0.1", self.server.inside)) as inside, contextlib.suppress(OSError):
             both = {self.request: inside, inside: self.request}
-            self.server.connections |= both.keys()
-            with contextlib.suppress(OSError):
-                while True:
-                    for end in select.select(list(both), [], [])[0]:
-                        if not (content := end.recv(2**16)):
-                            return
-                        both[end].sendall(content)
-            self.server.connections -= both.keys()
+            while not self.server.shut:
+                for end in select.select(list(both), [], [], 0.1)[0]:
+                    if not (content := end.recv(2**16)):
+                        return
+                    both[end].sendall(content)
 
 
 class Store:
