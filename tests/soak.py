@@ -52,6 +52,7 @@ PARTS = {
         kills("--kills", "6", "--longest", "8", "--workers", "2", "--steps", "1000"),
     ],
     "torchrun": [tests("tests/end_to_end/test_torchrun.py", HEED_KILLS="5")],
+    "cluster": [tests("tests/apps/cluster", HEED_KILLS="5", HEED_OUTAGE="60")],
     "lost": [tests("tests/end_to_end/test_nothing_is_lost.py")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],

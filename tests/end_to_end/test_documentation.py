@@ -28,6 +28,8 @@ NOT_RUN = {
     r"^curl ": "tests/apps/serving/ sends it to a server",
     r"benchmarks/": "minutes, and other programs: tests/end_to_end/test_benchmarks.py",
     r"^#|^export|^head=|^srun|--nnodes|--run-folder /shared": "several machines: tests/end_to_end/test_torchrun.py",
+    r"s3://": "tests/apps/cluster/test_stores.py translates between a store's objects",
+    r"^ray |ray start|--cluster auto": "needs a cluster: tests/apps/cluster/test_ray.py starts one",
     r"parsing\.treebank=/path": "needs the WSJ",
     r"^heed train parsing-gum": "needs GUM",
     r"^heed paper all --out pages +#": "the paper's guide does the same and more",

@@ -68,24 +68,29 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     A mark may begin any line: files that were put together have several. HeedError names the line that is not UTF-8 or
     longer than MAX_LINE_BYTES, and says what a file is that is compressed, UTF-16, binary or without line ends.
     """
-    for number, line in enumerate(_not_of_another_kind(lines, name), start=1):
+    for number, line in enumerate(not_of_another_kind(lines, name), start=1):
         line = line.removesuffix(b"\n")
         if len(line) > MAX_LINE_BYTES:
             raise HeedError(
                 f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected text, a sentence a line."
             )
-        try:
-            yield line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            if b"\0" in line:
-                raise HeedError(f"{name}, line {number}: binary data, not text.") from None
-            raise HeedError(
-                f"{name}, line {number}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; "
-                "convert the text, with iconv for example."
-            ) from None
+        yield decoded_line(line, where=f"{name}, line {number}")
 
 
-def _not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
+def decoded_line(line: bytes, *, where: str) -> str:
+    """A line of UTF-8 without its end and without a byte order mark. HeedError says where it is not UTF-8."""
+    try:
+        return line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        if b"\0" in line:
+            raise HeedError(f"{where}: binary data, not text.") from None
+        raise HeedError(
+            f"{where}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; convert the text, with "
+            "iconv for example."
+        ) from None
+
+
+def not_of_another_kind(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     """The lines. HeedError if the first one shows that it is no text in UTF-8 with a line a sentence."""
     lines = iter(lines)
     first = next(lines, None)

@@ -6,6 +6,7 @@ Only a verb that runs imports torch, so that --help answers at once.
 import typer
 
 from heed.apps.cli.benchmark import bench_app
+from heed.apps.cli.cluster import score_shards, translate_shards
 from heed.apps.cli.comparison import compare
 from heed.apps.cli.data import data_app
 from heed.apps.cli.doctor import doctor
@@ -37,6 +38,8 @@ for verb, example in (
     (translate, 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model'),
     (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),
     (score, "heed score runs/demo/model --src numbers.en --tgt numbers.de"),
+    (translate_shards, "heed translate-shards MODEL --in 'web/*.parquet' --out translated --cluster local"),
+    (score_shards, "heed score-shards MODEL --in 'translated/part-*.parquet' --prefix reverse_ --out scored"),
     (evaluate, "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none"),
     (compare, "heed compare --ref test.de --src test.en first.de second.de --html comparison.html"),
     (serve, "heed serve runs/multi30k-en-de/model --port 5000"),

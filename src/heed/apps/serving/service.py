@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from heed.apps.documents.split_text import SplitText, split_text
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
 from heed.apps.serving.languages import LanguageDetector, language_name
 from heed.apps.serving.metrics import Metrics
-from heed.apps.serving.sentences import SplitText, split_text
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
 

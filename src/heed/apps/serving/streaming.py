@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from heed.apps.documents.split_text import SplitText
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.apps.serving.requests import (
@@ -22,7 +23,6 @@ from heed.apps.serving.requests import (
     check_size,
     parameters,
 )
-from heed.apps.serving.sentences import SplitText
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
     COUNT,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.apps.serving.sentences import split_text
+from heed.apps.documents.split_text import split_text
 
 TEXT = st.text(st.one_of(st.sampled_from(" .!?\n\r\t\u00a0\u2028abcÄ1。😀"), st.characters(exclude_categories=["Cs"])))
 

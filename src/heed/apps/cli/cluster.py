@@ -1,0 +1,164 @@
+"""heed translate-shards, score-shards: many files in parts, by one process, several, a Slurm array or Ray."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heed.apps.cli.decoding_options import PENALTY, check_options, with_decoding_options
+from heed.apps.cli.terminal import PrecisionOption, decoding_precision, say
+from heed.decoding.rules import SEARCH_RULES
+from heed.decoding.settings import DecodingOptions
+from heed.errors import HeedError
+from heed.runtime.process import import_torch
+
+if TYPE_CHECKING:
+    from heed.apps.cluster.plan import Task
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, at the same path on all machines.")]
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--in",
+        metavar="PATTERN",
+        help="Files to read, such as 'web/*.parquet' or s3://bucket/*.jsonl.gz; repeatable. Parquet, JSON Lines or "
+        "text, by their names; the last two also as .gz or .zst.",
+    ),
+]
+Out = Annotated[
+    str, typer.Option(metavar="FOLDER", help="Folder or URL of the parts. What is there is not made again.")
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Of the parts: parquet, jsonl or text. Default: the inputs'.")
+]
+Column = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts. Default: text.")]
+AddedPrefix = Annotated[str, typer.Option(help="Begins the names of the columns that are added.")]
+PartLines = Annotated[int, typer.Option(min=1, help="Rows of a part.")]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        help="Who works: none (this process), local (processes of this machine), or Ray: auto (the cluster that this "
+        "machine is part of, else one of its own on loopback) or the ADDRESS of one."
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: as many as there is room for.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of a worker.")]
+Gpus = Annotated[float, typer.Option("--gpus-per-worker", min=0, help="1 for workers on GPUs. 0: on CPUs.")]
+Part = Annotated[
+    str | None, typer.Option("--part", metavar="I/N", help="Only the I-th of N shares of the parts, from 1/N to N/N.")
+]
+MaxErrors = Annotated[
+    int, typer.Option(min=0, help="Bad rows to leave out and to list in the folder errors; more end the command.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Time one part, say what the whole will take, and write nothing.")
+]
+Price = Annotated[float | None, typer.Option(min=0, help="Price of a core-hour, or of a GPU-hour, to say the cost.")]
+
+
+@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
+def translate_shards(
+    model: Model,
+    inputs: Inputs,
+    out: Out,
+    decoding: DecodingOptions,
+    column: Column = None,
+    output: Format = None,
+    prefix: AddedPrefix = "",
+    part_lines: PartLines = 100_000,
+    cluster: ClusterOption = "none",
+    workers: Workers = None,
+    threads: Threads = 1,
+    gpus_per_worker: Gpus = 0,
+    part: Part = None,
+    precision: PrecisionOption = "auto",
+    max_errors: MaxErrors = 100,
+    dry_run: DryRun = False,
+    price: Price = None,
+) -> None:
+    """Translate a column of many files in parts; add translation, score and ended. Run again, it resumes."""
+    _run(
+        "translate", model, inputs, out, columns=(column,), output=output, prefix=prefix, part_lines=part_lines,
+        cluster=cluster, workers=workers, threads=threads, gpus=gpus_per_worker, part=part, precision=precision,
+        decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
+    )  # fmt: skip
+
+
+@with_decoding_options(*PENALTY)
+def score_shards(
+    model: Model,
+    inputs: Inputs,
+    out: Out,
+    decoding: DecodingOptions,
+    column: Column = None,
+    target_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the translations. Default: translation.")
+    ] = None,
+    output: Format = None,
+    prefix: AddedPrefix = "",
+    part_lines: PartLines = 100_000,
+    cluster: ClusterOption = "none",
+    workers: Workers = None,
+    threads: Threads = 1,
+    gpus_per_worker: Gpus = 0,
+    part: Part = None,
+    precision: PrecisionOption = "auto",
+    max_errors: MaxErrors = 100,
+    dry_run: DryRun = False,
+    price: Price = None,
+) -> None:
+    """Score pairs of texts in many files in parts; add log_prob and score. Run again, it resumes."""
+    _run(
+        "score", model, inputs, out, columns=(column, target_column), output=output, prefix=prefix,
+        part_lines=part_lines, cluster=cluster, workers=workers, threads=threads, gpus=gpus_per_worker, part=part,
+        precision=precision, decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
+    )  # fmt: skip
+
+
+def _run(
+    task: "Task",
+    model: Path,
+    inputs: list[str],
+    out: str,
+    *,
+    columns: tuple[str | None, ...],
+    output: str | None,
+    prefix: str,
+    part_lines: int,
+    cluster: str,
+    workers: int | None,
+    threads: int,
+    gpus: float,
+    part: str | None,
+    precision: str,
+    decoding: DecodingOptions,
+    max_errors: int,
+    dry_run: bool,
+    price: float | None,
+) -> None:
+    check_options(SEARCH_RULES, **decoding)
+    share, checked = _share(part), decoding_precision(precision)
+    import_torch()
+    import torch
+
+    from heed.apps.cluster.job import Job, estimate, run_job
+
+    torch.set_num_threads(threads)
+    job = Job(
+        task=task, model=model, inputs=inputs, out=out, columns=columns, output=output, part_lines=part_lines,
+        prefix=prefix, cluster=cluster, n_workers=workers, threads=threads, gpus=gpus, share=share, precision=checked,
+        decoding=decoding, max_errors=max_errors, price=price,
+    )  # fmt: skip
+    (estimate if dry_run else run_job)(job, say)
+
+
+def _share(part: str | None) -> tuple[int, int]:
+    """(i, n) of I/N. HeedError unless 1 ≤ i ≤ n."""
+    if part is None:
+        return 1, 1
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
+    share = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= share[0] <= share[1]:
+        raise HeedError(f"--part {part}: expected I/N, from 1/N to N/N, such as 3/10.")
+    return share

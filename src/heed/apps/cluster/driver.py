@@ -1,0 +1,216 @@
+"""Leases the parts of a plan to the workers of a crew, until all are there or given up."""
+
+import heapq
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from heed.apps.cluster.crews import Crew, Event
+from heed.apps.cluster.plan import ERRORS, Plan
+from heed.errors import HeedError
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited, in seconds, and how often something is tried.
+
+    attempts: of a part; the pauses between them, first, twice that … longest, are two minutes together. losses: of
+    workers, before their part is given up. starts: of a worker in a row. silence: a lease is taken back after this many
+    times the median part, but not before shortest_silence. said: between two lines of progress.
+    """
+
+    attempts: int = 8
+    first_pause: float = 1.0
+    longest_pause: float = 60.0
+    losses: int = 8
+    starts: int = 5
+    silence: float = 10.0
+    shortest_silence: float = 60.0
+    pending: float = 60.0
+    said: float = 30.0
+    polled: float = 0.5
+
+
+@dataclass
+class _Slot:
+    state: Literal["starting", "idle", "busy", "gone"] = "starting"
+    part: int = -1
+    since: float = 0.0
+    starts: int = 0  # that failed, in a row
+    restart_at: float = math.inf
+    rest_until: float = 0.0
+
+
+@dataclass
+class _Part:
+    failures: int = 0
+    losses: int = 0
+
+
+@dataclass
+class Outcome:
+    """What a driver's run has done: the sidecars of all its parts, and those that were given up, with the reason."""
+
+    said: dict[int, dict[str, Any]] = field(default_factory=dict)
+    given_up: dict[int, str] = field(default_factory=dict)
+
+
+class Driver:
+    """Works off parts of a plan. `report` takes a line for the user."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        crew: Crew,
+        *,
+        n_workers: int,
+        max_errors: int,
+        report: Callable[[str], None],
+        progress: Callable[[Outcome, int], str],
+        patience: Patience | None = None,
+    ):
+        """progress: a line, given what is done so far and how many parts there are."""
+        self._plan, self._crew, self._max_errors = plan, crew, max_errors
+        self._report, self._progress = report, progress
+        self._patience = patience or Patience()
+        self._slots = [_Slot() for _ in range(n_workers)]
+        self._tried: dict[int, _Part] = {}
+        self._due: list[tuple[float, int]] = []  # from when on a part may be leased, a heap
+        self._refusal = ""
+        self._waiting_said = False
+
+    def run(self, parts: Iterable[int], outcome: Outcome) -> None:
+        """Makes these parts. HeedError if no worker can start, or if more than max_errors rows are bad."""
+        self._due = [(0.0, part) for part in parts]
+        if not self._due:
+            return
+        n_parts = len(self._due) + len(outcome.said)
+        said = now = time.monotonic()
+        for number, slot in enumerate(self._slots):
+            slot.since = now
+            self._crew.start(number)
+        while len(outcome.said) + len(outcome.given_up) < n_parts:
+            self._lease()
+            for event in self._crew.events(self._patience.polled):
+                self._hear(event, outcome)
+            self._take_back(outcome)
+            self._restart()
+            self._check_bad_rows(outcome)
+            if time.monotonic() - said >= self._patience.said:
+                said = time.monotonic()
+                self._report(self._progress(outcome, n_parts))
+
+    def _lease(self) -> None:
+        now = time.monotonic()
+        for number, slot in enumerate(self._slots):
+            if slot.state == "idle" and slot.rest_until <= now and self._due and self._due[0][0] <= now:
+                _, slot.part = heapq.heappop(self._due)
+                slot.state, slot.since = "busy", now
+                self._crew.lease(number, slot.part)
+
+    def _hear(self, event: Event, outcome: Outcome) -> None:
+        slot = self._slots[event.slot]
+        match event.kind:
+            case "ready":
+                slot.state, slot.starts = "idle", 0
+            case "answered":
+                slot.state = "idle"
+                if "done" in event.content:
+                    outcome.said[slot.part] = event.content["done"]
+                elif "stop" in event.content:
+                    raise HeedError(event.content["stop"])
+                else:
+                    self._failed(slot, event.content["failed"], event.content["again"], outcome)
+            case "refused":
+                self._refusal = str(event.content)
+                self._not_started(slot, last=True)
+            case "lost":
+                self._lost(slot, str(event.content), outcome)
+
+    def _failed(self, slot: _Slot, why: str, again: bool, outcome: Outcome) -> None:
+        """Puts a part off, and lets its worker rest: what failed, a disk or a store, is the other parts' too."""
+        tried = self._tried.setdefault(slot.part, _Part())
+        tried.failures += 1
+        if not again or tried.failures >= self._patience.attempts:
+            self._give_up(slot.part, why, outcome)
+            return
+        pause = min(self._patience.longest_pause, self._patience.first_pause * 2 ** (tried.failures - 1))
+        self._report(f"{self._plan.name_of(slot.part)}: {why} Next attempt in {pause:.0f} s.")
+        slot.rest_until = time.monotonic() + pause
+        heapq.heappush(self._due, (slot.rest_until, slot.part))
+
+    def _lost(self, slot: _Slot, why: str, outcome: Outcome) -> None:
+        if slot.state == "gone" or slot.restart_at < math.inf:
+            return
+        if slot.state == "starting":
+            self._refusal = f"a worker ended while it started ({why})."
+            self._not_started(slot, last=False)
+            return
+        if slot.state == "busy":
+            self._report(f"A worker is lost ({why}); its part {self._plan.name_of(slot.part)} goes to another one.")
+            self._return(slot.part, why, outcome)
+        slot.state, slot.restart_at = "starting", time.monotonic()
+
+    def _return(self, part: int, why: str, outcome: Outcome) -> None:
+        """Takes a lease back; a part that has cost too many workers their lives is given up."""
+        tried = self._tried.setdefault(part, _Part())
+        tried.losses += 1
+        if tried.losses >= self._patience.losses:
+            self._give_up(part, f"{tried.losses} workers were lost over it ({why}).", outcome)
+        else:
+            heapq.heappush(self._due, (0.0, part))
+
+    def _give_up(self, part: int, why: str, outcome: Outcome) -> None:
+        outcome.given_up[part] = why
+        self._report(f"{self._plan.name_of(part)} is given up: {why}")
+
+    def _not_started(self, slot: _Slot, *, last: bool) -> None:
+        slot.starts += 1
+        if last or slot.starts >= self._patience.starts:
+            slot.state = "gone"
+            self._report(f"A worker is given up: {self._refusal}")
+            if all(one.state == "gone" for one in self._slots):
+                raise HeedError(self._refusal)
+        else:
+            slot.restart_at = time.monotonic() + self._patience.first_pause * 2 ** (slot.starts - 1)
+
+    def _take_back(self, outcome: Outcome) -> None:
+        """Takes leases back from workers that have been silent for too long, which are replaced."""
+        if not outcome.said:
+            return  # nothing says how long a part takes
+        median = statistics.median(said["seconds"] for said in outcome.said.values())
+        limit = max(self._patience.shortest_silence, self._patience.silence * median)
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.state == "busy" and now - slot.since > limit:
+                name = self._plan.name_of(slot.part)
+                self._report(f"{name}: its worker has been silent for {limit:,.0f} s; another one takes it.")
+                self._return(slot.part, f"silent for {limit:,.0f} s", outcome)
+                slot.state, slot.restart_at = "starting", now
+
+    def _restart(self) -> None:
+        now = time.monotonic()
+        for number, slot in enumerate(self._slots):
+            if slot.state == "starting" and slot.restart_at <= now:
+                slot.restart_at, slot.since = math.inf, now
+                self._crew.start(number)
+        pending = [slot for slot in self._slots if slot.state == "starting"]
+        if (
+            not self._waiting_said
+            and pending
+            and all(slot.state in ("starting", "gone") for slot in self._slots)
+            and min(now - slot.since for slot in pending) > self._patience.pending
+        ):
+            self._waiting_said = True
+            self._report("No worker has started for a minute: no node has room for one. Waiting for nodes.")
+
+    def _check_bad_rows(self, outcome: Outcome) -> None:
+        n_bad = sum(said["bad_rows"] for said in outcome.said.values())
+        if n_bad > self._max_errors:
+            raise HeedError(
+                f"{n_bad:,} rows are bad, more than --max-errors {self._max_errors:,}; the folder {ERRORS} lists them. "
+                "Mend them and choose another folder, or run this again with a larger number."
+            )

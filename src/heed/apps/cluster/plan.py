@@ -1,0 +1,397 @@
+"""The plan of a folder of parts: inputs, model, settings, and which rows each part has. It is made once."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from heed.apps.cluster.records import (
+    FORMATS,
+    Columns,
+    Format,
+    LineReader,
+    Range,
+    check_columns,
+    check_json_types,
+    common_schema,
+    examine,
+    format_of,
+    inferred_schema,
+)
+from heed.apps.cluster.storage import facts, is_url, joined, matching, read_whole, write_whole
+from heed.config import shown
+from heed.errors import HeedError
+from heed.runtime.files import MANIFEST, locked, sha256_of
+
+PLAN, SUCCESS, ERRORS = "plan.json", "_SUCCESS", "errors"
+FORMAT = 1
+MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
+PLANNED_SECONDS = 3600.0  # how long the plan of another process is awaited
+Task = Literal["translate", "score"]
+ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "ended"), "score": ("log_prob", "score")}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file, as it was when the plan was made. digest: SHA-256 of a file, etag of an object.
+
+    version: as long as it and the size stay, a file is not hashed again.
+    """
+
+    name: str
+    n_bytes: int
+    digest: str
+    version: str
+    rows: int
+
+    def is_unchanged(self) -> bool:
+        """Whether it has the content that was planned; reads it only if it was written since."""
+        found = facts(self.name)
+        if found is None or found.n_bytes != self.n_bytes:
+            return False
+        return found.version == self.version or (not is_url(self.name) and sha256_of(Path(self.name)) == self.digest)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked for, besides its inputs.
+
+    model: where it lies, which may change; manifest: the SHA-256 of its manifest. settings: of the search. prefix:
+    begins the names of the columns that are added.
+    """
+
+    task: Task
+    model: str
+    manifest: str
+    settings: dict[str, Any]
+    precision: str
+    columns: Columns
+    output: Format
+    part_lines: int
+    prefix: str = ""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The names of the columns that are added."""
+        return tuple(self.prefix + name for name in ADDED[self.task])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Inputs, what is done with them, and the ranges of rows of each part."""
+
+    inputs: tuple[Input, ...]
+    work: Work
+    parts: tuple[tuple[Range, ...], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.inputs)
+
+    def rows_of(self, part: int) -> int:
+        """The number of rows of a part."""
+        return sum(rows.rows for rows in self.parts[part])
+
+    def name_of(self, part: int) -> str:
+        """The file name of a part."""
+        return f"part-{part:05d}.{'txt' if self.work.output == 'text' else self.work.output}"
+
+    def errors_of(self, part: int) -> str:
+        """The name of the list of a part's bad rows."""
+        return f"{ERRORS}/part-{part:05d}.jsonl"
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for parts to belong together."""
+        work = self.work
+        return {
+            "task": work.task,
+            "inputs": {one.name: {"bytes": one.n_bytes, "hash": one.digest, "rows": one.rows} for one in self.inputs},
+            "model": work.manifest,
+            "settings": work.settings,
+            "precision": work.precision,
+            "columns": {"read": list(work.columns.read), "schema": work.columns.schema, "added": list(work.added)},
+            "output": work.output,
+            "part_lines": work.part_lines,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Of its identity; every part's sidecar names it."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+
+def counted(n: int, noun: str) -> str:
+    """The number and the noun, such as "1 part" or "2 parts"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def manifest_hash(model: str | Path) -> str:
+    """The SHA-256 of a model folder's manifest. HeedError if there is none."""
+    path = Path(model, MANIFEST)
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def inputs_of(patterns: Sequence[str]) -> list[str]:
+    """The names that the patterns stand for, each once. HeedError if there is none, or if their formats differ."""
+    names = list(dict.fromkeys(name for pattern in patterns for name in matching(pattern)))
+    for name in names:
+        if format_of(name) != format_of(names[0]):
+            raise HeedError(
+                f"{names[0]} is {format_of(names[0])}, {name} {format_of(name)}: give the files of one format at a "
+                "time, each with a folder of its own."
+            )
+    return names
+
+
+def columns_of(
+    names: Sequence[str], read: Sequence[str | None], *, output: str | None, added: Sequence[str]
+) -> tuple[Columns, Format]:
+    """The columns that are read and the format of the output.
+
+    read: as asked for, None for "text" and "translation". output: by default the inputs' format. HeedError if a column
+    is missing, would be written twice, or if the output has no place for it.
+    """
+    given = format_of(names[0])
+    if output is not None and output not in FORMATS:
+        raise HeedError(f"--format {shown(output)}: expected {', '.join(FORMATS)}.")
+    chosen = next((one for one in FORMATS if one == output), given)
+    defaults = ("text", "translation")
+    columns = tuple(column or default for column, default in zip(read, defaults, strict=False))
+    if given == "text":
+        if columns != defaults[: len(columns)]:
+            raise HeedError(f"{names[0]}: is text, whose columns have no names; leave out --column.")
+        there: Sequence[str] = columns
+    elif given == "parquet":
+        schema = common_schema(names, columns)
+        there = schema.names
+        if chosen == "jsonl":
+            check_json_types(schema, names[0])
+    else:
+        there = _names_in_json(names, columns)
+    for name in added:
+        if name in there:
+            raise HeedError(
+                f"{names[0]}: already has a column {shown(name)}; choose --prefix for those that are added."
+            )
+    if chosen == "text" and given != "text" and set(there) != set(columns):
+        others = ", ".join(shown(name) for name in there if name not in columns)
+        raise HeedError(f"--format text has no place for {others}; choose parquet or jsonl.")
+    schema_text = inferred_schema(names[0]) if (given, chosen) == ("jsonl", "parquet") else None
+    return Columns(columns, schema_text), chosen
+
+
+def _names_in_json(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The keys of the first rows of JSON Lines. HeedError if a file lacks a column."""
+    keys: dict[str, None] = {}
+    for name in names:
+        reader = LineReader(name, as_table=None, columns=())
+        first = next(reader.read(Range(0, 0, 1, 0), ends=True), None)
+        reader.close()
+        if first is not None:
+            if first.faults:
+                raise HeedError(f"{name}, row 1: {first.faults[0]}.")
+            check_columns(name, columns, list(first.content[0]))
+            keys |= dict.fromkeys(first.content[0])
+    return list(keys)
+
+
+def make_plan(names: Sequence[str], work: Work) -> Plan:
+    """The plan of these inputs, all of which are read to their ends.
+
+    HeedError if one is damaged, or if there is no row.
+    """
+    inputs, starts, before = [], [], 0
+    for name in names:
+        found = facts(name)
+        if found is None:
+            raise HeedError(f"{name}: was deleted.")
+        try:
+            examined = examine(name, work.columns.read, every=work.part_lines, before=before)
+        except OSError as error:
+            raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
+        digest = found.version if examined.digest is None else examined.digest
+        inputs.append(Input(name, found.n_bytes, digest, found.version, examined.rows))
+        starts.append(examined.offsets)
+        before += examined.rows
+    if before == 0:
+        raise HeedError(f"{names[0]}{' and the others' if len(names) > 1 else ''}: no row to {work.task}.")
+    n_parts = -(-before // work.part_lines)
+    if n_parts > MAX_PARTS:
+        raise HeedError(
+            f"{before:,} rows make {n_parts:,} parts, more than {MAX_PARTS:,}; set --part-lines to "
+            f"{-(-before // MAX_PARTS):,} or more."
+        )
+    return Plan(tuple(inputs), work, tuple(_parts(inputs, starts, work.part_lines)))
+
+
+def _parts(
+    inputs: Sequence[Input], starts: Sequence[Mapping[int, int]], part_lines: int
+) -> Iterator[tuple[Range, ...]]:
+    """All rows in order, `part_lines` a part; a part may begin in one file and end in another."""
+    ranges, left = list[Range](), part_lines
+    for number, one in enumerate(inputs):
+        first = 0
+        while first < one.rows:
+            rows = min(left, one.rows - first)
+            ranges.append(Range(number, first, rows, starts[number].get(first, 0)))
+            first, left = first + rows, left - rows
+            if left == 0:
+                yield tuple(ranges)
+                ranges, left = [], part_lines
+    if ranges:
+        yield tuple(ranges)
+
+
+def write_plan(out: str, plan: Plan) -> None:
+    """Writes plan.json, whole."""
+    content = {
+        "format": FORMAT,
+        **plan.identity(),
+        "inputs": [vars(one) for one in plan.inputs],
+        "model": {"folder": plan.work.model, "manifest_sha256": plan.work.manifest},
+        "columns": {"read": plan.work.columns.read, "schema": plan.work.columns.schema, "prefix": plan.work.prefix},
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()]
+    parts = ",\n".join(f"  {json.dumps(part)}" for part in plan.parts)
+    write_whole(joined(out, PLAN), "\n".join(["{", *lines, f' "parts": [\n{parts}\n ]', "}"]) + "\n")
+
+
+def read_plan(out: str) -> Plan | None:
+    """The plan in a folder, None if there is none. HeedError if it is damaged."""
+    name = joined(out, PLAN)
+    content = read_whole(name)
+    if content is None:
+        return None
+    try:
+        found = json.loads(content)
+        if found["format"] != FORMAT:
+            raise HeedError(f"{name}: format {shown(found['format'])}; this Heed reads format {FORMAT}.")
+        columns, model = found["columns"], found["model"]
+        work = Work(
+            found["task"], model["folder"], model["manifest_sha256"], found["settings"], found["precision"],
+            Columns(tuple(columns["read"]), columns["schema"]), found["output"],
+            found["part_lines"], columns["prefix"],
+        )  # fmt: skip
+        parts = tuple(tuple(Range(*rows) for rows in part) for part in found["parts"])
+        return Plan(tuple(Input(**one) for one in found["inputs"]), work, parts)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
+
+
+def differences(found: Plan, asked: Plan) -> list[str]:
+    """How two plans differ, such as "settings.beam_size (4, now 5)"."""
+    before, now = _flat(found.identity()), _flat(asked.identity())
+    return [
+        f"{key} ({shown(before.get(key, 'none'))}, now {shown(now.get(key, 'none'))})"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _flat(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        full = f"{name}.{key}" if name else key
+        flat |= _flat(value, full) if isinstance(value, dict) else {full: value}
+    return flat
+
+
+def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[str], None]) -> Plan:
+    """The plan in the folder, or a new one if it has none. HeedError if it is another one, and says what differs."""
+    found = read_plan(out)
+    if found is not None:
+        return _same(found, out, names, work)
+    with _planning(out):
+        found = read_plan(out)  # which another process has made meanwhile
+        if found is not None:
+            return _same(found, out, names, work)
+        if not is_url(out):
+            _check_empty(Path(out))
+        plan = make_plan(names, work)
+        write_plan(out, plan)
+    report(f"{out}: {plan.rows:,} rows of {counted(len(names), 'file')} in {counted(len(plan.parts), 'part')}.")
+    return plan
+
+
+def _check_empty(out: Path) -> None:
+    others = [path.name for path in out.iterdir() if not path.name.startswith(".")]
+    if others:
+        raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
+
+
+@contextmanager
+def _planning(out: str) -> Iterator[None]:
+    """Keeps other processes from planning at the same time; leaves no folder behind if planning fails."""
+    if is_url(out):
+        yield  # no locks there: two plans of the same are the same
+        return
+    folder = Path(out)
+    locked_before = (folder / ".lock").exists()
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        with locked(folder, wait=PLANNED_SECONDS):
+            yield
+    finally:
+        if not (folder / PLAN).exists():
+            with suppress(OSError):
+                if not locked_before:
+                    (folder / ".lock").unlink()
+                for one in made:
+                    one.rmdir()
+
+
+def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
+    """The plan of before. HeedError if it has other inputs, work or settings."""
+    known = {one.name: one for one in found.inputs}
+    inputs = []
+    for name in names:
+        one = known.get(name)
+        if one is None or not one.is_unchanged():
+            now = facts(name)
+            size, version = (now.n_bytes, now.version) if now else (0, "missing")
+            one = Input(name, size, "another content" if not is_url(name) else version, version, one.rows if one else 0)
+        inputs.append(one)
+    if differing := differences(found, Plan(tuple(inputs), work, found.parts)):
+        more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        raise HeedError(
+            f"{joined(out, PLAN)}: another plan; what differs: {', '.join(differing[:5])}{more}. Choose another folder."
+        )
+    return Plan(found.inputs, work, found.parts)
+
+
+def part_hash(name: str) -> str:
+    """What a sidecar says of a part: SHA-256 of a file, etag of an object."""
+    if is_url(name):
+        found = facts(name)
+        return found.version if found else ""
+    return sha256_of(Path(name))
+
+
+def sidecar(out: str, plan: Plan, part: int, *, thorough: bool = True) -> dict[str, Any] | None:
+    """What the sidecar of a part says, None unless the part is there and valid.
+
+    thorough: compares the hash of the part; else only its size.
+    """
+    name = joined(out, plan.name_of(part))
+    content = read_whole(name + ".json")
+    if content is None:
+        return None
+    with suppress(ValueError, KeyError, TypeError):
+        said: dict[str, Any] = json.loads(content)
+        found = facts(name)
+        if (
+            found is not None
+            and said["plan"] == plan.digest
+            and said["bytes"] == found.n_bytes
+            and said["rows"] + said["bad_rows"] == plan.rows_of(part)
+            and (not thorough or said["hash"] == part_hash(name))
+        ):
+            return said
+    return None

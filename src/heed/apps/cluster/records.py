@@ -1,0 +1,515 @@
+"""Rows of input files in batches, and parts of output: Parquet, JSON Lines, and text with tabs between columns."""
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from heed.apps.cluster.packages import needed
+from heed.apps.cluster.storage import HashingFile, facts, is_url, open_file, unpacked
+from heed.config import shown
+from heed.data.lines import MAX_LINE_BYTES, decoded_line, not_of_another_kind
+from heed.errors import HeedError
+
+Format = Literal["parquet", "jsonl", "text"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+BATCH_ROWS = 1024
+BATCH_BYTES = 2**22  # of lines
+GROUP_ROWS = 2**14  # of a Parquet file that is written
+GROUP_BYTES = 2**26
+INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the input is JSON Lines
+TYPES = {"translation": "string", "score": "float64", "log_prob": "float64", "ended": "bool_"}
+
+
+def format_of(name: str) -> Format:
+    """As the file's name says; .gz and .zst may follow."""
+    stem = name.removesuffix(".gz").removesuffix(".zst").lower()
+    if stem.endswith(".parquet"):
+        return "parquet"
+    return "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "text"
+
+
+def is_packed(name: str) -> bool:
+    """Whether it must be read from its beginning."""
+    return name.endswith((".gz", ".zst"))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read: the texts', and to score, that of their translations.
+
+    schema: Arrow's, in base 64, if the output is Parquet and the input JSON Lines.
+    """
+
+    read: tuple[str, ...]
+    schema: str | None = None
+
+
+class Range(NamedTuple):
+    """Rows of one input. offset: the byte of the unpacked content that the first of them begins at."""
+
+    input: int
+    first: int
+    rows: int
+    offset: int
+
+
+@dataclass
+class Rows:
+    """Consecutive rows of one file. `texts`: of each row its columns that are read. `faults`: what is wrong, by place.
+
+    content: a pyarrow.Table where Parquet is written, else a dictionary of each row.
+    """
+
+    file: str
+    first: int
+    texts: list[tuple[str, ...]]
+    content: Any
+    faults: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class Examined(NamedTuple):
+    """An input, read to its end. offsets: the byte that each row in `at` begins at."""
+
+    rows: int
+    digest: str | None
+    offsets: dict[int, int]
+
+
+def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Examined:
+    """The number of rows of a file, and where every part of `every` rows begins, if `before` rows were counted before.
+
+    HeedError if it is damaged, of another kind, or lacks one of the columns, of which those that are there are named.
+    """
+    with open_file(name) as file:
+        if format_of(name) == "parquet":
+            rows = _parquet(file, name).metadata.num_rows
+            if is_url(name):
+                return Examined(rows, None, {})
+            file.seek(0)
+            return Examined(rows, HashingFile(file).hexdigest(), {})
+        hashing = HashingFile(file)
+        pieces = unpacked(hashing, name)
+        rows, offsets = _count_lines(_checked_beginning(pieces, name, columns), every=every, before=before)
+        return Examined(rows, None if is_url(name) else hashing.hexdigest(), offsets)
+
+
+def _checked_beginning(pieces: Iterator[bytes], name: str, columns: Sequence[str]) -> Iterator[bytes]:
+    """The pieces of a text. HeedError if its first line shows that it is of another kind, or lacks a column."""
+    beginning = b""
+    for piece in pieces:
+        beginning += piece
+        if b"\n" in beginning or len(beginning) > MAX_LINE_BYTES:
+            break
+    if not beginning:
+        return
+    first, end, _ = beginning.partition(b"\n")
+    if not end and len(first) > MAX_LINE_BYTES:
+        raise HeedError(f"{name}: its first line is longer than {MAX_LINE_BYTES:,} bytes; expected text, a row a line.")
+    list(not_of_another_kind([first], name))
+    if format_of(name) == "jsonl":
+        record = _record(first, name)
+        if isinstance(record, str):
+            raise HeedError(f"{name}, row 1: {record}.")
+        check_columns(name, columns, list(record))
+    yield beginning
+    yield from pieces
+
+
+def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:
+    """HeedError names a column that is missing, and those that are there."""
+    for column in columns:
+        if column not in there:
+            raise HeedError(
+                f"{name}: has no column {shown(column)}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
+                "one with --column."
+            )
+
+
+def _count_lines(pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
+    """Their number, and the byte that each row begins at which is the first of the file or of a part."""
+    rows, offset, offsets, ends_open = 0, 0, {0: 0}, False
+    for piece in pieces:
+        n, place = piece.count(b"\n"), 0
+        first = rows  # the number of the row that goes on or begins with this piece
+        while (next_part := (before + first) // every * every + every - before) <= rows + n:
+            for _ in range(next_part - first):
+                place = piece.index(b"\n", place) + 1
+            offsets[next_part] = offset + place
+            first = next_part
+        rows += n
+        offset += len(piece)
+        ends_open = not piece.endswith(b"\n")
+    return rows + ends_open, offsets
+
+
+def _parquet(file: Any, name: str) -> Any:
+    arrow = needed("pyarrow", "Parquet is read with")
+    parquet = needed("pyarrow.parquet", "Parquet is read with")
+    try:
+        return parquet.ParquetFile(file)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError) as error:
+        raise HeedError(f"{name}: damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')}).") from None
+
+
+def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
+    """Arrow's schema of these Parquet files. HeedError if they differ, or a column is missing or holds no text."""
+    arrow = needed("pyarrow", "Parquet is read with")
+    schema: Any = None
+    first = names[0]
+    for name in names:
+        with open_file(name) as file:
+            found = _parquet(file, name).schema_arrow.remove_metadata()
+        if schema is None:
+            schema = found
+            check_columns(name, columns, found.names)
+        elif not found.equals(schema):
+            differing = next(
+                (field.name for field in [*schema, *found] if field not in schema or field not in found), "their order"
+            )
+            raise HeedError(
+                f"{name}: has other columns than {first} (see {shown(differing)}); translate them into a folder each."
+            )
+    for column in columns:
+        kind = schema.field(column).type
+        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+            raise HeedError(f"{first}: the column {shown(column)} holds {kind}, not text.")
+    return schema
+
+
+def check_json_types(schema: Any, name: str) -> None:
+    """HeedError if JSON has no type for one of the columns."""
+    types = needed("pyarrow", "Parquet is read with").types
+    for column in schema:
+        if types.is_binary(column.type) or types.is_large_binary(column.type):
+            raise HeedError(
+                f"{name}: the column {shown(column.name)} is binary, which JSON cannot hold; write Parquet."
+            )
+
+
+def inferred_schema(name: str) -> str:
+    """Arrow's schema of the first rows of a file of JSON Lines, in base 64."""
+    arrow = needed("pyarrow", "Parquet is written with")
+    reader, records = LineReader(name, as_table=None, columns=()), []
+    for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
+        records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
+    reader.close()
+    try:
+        schema = arrow.Table.from_pylist(records).schema
+    except arrow.ArrowException as error:
+        raise HeedError(f"{name}: its rows do not fit into columns ({error}); write --format jsonl.") from None
+    schema = arrow.schema(
+        [arrow.field(f.name, arrow.string() if arrow.types.is_null(f.type) else f.type) for f in schema]
+    )
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str) -> Any:
+    """The schema that `inferred_schema` wrote."""
+    arrow = needed("pyarrow", "Parquet is written with")
+    return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(text)))
+
+
+def _record(line: bytes, name: str) -> dict[str, Any] | str:
+    """The object on a line of JSON Lines, or what is wrong with it."""
+    try:
+        found = json.loads(decoded_line(line, where=name))
+    except (ValueError, RecursionError):
+        return "not JSON"
+    except HeedError as error:
+        return _without_place(error)
+    return found if isinstance(found, dict) else "not a JSON object"
+
+
+def _without_place(error: HeedError) -> str:
+    return str(error).partition(": ")[2].rstrip(".")
+
+
+class Reader(ABC):
+    """Reads ranges of rows of one file."""
+
+    @abstractmethod
+    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+        """Rows in batches. HeedError if there are fewer, unless `ends`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class ParquetReader(Reader):
+    """Reads a Parquet file by its row groups."""
+
+    def __init__(self, name: str, *, as_table: bool, columns: Sequence[str]):
+        self._name, self._as_table, self._columns = name, as_table, columns
+        self._file = open_file(name)
+        self._parquet = _parquet(self._file, name)
+
+    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+        arrow = needed("pyarrow", "Parquet is read with")
+        begin, end = 0, rows.first + rows.rows
+        for group in range(self._parquet.num_row_groups):
+            n = self._parquet.metadata.row_group(group).num_rows
+            if begin + n > rows.first and begin < end:
+                place = begin
+                for batch in self._parquet.iter_batches(BATCH_ROWS, row_groups=[group]):
+                    first, last = max(place, rows.first), min(place + len(batch), end)
+                    if first < last:
+                        table = arrow.Table.from_batches([batch.slice(first - place, last - first)])
+                        yield self._rows(table, first)
+                    place += len(batch)
+            begin += n
+
+    def _rows(self, table: Any, first: int) -> Rows:
+        texts = list(zip(*(table.column(name).to_pylist() for name in self._columns), strict=True))
+        faults = {
+            place: f"{shown(self._columns[of.index(None)])} is null" for place, of in enumerate(texts) if None in of
+        }
+        content = table if self._as_table else table.to_pylist()
+        return Rows(self._name, first, texts, content, faults)
+
+    def close(self) -> None:
+        self._parquet.close()
+        self._file.close()
+
+
+class LineReader(Reader):
+    """Reads text or JSON Lines. A packed file stays open, so that later rows are read from where the last were."""
+
+    def __init__(self, name: str, *, as_table: Any, columns: Sequence[str]):
+        """as_table: Arrow's schema if Parquet is written."""
+        self._name, self._schema, self._columns = name, as_table, columns
+        self._file: Any = None
+        self._lines: Iterator[bytes | None] = iter(())
+        self._row = 0
+
+    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+        self._move_to(rows)
+        batch: list[bytes | None] = []
+        n_bytes, left = 0, rows.rows
+        while left:
+            line = next(self._lines, b"\n")
+            if line == b"\n":  # which no line holds: the end
+                if not ends:
+                    raise HeedError(f"{self._name}: ends at row {self._row:,}; it was longer when it was planned.")
+                break
+            self._row += 1
+            left -= 1
+            batch.append(line)
+            n_bytes += len(line or b"")
+            if len(batch) == BATCH_ROWS or n_bytes >= BATCH_BYTES:
+                yield self._rows(batch)
+                batch, n_bytes = [], 0
+        if batch:
+            yield self._rows(batch)
+
+    def _move_to(self, rows: Range) -> None:
+        if self._file is None or rows.first < self._row or not is_packed(self._name):
+            self.close()
+            self._file = open_file(self._name)
+            self._row = 0
+            if not is_packed(self._name):
+                self._file.seek(rows.offset)
+                self._row = rows.first
+            self._lines = _lines(unpacked(self._file, self._name))
+        while self._row < rows.first and next(self._lines, b"\n") != b"\n":
+            self._row += 1
+
+    def _rows(self, lines: list[bytes | None]) -> Rows:
+        rows = Rows(self._name, self._row - len(lines), [], [])
+        for place, line in enumerate(lines):
+            found = self._parsed(line)
+            if isinstance(found, str):
+                rows.faults[place] = found
+                found = {}
+            rows.content.append(found)
+            rows.texts.append(tuple(found.get(column) or "" for column in self._columns))
+        if self._schema is not None:
+            rows.content = self._table(rows)
+        return rows
+
+    def _parsed(self, line: bytes | None) -> dict[str, Any] | str:
+        """A line's row, or what is wrong with it."""
+        if line is None:
+            return f"longer than {MAX_LINE_BYTES:,} bytes"
+        if format_of(self._name) == "jsonl":
+            found = _record(line, self._name)
+            if not isinstance(found, str):
+                for column in self._columns:
+                    if not isinstance(found.get(column), str):
+                        return f"{shown(column)} is {'missing' if column not in found else 'not text'}"
+                    if not found[column].isascii() and any("\ud800" <= c <= "\udfff" for c in found[column]):
+                        return f"{shown(column)} holds half a surrogate pair, which is no text"
+            return found
+        try:
+            text = decoded_line(line, where=self._name)
+        except HeedError as error:
+            return _without_place(error)
+        if len(self._columns) == 1:
+            return {self._columns[0]: text}
+        cells = text.split("\t")
+        if len(cells) < len(self._columns):
+            return f"has {len(cells) - 1} tabs; expected a text, a tab and its translation"
+        return dict(zip(self._columns, cells, strict=False))
+
+    def _table(self, rows: Rows) -> Any:
+        """The rows as Arrow's table; those that do not fit become faults."""
+        arrow = needed("pyarrow", "Parquet is written with")
+        names = set(self._schema.names)
+        for place, record in enumerate(rows.content):
+            if (others := set(record) - names) and place not in rows.faults:
+                rows.faults[place] = f"has the column {shown(min(others))}, which the first rows lack"
+        try:
+            return arrow.Table.from_pylist(rows.content, schema=self._schema)
+        except (arrow.ArrowException, TypeError, OverflowError, ValueError):
+            pass
+        for place, record in enumerate(rows.content):
+            try:
+                arrow.Table.from_pylist([record], schema=self._schema)
+            except (arrow.ArrowException, TypeError, OverflowError, ValueError):
+                rows.faults.setdefault(place, "does not fit the types of the first rows")
+                rows.content[place] = {}
+        return arrow.Table.from_pylist(rows.content, schema=self._schema)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes | None]:
+    """The lines, without their ends, of a content in pieces; None in place of one that is too long."""
+    rest, too_long = b"", False
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield None if too_long or len(line) > MAX_LINE_BYTES else line
+            too_long = False
+        if len(rest) > MAX_LINE_BYTES:
+            rest, too_long = b"x", True
+    if rest or too_long:
+        yield None if too_long else rest
+
+
+class Sources:
+    """The inputs of a plan, of which one is open at a time."""
+
+    def __init__(self, names: Sequence[str], columns: Columns, *, output: Format):
+        self._names, self._columns, self._output = names, columns, output
+        self._open: tuple[str, Reader] | None = None
+
+    def read(self, ranges: Iterable[Range]) -> Iterator[Rows]:
+        for rows in ranges:
+            yield from self._reader(self._names[rows.input]).read(rows)
+
+    def _reader(self, name: str) -> Reader:
+        if self._open is None or self._open[0] != name:
+            self.close()
+            self._open = name, self._new(name)
+        return self._open[1]
+
+    def _new(self, name: str) -> Reader:
+        columns, as_table = self._columns.read, self._output == "parquet"
+        if format_of(name) == "parquet":
+            return ParquetReader(name, as_table=as_table, columns=columns)
+        schema = None
+        if as_table:
+            arrow = needed("pyarrow", "Parquet is written with")
+            texts = arrow.schema([(column, arrow.string()) for column in columns])
+            schema = schema_of(self._columns.schema) if self._columns.schema else texts
+        return LineReader(name, as_table=schema, columns=columns)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+
+class Writer(ABC):
+    """Writes the rows of a part into a file."""
+
+    @abstractmethod
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        """The rows at the places `kept`, with these columns added."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class LineWriter(Writer):
+    """Writes JSON Lines, or text: the columns with tabs between them, in which tabs and line ends become spaces."""
+
+    def __init__(self, path: Path, *, output: Format):
+        self._file, self._output = path.open("w", encoding="utf-8", newline="\n"), output
+
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        for number, place in enumerate(kept):
+            row = rows.content[place] | {name: values[number] for name, values in added.items()}
+            if self._output == "jsonl":
+                line = json.dumps(row, ensure_ascii=False, default=str)
+            else:
+                line = "\t".join(map(_cell, row.values()))
+            self._file.write(line + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value.translate({9: " ", 10: " ", 13: " "})
+    return str(value).lower() if isinstance(value, bool) else f"{value:.4f}"
+
+
+class ParquetWriter(Writer):
+    """Writes Parquet, its row groups full or at the end, so that the same rows give the same bytes."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._writer: Any = None
+        self._tables: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        arrow = needed("pyarrow", "Parquet is written with")
+        table = rows.content if len(kept) == len(rows) else rows.content.take(arrow.array(kept, type=arrow.int64()))
+        for name, values in added.items():
+            kind = TYPES[next(one for one in TYPES if name.endswith(one))]
+            table = table.append_column(name, arrow.array(values, type=getattr(arrow, kind)()))
+        self._tables.append(table)
+        self._rows += len(kept)
+        self._bytes += table.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrow = needed("pyarrow", "Parquet is written with")
+        if self._tables:
+            table = arrow.concat_tables(self._tables)
+            if self._writer is None:
+                parquet = needed("pyarrow.parquet", "Parquet is written with")
+                self._writer = parquet.ParquetWriter(str(self._path), table.schema, compression="zstd")
+            self._writer.write_table(table)
+        self._tables, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def writer_of(path: Path, output: Format) -> Writer:
+    """A writer of the format."""
+    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)
+
+
+def is_unchanged(name: str, *, n_bytes: int, version: str) -> bool:
+    """Whether the file is still there, as long as it was, and not written since."""
+    found = facts(name)
+    return found is not None and (found.n_bytes, found.version) == (n_bytes, version)

@@ -1,0 +1,277 @@
+"""One worker: a loaded model that makes parts of a plan, each written whole with its sidecar.
+
+It is called in this process, is an actor of Ray, or is started as a process of its own: `python -m
+heed.apps.cluster.worker`, whose argument says in JSON what to load. That process reads numbers of parts from standard
+input, a line each, and answers with lines of JSON on standard output: first {"ready": true}, then what
+`Worker.attempt` gives. It ends when standard input does.
+"""
+
+import json
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
+from heed.apps.cluster.records import Rows, Sources, writer_of
+from heed.apps.cluster.storage import facts, is_passing, joined, whole, write_whole
+from heed.apps.documents.split_text import SplitText, split_text
+from heed.errors import HeedError, is_out_of_memory, place_of
+from heed.runtime.process import tune_process
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translation
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What a worker needs to know. model: the folder, on its machine. max_errors: bad rows of a part, at most."""
+
+    out: str
+    model: str
+    threads: int
+    device: str
+    max_errors: int
+
+
+class TooManyBadRows(HeedError):
+    """More rows are bad than --max-errors allows."""
+
+
+class _Result(NamedTuple):
+    values: tuple[Any, ...]  # of the added columns
+    tokens: int
+
+
+class Worker:
+    """Makes parts. HeedError if the model is not the plan's, or cannot be loaded."""
+
+    def __init__(self, loading: Loading):
+        import torch
+
+        from heed.decoding.translator import Translator
+
+        self._out, self._loading = loading.out, loading
+        plan = read_plan(loading.out)
+        if plan is None:
+            raise HeedError(f"{loading.out}: has no plan.json.")
+        if manifest_hash(loading.model) != plan.work.manifest:
+            raise HeedError(f"{loading.model}: another model than the plan's.")
+        torch.set_num_threads(loading.threads)
+        self._plan, work = plan, plan.work
+        settings: dict[str, Any] = work.settings
+        precision: Any = work.precision
+        self._translator: Translator = Translator.load(
+            loading.model, device=loading.device, precision=precision, **settings
+        )
+        self._sources = Sources([one.name for one in plan.inputs], work.columns, output=work.output)
+        self._checked: set[int] = set()
+        self._instructions = f"{torch.backends.cpu.get_cpu_capability()}, {_kernels()}"
+        if loading.device != "cpu":
+            self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
+
+    def ready(self) -> bool:
+        """Answers: an actor that does so is alive, and its model loaded."""
+        return True
+
+    def attempt(self, part: int) -> dict[str, Any]:
+        """{"done": the part's sidecar}, or {"failed": a line, "again": whether another attempt may succeed}.
+
+        {"stop": a line} if too many rows are bad.
+        """
+        try:
+            return {"done": sidecar(self._out, self._plan, part) or self._make(part)}
+        except TooManyBadRows as error:
+            return {"stop": str(error)}
+        except HeedError as error:
+            return {"failed": str(error), "again": is_passing(error)}
+        except Exception as error:  # one part's fault must not end the others
+            self._sources.close()
+            if not is_passing(error) and not is_out_of_memory(error):
+                message = f"{type(error).__name__} at {place_of(error)}: {' '.join(str(error).split())}"
+                return {"failed": f"internal error, {message}", "again": False}
+            return {"failed": " ".join(str(error).split()) or type(error).__name__, "again": True}
+
+    def _make(self, part: int) -> dict[str, Any]:
+        """Writes a part and its sidecar, which is returned."""
+        plan, started, used = self._plan, time.monotonic(), time.process_time()
+        for rows in plan.parts[part]:
+            self._check_input(rows.input)
+        name = joined(self._out, plan.name_of(part))
+        faults: list[dict[str, Any]] = []
+        n_rows = n_tokens = 0
+        with whole(name) as path:
+            writer = writer_of(path, plan.work.output)
+            try:
+                for batch, kept, results in self._results(part):
+                    columns = zip(*(result.values for result in results), strict=True) if results else ()
+                    values = dict(zip(plan.work.added, map(list, columns), strict=False))
+                    writer.add(batch, kept, values or {column: [] for column in plan.work.added})
+                    n_rows += len(kept)
+                    n_tokens += sum(result.tokens for result in results)
+                    faults += [
+                        {"file": batch.file, "row": batch.first + place + 1, "fault": fault}
+                        for place, fault in sorted(batch.faults.items())
+                    ]
+                    self._check_faults(faults)
+            finally:
+                writer.close()
+            said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
+        if faults:
+            lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
+            write_whole(joined(self._out, plan.errors_of(part)), lines)
+        found = facts(name)
+        said = {
+            "plan": plan.digest,
+            "rows": n_rows,
+            "bad_rows": len(faults),
+            **said,
+            "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
+            "threads": self._loading.threads,
+            "tokens": n_tokens,
+            "instruction_set": self._instructions,
+            "precision": plan.work.precision,
+        }
+        if found is not None and "://" in name:
+            said["hash"] = found.version  # the store's own, which is asked for without reading the part
+        write_whole(name + ".json", json.dumps(said, indent=1) + "\n")
+        return said
+
+    def _check_input(self, number: int) -> None:
+        """HeedError if an input is not what was planned. Once for each: hashing takes time."""
+        one = self._plan.inputs[number]
+        if number not in self._checked and not one.is_unchanged():
+            raise HeedError(f"{one.name}: is not what it was when it was planned.")
+        self._checked.add(number)
+
+    def _check_faults(self, faults: list[dict[str, Any]]) -> None:
+        if len(faults) > self._loading.max_errors:
+            last = faults[self._loading.max_errors]
+            raise TooManyBadRows(
+                f"{last['file']}, row {last['row']:,}: {last['fault']}; more than --max-errors "
+                f"{self._loading.max_errors:,} rows are bad."
+            )
+
+    def _results(self, part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+        """Batches of the part's rows, the places of those that are good, and what is added to each of these."""
+        batches = self._sources.read(self._plan.parts[part])
+        return self._translated(batches) if self._plan.work.task == "translate" else self._scored(batches)
+
+    def _translated(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+        language = self._translator.languages[0]
+        ahead: deque[tuple[Rows, list[int], list[SplitText]]] = deque()
+
+        def sentences() -> Iterator[str]:
+            for rows in batches:
+                kept = [place for place in range(len(rows)) if place not in rows.faults]
+                split = [split_text(rows.texts[place][0], language) for place in kept]
+                ahead.append((rows, kept, split))
+                for one in split:
+                    yield from one.sentences
+
+        stream = self._translator.stream(sentences())
+        following = next(stream, None)
+        while ahead:  # the batch of the following translation is there, or all are
+            rows, kept, split = ahead.popleft()
+            results = []
+            for text in split:
+                translations = []
+                for _ in text.sentences:
+                    assert following is not None
+                    translations.append(following)
+                    following = next(stream, None)
+                results.append(self._joined(text, translations))
+            yield rows, kept, results
+
+    def _joined(self, text: SplitText, translations: "list[Translation]") -> _Result:
+        return _Result(
+            (
+                text.with_translations(one.text for one in translations),
+                math.fsum(one.score for one in translations),
+                all(one.ended for one in translations),
+            ),
+            sum(len(one.tokens) + 1 for one in translations),
+        )
+
+    def _scored(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+        for rows in batches:
+            kept = [place for place in range(len(rows)) if place not in rows.faults]
+            sources, targets = ([rows.texts[place][side] for place in kept] for side in (0, 1))
+            try:
+                found = self._translator.log_probs(sources, targets)
+            except HeedError:  # a pair of it is too long: which one?
+                kept, found = self._scored_alone(rows, kept)
+            yield rows, kept, [self._score(log_probs) for log_probs in found]
+
+    def _scored_alone(self, rows: Rows, kept: list[int]) -> tuple[list[int], list[list[float]]]:
+        """The places that can be scored, with what is found; the others become faults."""
+        found = []
+        for place in kept:
+            try:
+                found += self._translator.log_probs([rows.texts[place][0]], [rows.texts[place][1]])
+            except HeedError as error:
+                rows.faults[place] = str(error).removeprefix("line 1: ").rstrip(".")
+        return [place for place in kept if place not in rows.faults], found
+
+    def _score(self, log_probs: list[float]) -> _Result:
+        from heed.decoding.scoring import length_penalty
+
+        settings = self._translator.settings
+        total = sum(log_probs)
+        penalty = length_penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
+        return _Result((total, total / penalty), len(log_probs))
+
+
+def _kernels() -> str:
+    from heed.backends.choice import kernels_state
+
+    return "kernels" if kernels_state() == "Heed's kernels" else "no kernels"
+
+
+def main() -> None:
+    """Makes the parts that standard input names, until it ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    tune_process()
+    parts: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(parts,), daemon=True).start()
+    try:
+        worker = Worker(Loading(**json.loads(sys.argv[1])))
+    except HeedError as error:
+        _answer(answers, {"refused": str(error)})
+        sys.exit(1)
+    except Exception as error:
+        if not is_passing(error):
+            raise
+        sys.exit(f"A worker cannot start: {' '.join(str(error).split())}")  # whoever started it tries again
+    _answer(answers, {"ready": True})
+    while True:
+        _answer(answers, worker.attempt(parts.get()))
+
+
+def _listen(parts: "queue.SimpleQueue[int]") -> None:
+    """Takes what is asked. The end of standard input is the end of who asks: nobody waits for the part at hand."""
+    for line in sys.stdin:
+        parts.put(int(line))
+    os._exit(0)
+
+
+def _answer(answers: IO[str], content: dict[str, Any]) -> None:
+    answers.write(json.dumps(content) + "\n")
+    answers.flush()
+
+
+def argument(loading: Loading) -> str:
+    """What the process is started with."""
+    return json.dumps(asdict(loading))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Leases: a driver with a crew that dies, fails, is silent or never starts, as a script says."""
+
+import random
+import time
+from collections import deque
+
+import pytest
+
+from heed.apps.cluster.crews import Event
+from heed.apps.cluster.driver import Driver, Outcome, Patience
+from heed.apps.cluster.plan import Input, Plan, Work
+from heed.apps.cluster.records import Columns, Range
+from heed.errors import HeedError
+
+FAST = Patience(first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, said=0.0)
+DONE = {"done": {"rows": 1, "bad_rows": 0, "seconds": 0.0, "tokens": 1}}
+
+
+def plan_of(n_parts: int) -> Plan:
+    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "text", 1)
+    parts = tuple((Range(0, part, 1, 0),) for part in range(n_parts))
+    return Plan((Input("lines", 1, "hash", "1", n_parts),), work, parts)
+
+
+class Script:
+    """A crew whose workers do with a part what `answers` says: make it, "die" or "hang"."""
+
+    def __init__(self, answers=lambda slot, part: DONE, starts=lambda slot: "ready"):
+        self._answers, self._starts = answers, starts
+        self.leased: list[int] = []
+        self.started: list[int] = []
+        self._events: deque[Event] = deque()
+        self._busy: dict[int, int] = {}
+
+    def start(self, slot):
+        self.started.append(slot)
+        self._busy.pop(slot, None)
+        self._events = deque(event for event in self._events if event.slot != slot)
+        match self._starts(slot):
+            case "ready":
+                self._events.append(Event(slot, "ready"))
+            case "refused":
+                self._events.append(Event(slot, "refused", "model: missing."))
+            case "die":
+                self._events.append(Event(slot, "lost", "signal 9"))
+
+    def lease(self, slot, part):
+        assert slot not in self._busy, "a worker has one part at a time"
+        assert part not in self._busy.values(), "a part has one worker at a time"
+        self._busy[slot] = part
+        self.leased.append(part)
+
+    def events(self, timeout):
+        for slot, part in list(self._busy.items()):
+            answer = self._answers(slot, part)
+            if answer != "hang":
+                del self._busy[slot]
+                self._events.append(
+                    Event(slot, "lost", "signal 9") if answer == "die" else Event(slot, "answered", answer)
+                )
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def close(self):
+        pass
+
+
+def run(crew, n_parts=5, n_workers=2, max_errors=0):
+    outcome, lines = Outcome(), []
+    driver = Driver(
+        plan_of(n_parts),
+        crew,
+        n_workers=n_workers,
+        max_errors=max_errors,
+        report=lines.append,
+        progress=lambda outcome, n: f"{len(outcome.said)} of {n}",
+        patience=FAST,
+    )
+    driver.run(range(n_parts), outcome)
+    return outcome, lines
+
+
+def test_every_part_is_made_once_if_nothing_fails():
+    crew = Script()
+    outcome, lines = run(crew)
+    assert sorted(crew.leased) == sorted(outcome.said) == [0, 1, 2, 3, 4]
+    assert lines[-1] in ("4 of 5", "5 of 5")
+
+
+def test_whatever_dies_fails_and_hangs_every_part_is_made():
+    for seed in range(20):
+        draw = random.Random(seed)
+        fates = {part: [draw.choice(["die", "hang", "fail"]) for _ in range(draw.randrange(4))] for part in range(8)}
+        hanging: dict[int, bool] = {}
+
+        def answer(slot, part, fates=fates, hanging=hanging):
+            if hanging.get(slot):
+                return "hang"
+            fate = fates[part].pop() if fates[part] else "done"
+            hanging[slot] = fate == "hang"
+            return {"fail": {"failed": "disk full.", "again": True}, "done": DONE}.get(fate, fate)
+
+        def start(slot, hanging=hanging):
+            hanging.pop(slot, None)
+            return "ready"
+
+        fates[0] = []  # until a part is there, nothing says how long one takes
+        outcome, _ = run(Script(answer, start), n_parts=8, n_workers=3)
+        assert sorted(outcome.said) == list(range(8)) and not outcome.given_up, seed
+
+
+def test_a_part_that_always_fails_is_named_and_the_others_are_made():
+    def answer(slot, part):
+        return {"failed": "the disk is full.", "again": True} if part == 2 else DONE
+
+    crew = Script(answer)
+    outcome, lines = run(crew)
+    assert sorted(outcome.said) == [0, 1, 3, 4] and outcome.given_up == {2: "the disk is full."}
+    assert crew.leased.count(2) == FAST.attempts
+    assert any("part-00002.txt" in line and "Next attempt" in line for line in lines)
+
+
+def test_a_part_that_fails_for_good_is_not_tried_again():
+    crew = Script(lambda slot, part: {"failed": "no.", "again": False} if part == 1 else DONE)
+    outcome, _ = run(crew)
+    assert crew.leased.count(1) == 1 and list(outcome.given_up) == [1]
+
+
+def test_a_part_that_costs_its_workers_their_lives_is_given_up():
+    crew = Script(lambda slot, part: "die" if part == 3 else DONE)
+    outcome, _ = run(crew)
+    assert crew.leased.count(3) == FAST.losses and list(outcome.given_up) == [3] and len(outcome.said) == 4
+
+
+def test_a_worker_that_never_starts_stops_nothing():
+    outcome, _ = run(Script(starts=lambda slot: "ready" if slot == 0 else "pending"))
+    assert len(outcome.said) == 5
+
+
+def test_a_worker_that_is_refused_stops_nothing_unless_all_are():
+    outcome, lines = run(Script(starts=lambda slot: "ready" if slot == 0 else "refused"))
+    assert len(outcome.said) == 5 and "A worker is given up: model: missing." in lines
+    with pytest.raises(HeedError, match="model: missing."):
+        run(Script(starts=lambda slot: "refused"))
+    with pytest.raises(HeedError, match=r"ended while it started \(signal 9\)"):
+        run(Script(starts=lambda slot: "die"))
+
+
+def test_that_all_workers_wait_for_a_node_is_said():
+    class Late(Script):
+        asked = 0
+
+        def events(self, timeout):
+            self.asked += 1
+            time.sleep(FAST.pending / 10)
+            if self.asked == 20:  # a node has come
+                self._events.extend(Event(slot, "ready") for slot in (0, 1))
+            return super().events(timeout)
+
+    outcome, lines = run(Late(starts=lambda slot: "pending"))
+    assert len(outcome.said) == 5 and sum("Waiting for nodes" in line for line in lines) == 1
+
+
+def test_too_many_bad_rows_end_the_run():
+    crew = Script(lambda slot, part: {"done": DONE["done"] | {"bad_rows": 2}})
+    with pytest.raises(HeedError, match="4 rows are bad, more than --max-errors 3"):
+        run(crew, n_workers=1, max_errors=3)
+    assert len(crew.leased) == 2
+    with pytest.raises(HeedError, match="bad.jsonl, row 7"):
+        run(Script(lambda slot, part: {"stop": "bad.jsonl, row 7: not JSON"}))

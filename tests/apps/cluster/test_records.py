@@ -1,0 +1,108 @@
+"""Ranges of rows: whatever the lines and the packing, parts hold every row once, in order."""
+
+import gzip
+import json
+from itertools import chain, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.apps.cluster.plan import Work, make_plan
+from heed.apps.cluster.records import Columns, Sources, _lines, examine
+from heed.data.lines import MAX_LINE_BYTES
+from heed.errors import HeedError
+
+WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)
+
+
+def packed(content: bytes, ending: str) -> bytes:
+    if ending == ".zst":
+        zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+        # Two frames, as of files that were put together.
+        return zstandard.compress(content[:7]) + zstandard.compress(content[7:])
+    return gzip.compress(content) if ending == ".gz" else content
+
+
+def rows_by_part(names, part_lines):
+    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", part_lines)
+    plan = make_plan(names, work)
+    sources = Sources(names, work.columns, output="jsonl")
+    parts = [list(chain.from_iterable(rows.content for rows in sources.read(part))) for part in plan.parts]
+    sources.close()
+    return parts
+
+
+def only_batch(path):
+    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", 10)
+    sources = Sources([str(path)], work.columns, output="jsonl")
+    (rows,) = sources.read(make_plan([str(path)], work).parts[0])
+    sources.close()
+    return rows
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@given(files=st.lists(st.lists(WORDS, max_size=12), min_size=1, max_size=3), part_lines=st.integers(1, 9))
+def test_parts_hold_every_row_once(tmp_path_factory, ending, files, part_lines):
+    folder = tmp_path_factory.mktemp("rows")
+    if not any(map(any, files)):
+        files = [*files, ["one"]]
+    names = []
+    for number, lines in enumerate(files):
+        content = "".join(f"{line}\n" for line in lines).encode()
+        (folder / f"{number}.txt{ending}").write_bytes(packed(content, ending))
+        names.append(str(folder / f"{number}.txt{ending}"))
+    parts = rows_by_part(names, part_lines)
+    assert [row["text"] for row in chain.from_iterable(parts)] == [line for lines in files for line in lines]
+    assert all(len(part) == part_lines for part in parts[:-1]) and 0 < len(parts[-1]) <= part_lines
+
+
+@given(content=st.binary(max_size=60).map(lambda x: x.replace(b"\0", b"\n")), at=st.lists(st.integers(0, 60)))
+def test_lines_do_not_depend_on_where_the_pieces_end(content, at):
+    cuts = [0, *sorted(min(one, len(content)) for one in at), len(content)]
+    pieces = [content[a:b] for a, b in pairwise(cuts)]
+    expected = content.split(b"\n")
+    assert list(_lines(pieces)) == (expected if expected[-1] else expected[:-1])
+
+
+def test_a_line_that_is_too_long_is_one_bad_row(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"one\n" + b"x" * (MAX_LINE_BYTES + 1) + b"\nbad \xff\ntwo")
+    rows = only_batch(path)
+    assert [text for (text,) in rows.texts] == ["one", "", "", "two"]
+    assert rows.faults == {
+        1: "longer than 1,048,576 bytes",
+        2: "byte 5 (0xff) is not UTF-8; convert the text, with iconv for example",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("nope", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"id": 1}', "'text' is missing"),
+        ('{"text": null}', "'text' is not text"),
+        ('{"text": "\\ud800"}', "'text' holds half a surrogate pair, which is no text"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_bad_json_is_a_bad_row(tmp_path, line, fault):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "one"}) + "\n" + line + "\n")
+    assert only_batch(path).faults == {1: fault}
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_truncated_file_is_refused(tmp_path, ending):
+    path = tmp_path / f"lines.txt{ending}"
+    path.write_bytes(packed(b"seven hundred\n" * 1000, ending)[:-5])
+    with pytest.raises(HeedError, match="damaged"):
+        examine(str(path), ["text"], every=10, before=0)
+
+
+def test_another_kind_of_file_is_named(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(gzip.compress(b"one\n"))
+    with pytest.raises(HeedError, match="compressed with gzip"):
+        examine(str(path), ["text"], every=10, before=0)
