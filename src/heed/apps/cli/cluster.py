@@ -62,7 +62,7 @@ def translate_shards(
     model: Model,
     inputs: Inputs,
     out: Out,
-    decoding: DecodingOptions,
+    *,
     column: Column = None,
     output: Format = None,
     prefix: AddedPrefix = "",
@@ -73,6 +73,7 @@ def translate_shards(
     gpus_per_worker: Gpus = 0,
     part: Part = None,
     precision: PrecisionOption = "auto",
+    decoding: DecodingOptions,
     max_errors: MaxErrors = 100,
     dry_run: DryRun = False,
     price: Price = None,
@@ -90,7 +91,7 @@ def score_shards(
     model: Model,
     inputs: Inputs,
     out: Out,
-    decoding: DecodingOptions,
+    *,
     column: Column = None,
     target_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the translations. Default: translation.")
@@ -104,6 +105,7 @@ def score_shards(
     gpus_per_worker: Gpus = 0,
     part: Part = None,
     precision: PrecisionOption = "auto",
+    decoding: DecodingOptions,
     max_errors: MaxErrors = 100,
     dry_run: DryRun = False,
     price: Price = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from heed.apps.cluster.packages import needed
-from heed.apps.cluster.storage import HashingFile, facts, is_url, open_file, unpacked
+from heed.apps.cluster.storage import HashingFile, is_url, open_file, unpacked
 from heed.config import shown
 from heed.data.lines import MAX_LINE_BYTES, decoded_line, not_of_another_kind
 from heed.errors import HeedError
@@ -507,9 +507,3 @@ class ParquetWriter(Writer):
 def writer_of(path: Path, output: Format) -> Writer:
     """A writer of the format."""
     return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)
-
-
-def is_unchanged(name: str, *, n_bytes: int, version: str) -> bool:
-    """Whether the file is still there, as long as it was, and not written since."""
-    found = facts(name)
-    return found is not None and (found.n_bytes, found.version) == (n_bytes, version)
