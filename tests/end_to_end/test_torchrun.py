@@ -163,6 +163,7 @@ def test_on_two_machines_a_killed_worker_is_resumed_from_at_the_first_restart(wo
     assert_undisturbed(work, undisturbed, machines.told())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("repetition", range(N_KILLS))
 def test_a_killed_agent_is_replaced_and_the_run_goes_on(work, undisturbed, repetition):
     """Its own worker ends too, or it would keep the run folder."""
@@ -174,6 +175,7 @@ def test_a_killed_agent_is_replaced_and_the_run_goes_on(work, undisturbed, repet
     assert_undisturbed(work, undisturbed, machines.told())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("repetition", range(N_KILLS))
 def test_where_both_agents_are_killed_the_same_commands_resume(work, undisturbed, repetition):
     machines = TwoMachines(work)
@@ -186,6 +188,7 @@ def test_where_both_agents_are_killed_the_same_commands_resume(work, undisturbed
     assert_undisturbed(work, undisturbed, machines.told())
 
 
+@pytest.mark.soak
 def test_a_machine_that_does_not_see_the_run_folder_is_refused(work, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     shutil.copytree(work, other, dirs_exist_ok=True)
