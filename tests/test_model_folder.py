@@ -29,9 +29,9 @@ from heed.model_folder import (
     write_weights,
 )
 from heed.runtime.files import seal
-from heed.text.loading import load_tokenizer
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
+from heed.text.tokenizer_file import load_tokenizer
 from tests.conftest import OTHERS
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")

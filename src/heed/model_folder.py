@@ -40,8 +40,8 @@ from heed.runtime.files import (
     whole_folder,
     write_json,
 )
-from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.printable import checked_language
+from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
 
 FORMAT = 1
 # Settings that Heed 0.1 does not have: config.json holds those that differ from their defaults, so that it can read all

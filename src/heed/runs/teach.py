@@ -20,7 +20,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.runs.recipe import Recipe
-from heed.runs.tasks.translation import TranslationTask
+from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.files import own_file, remove_unfinished
 from heed.training.distributed import Workers
 from heed.training.settings import MAX_SEED

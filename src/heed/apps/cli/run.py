@@ -13,7 +13,7 @@ from heed.apps.cli.data import show_download
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
-from heed.runtime.process import import_torch, import_torch_for_training
+from heed.runtime.process_tuning import import_torch, import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.data.own_recipe import OwnRecipe

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from heed.apps.paper.page import Page, command, plain, prose
+from heed.apps.paper.result_page import Page, command, plain, prose
 from heed.config import Settings, merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
 from heed.errors import HeedError

@@ -11,9 +11,9 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.evaluation import Evaluation
-from heed.runs.tasks.parsing import ParsingTask
-from heed.runs.tasks.translation import TranslationTask
-from heed.text.loading import AnyTokenizer
+from heed.runs.tasks.parsing_task import ParsingTask
+from heed.runs.tasks.translation_task import TranslationTask
+from heed.text.tokenizer_file import AnyTokenizer
 
 
 class Validator(Protocol):

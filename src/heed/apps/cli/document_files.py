@@ -12,7 +12,7 @@ from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, t
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, read_bounded, whole_file
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 from heed.text.printable import KEPT_IN_TEXT, printable
 
 if TYPE_CHECKING:
