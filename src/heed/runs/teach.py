@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from heed.data.download import DownloadProgress, Report
 from heed.data.lines import FilePair, count_pairs, read_lines
 from heed.data.prepare import SOURCES, compare_sources
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator

@@ -10,8 +10,8 @@ import torch
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
+from heed.data.download import DownloadProgress, Report
 from heed.data.prepare import Prepared, prepare
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity

@@ -21,7 +21,7 @@ data_app = typer.Typer(
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")
 def data_list(as_json: JSON = False) -> None:
     """List the corpora that Heed can download."""
-    from heed.data.sources import catalogue
+    from heed.data.download import catalogue
 
     if as_json:
         print_json([vars(info) for info in catalogue()])
@@ -47,7 +47,7 @@ def data_get(
     mirror: Mirror = None,
 ) -> None:
     """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
-    from heed.data.sources import fetch
+    from heed.data.download import fetch
 
     files = fetch(
         name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=show_download

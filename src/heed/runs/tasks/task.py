@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from heed.data.download import DownloadProgress, Report
 from heed.data.lines import FilePair
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard

@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from heed.data.download import DownloadProgress, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.prepare import DataSettings
-from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity

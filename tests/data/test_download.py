@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from heed.data.download import Member, Remote, Store, catalogue, fetch, sgm_lines
 from heed.data.lines import read_pairs
-from heed.data.sources import Member, Remote, Store, catalogue, fetch, sgm_lines
 from heed.errors import HeedError
 
 TEXT = "".join(f"line {i}\n" for i in range(5000)).encode()

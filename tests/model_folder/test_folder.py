@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from tests.conftest import OTHERS
 
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -19,20 +20,17 @@ from heed.model.cost import n_parameters, weight_shapes
 from heed.model.transformer import Transformer
 from heed.model_folder import (
     ModelCard,
-    _contents,
-    _read,
-    _weights_file,
     load_model,
     read_weights,
     save_model,
     shared_weights,
     write_weights,
 )
+from heed.model_folder.folder import _contents, _read, _weights_file
 from heed.runtime.files import seal
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
 from heed.text.tokenizer_file import load_tokenizer
-from tests.conftest import OTHERS
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")
 
@@ -388,7 +386,7 @@ def test_loading_is_refused_if_the_folder_is_replaced_meanwhile(two_folders, fol
             shutil.copyfile(two_folders[1] / name, folder / name)
         return tokenizer
 
-    monkeypatch.setattr("heed.model_folder.load_tokenizer", replaced_meanwhile)
+    monkeypatch.setattr("heed.model_folder.folder.load_tokenizer", replaced_meanwhile)
     with pytest.raises(HeedError, match="was replaced while it was read"):
         load_model(folder)
 
