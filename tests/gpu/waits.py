@@ -18,7 +18,7 @@ TRAINING: Places = {
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
-    ("model_folder/folder.py", "shared_weights"): "the weights of a checkpoint",
+    ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
     ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
 }

@@ -19,7 +19,9 @@ from heed.runs.folder import check_output_folder
 from heed.runs.recipe import RUN_CONFIG, read_recipe
 from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
-from heed.runtime.files import UNFINISHED, NotNow, check
+from heed.runtime.files import UNFINISHED
+from heed.runtime.manifest import check
+from heed.runtime.reading import NotNow
 from heed.text.tokenizer_file import load_tokenizer
 from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries, short

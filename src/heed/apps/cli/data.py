@@ -21,7 +21,7 @@ data_app = typer.Typer(
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")
 def data_list(as_json: JSON = False) -> None:
     """List the corpora that Heed can download."""
-    from heed.data.download import catalogue
+    from heed.data.catalogue import catalogue
 
     if as_json:
         print_json([vars(info) for info in catalogue()])

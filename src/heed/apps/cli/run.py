@@ -210,7 +210,7 @@ def average(
     from heed.runs.average import average_best, average_run
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
-    from heed.runtime.files import locked
+    from heed.runtime.locks import locked
 
     # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
     # the search for the best. Where we may not write, none of ours is at work.

@@ -39,7 +39,7 @@ from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
-from heed.runtime.files import read_bounded
+from heed.runtime.reading import read_bounded
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
 from heed.text.tokenizer_file import AnyTokenizer
