@@ -42,7 +42,7 @@ from heed.model_folder import ModelCard, ModelFolder, load_model
 from heed.runs.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.instruction_sets import limit_libraries
-from heed.runtime.process import keep_freed_memory, tune_process
+from heed.runtime.process_tuning import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
 

@@ -12,7 +12,7 @@ import json
 from time import perf_counter
 from typing import Any
 
-from heed.runtime.process import import_torch_for_training, tune_process
+from heed.runtime.process_tuning import import_torch_for_training, tune_process
 
 N_SHOWN = 30
 

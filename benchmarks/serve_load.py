@@ -49,7 +49,7 @@ from heed.data.lines import read_lines
 from heed.decoding.loading import recipe_settings
 from heed.decoding.translator import Translator
 from heed.model_folder import load_model
-from heed.runtime.process import keep_freed_memory, tune_process
+from heed.runtime.process_tuning import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer
 
 CONTESTANTS = [

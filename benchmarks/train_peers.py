@@ -126,7 +126,7 @@ def heed_steps_of(
     from heed.model.architecture import Architecture
     from heed.model.transformer import Transformer
     from heed.runtime.device import choose_machine
-    from heed.runtime.process import keep_freed_memory
+    from heed.runtime.process_tuning import keep_freed_memory
     from heed.training.settings import TrainingSettings
     from heed.training.step import MasterWeights, make_optimizer, train_step
 
@@ -453,7 +453,7 @@ def main() -> None:
     if arguments.worker:
         worker(arguments.worker, arguments.preset, arguments.batches, arguments.threads)
         return
-    from heed.runtime.process import tune_process  # eole's interpreter, which ends above, has no heed
+    from heed.runtime.process_tuning import tune_process  # eole's interpreter, which ends above, has no heed
 
     if arguments.ablation:
         arguments.only = ["heed-bf16", *(f"heed-bf16-{means}" for means in WITHOUT)]

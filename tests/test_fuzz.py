@@ -31,7 +31,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 from heed.training.settings import TrainingSettings
 from heed.training.step import micro_batch_loss

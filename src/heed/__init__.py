@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.runs.recipe import Recipe as Recipe
     from heed.runs.recipe import read_recipe as read_recipe
     from heed.runs.tasks.evaluation import Evaluation as Evaluation
-    from heed.runtime.process import tune_process as tune_process
+    from heed.runtime.process_tuning import tune_process as tune_process
     from heed.text.tokenizer import SpecialIds as SpecialIds
     from heed.text.tokenizer import Tokenizer as Tokenizer
     from heed.text.tokenizer import TokenizerSettings as TokenizerSettings
@@ -76,7 +76,7 @@ _HOMES = {
     "read_recipe": "heed.runs.recipe",
     "train": "heed.api",
     "train_tokenizer": "heed.text.tokenizer",
-    "tune_process": "heed.runtime.process",
+    "tune_process": "heed.runtime.process_tuning",
 }
 __all__ = [*sorted(_HOMES), "__version__"]
 

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heed.errors import HeedError
-from heed.runtime.files import read_bounded
+from heed.runtime.reading import read_bounded
 
 log = logging.getLogger(__name__)
 MAX_TOML_BYTES = 2**18

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from heed.data import corpus
 from heed.data.corpus import STORE_FILES, ParallelCorpus, write_corpus
 from heed.errors import HeedError
-from heed.runtime.files import MANIFEST, seal
+from heed.runtime.manifest import MANIFEST, seal
 
 VOCAB_SIZE = 60
 PAIRS = [([3, 4, 5], [6]), ([], [7, 8]), ([59], [9] * 20), ([10] * 30, [])]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from heed.data.dev_split import DevSplit
-from heed.data.faults import faults
 from heed.data.inspection import inspect_text
+from heed.data.pair_faults import faults
 from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles

@@ -11,7 +11,7 @@ from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
 from heed.data.prepare import DataSettings, Prepared, _encoded_chunks, _numbered, prepare
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from heed.text.tokenizer import TokenizerSettings
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.test_command_line import assert_one_clear_line, write_corpus
 
 from heed.apps.paper.index import write_all
-from heed.apps.paper.page import Page, check_pages
+from heed.apps.paper.result_page import Page, check_pages
 from heed.errors import HeedError
 from heed.runs.average import average_run
 from heed.runs.folder import open_run_folder

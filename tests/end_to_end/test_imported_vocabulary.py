@@ -18,7 +18,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import ModelCard, load_model, save_model
 from heed.parsing.parser import Parser
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer, opus_mt_tokenizer
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from heed.errors import HeedError
 from heed.evaluation.comet import comet_scores
-from heed.evaluation.comparison import compare
+from heed.evaluation.system_comparison import compare
 
 # A COMET model of random weights, with an encoder of its own, so that nothing needs to be downloaded.
 MAKE_MODEL = """

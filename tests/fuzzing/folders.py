@@ -9,7 +9,7 @@ from pathlib import Path
 from heed.apps.exchange import huggingface, marian
 from heed.decoding.translator import Translator
 from heed.model_folder import ModelFolder, save_model
-from heed.runtime.files import MANIFEST, seal
+from heed.runtime.manifest import MANIFEST, seal
 from tests.fuzzing import exchange
 from tests.fuzzing.exchange import originals
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line

@@ -14,7 +14,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Workers
-from heed.training.memory import MemoryProbe
+from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
 from tests.conftest import SPECIAL

@@ -12,13 +12,13 @@ ONCE: Places = {
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
-    ("training/memory.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
+    ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/trainer.py", "_Loop._log_window"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
-    ("model_folder.py", "shared_weights"): "the weights of a checkpoint",
+    ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
     ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
 }
@@ -26,7 +26,7 @@ LOADING: Places = {
     ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
 }
 SEARCH: Places = {
-    ("decoding/choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
+    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
     ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
     ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
     ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
@@ -35,10 +35,16 @@ SEARCH: Places = {
         "ReferenceBackend.best_continuations",
     ): "the log-probabilities so far, and the best continuations",
     ("backends/forbidden.py", "without_forbidden"): "the rows that may not end yet, and what prefixes ask for",
-    ("decoding/choice.py", "ConstrainedChoice.__init__"): "the ids that a constraint decides between, once a search",
-    ("decoding/choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
-    ("decoding/choice.py", "SampledChoice.choose"): "the ids that were drawn",
-    ("decoding/choice.py", "SampledChoice._random_numbers"): "drawn on the CPU, so that every device draws the same",
+    (
+        "decoding/token_choice.py",
+        "ConstrainedChoice.__init__",
+    ): "the ids that a constraint decides between, once a search",
+    ("decoding/token_choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
+    ("decoding/token_choice.py", "SampledChoice.choose"): "the ids that were drawn",
+    (
+        "decoding/token_choice.py",
+        "SampledChoice._random_numbers",
+    ): "drawn on the CPU, so that every device draws the same",
 }
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",

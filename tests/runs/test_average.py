@@ -18,8 +18,10 @@ from heed.runs.average import average_best, average_better, average_run
 from heed.runs.recipe import read_recipe
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.tasks.task import task_of
-from heed.runs.tasks.translation import TranslationTask
-from heed.runtime.files import NotNow, locked, seal
+from heed.runs.tasks.translation_task import TranslationTask
+from heed.runtime.locks import locked
+from heed.runtime.manifest import seal
+from heed.runtime.reading import NotNow
 from heed.training.logbook import Logbook, read_entries, short
 from heed.training.settings import TrainingSettings
 from tests.runs.checkpoints import write_checkpoints

@@ -11,7 +11,7 @@ from heed.config import read_toml, validated
 from heed.errors import HeedError
 from heed.runs.folder import RUN_NAMES, check_output_folder, open_run_folder
 from heed.runs.recipe import Recipe
-from heed.runtime.files import Busy
+from heed.runtime.locks import Busy
 
 VALUES = {"data": {"src": "en", "tgt": "de", "corpus": "multi30k"}}
 

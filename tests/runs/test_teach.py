@@ -12,7 +12,7 @@ from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.model_folder import read_config
 from heed.runs.recipe import read_recipe
-from heed.runs.tasks.translation import TranslationTask
+from heed.runs.tasks.translation_task import TranslationTask
 from heed.runs.teach import _translate
 from tests.runs.test_start_from import RECIPE, write_recipe
 

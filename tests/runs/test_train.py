@@ -12,7 +12,7 @@ from heed.model_folder import read_config
 from heed.runs.recipe import Recipe, read_recipe
 from heed.runs.train import n_workers
 from heed.runtime.device import Machine
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from tests.runs.test_start_from import RECIPE, write_recipe
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned on Linux only")

@@ -1,66 +1,18 @@
-"""Files are read and written only where they are files, and only what Heed made is replaced."""
+"""Files are written only where they are files, and only what Heed made is replaced."""
 
 import errno
-import hashlib
-import json
 import os
-import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.runtime.conftest import one_line
 
 from heed.errors import HeedError
-from heed.runtime.files import (
-    Busy,
-    NoLocks,
-    check,
-    check_replaceable,
-    locked,
-    read_bounded,
-    read_json,
-    remove_unfinished,
-    seal,
-    sha256_of,
-    whole_file,
-    whole_folder,
-)
-
-
-@pytest.fixture(params=["fifo", "socket", "device", "folder", "link to a fifo"])
-def not_a_file(request, tmp_path, monkeypatch) -> Path:
-    path = tmp_path / "thing"
-    if request.param == "folder":
-        path.mkdir()
-    elif request.param == "socket":
-        monkeypatch.chdir(tmp_path)  # the name of a socket must be short
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind("thing")
-    elif request.param == "device":
-        path.symlink_to("/dev/zero")
-    elif request.param == "fifo":
-        os.mkfifo(path)
-    else:
-        os.mkfifo(tmp_path / "fifo")
-        path.symlink_to("fifo")
-    return path
-
-
-def one_line(error: pytest.ExceptionInfo, *parts: object) -> None:
-    text = str(error.value)
-    assert "\n" not in text
-    assert all(str(part) in text for part in parts), text
-
-
-def test_what_is_no_regular_file_is_never_read(not_a_file):
-    for read in (lambda: read_bounded(not_a_file, 100), lambda: read_json(not_a_file)):
-        with pytest.raises(HeedError) as error:
-            read()
-        one_line(error, not_a_file)
-    with pytest.raises(OSError):
-        sha256_of(not_a_file)
+from heed.runtime.files import check_replaceable, remove_unfinished, whole_file, whole_folder
+from heed.runtime.manifest import seal
 
 
 def test_what_is_no_regular_file_is_never_replaced(not_a_file):
@@ -69,89 +21,6 @@ def test_what_is_no_regular_file_is_never_replaced(not_a_file):
     one_line(error, not_a_file, "not a file")
     assert not stat.S_ISREG(not_a_file.stat().st_mode)
     assert not list(not_a_file.parent.glob(".*.part"))
-
-
-def test_a_bounded_read_gives_all_up_to_the_limit_and_nothing_beyond(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 100)
-    assert read_bounded(path, 100) == b"x" * 100
-    (tmp_path / "link").symlink_to(path)
-    assert read_bounded(tmp_path / "link", 100) == b"x" * 100
-    for bad, part in (
-        (path, "longer than 99 bytes"),
-        (tmp_path / "none", "No such file"),
-        (Path("a\0b"), "cannot be read"),
-        (tmp_path / ("a" * 300), "name too long"),
-    ):
-        with pytest.raises(HeedError) as error:
-            read_bounded(bad, 99)
-        one_line(error, part)
-
-
-def test_a_file_without_permission_is_one_line(tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    path = tmp_path / "file"
-    path.touch(mode=0)
-    with pytest.raises(HeedError) as error:
-        read_bounded(path, 1)
-    one_line(error, path, "Permission denied")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[1]",
-        b"null",
-        b"",
-        b'{"a": ',
-        b"\xff\xfe",
-        b'{"a": ' + b"9" * 100_000 + b"}",
-        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b" " * (2**24 + 1),
-    ],
-    ids=["list", "null", "empty", "cut", "no UTF-8", "long integer", "deep", "long"],
-)
-def test_json_of_any_other_form_is_one_line(tmp_path, content):
-    path = tmp_path / "file.json"
-    path.write_bytes(content)
-    with pytest.raises(HeedError) as error:
-        read_json(path)
-    one_line(error, path)
-
-
-@pytest.mark.parametrize(
-    "files",
-    [1, [], {"a": 1}, {"a": {"bytes": 1}}, {"a": {"bytes": "1", "sha256": 5}}, {"a": {"bytes": [], "sha256": {}}}, {}],
-)
-def test_a_manifest_of_any_other_form_is_one_line(tmp_path, files):
-    (tmp_path / "a").write_text("content")
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": files}))
-    with pytest.raises(HeedError) as error:
-        check(tmp_path, ["a"])
-    one_line(error, tmp_path, "damaged")
-
-
-def test_a_sealed_file_may_be_a_link_but_not_a_fifo(tmp_path):
-    (tmp_path / "model").mkdir()
-    path = tmp_path / "model" / "a"
-    path.write_text("content")
-    seal(tmp_path / "model")
-    path.rename(tmp_path / "blob")
-    path.symlink_to("../blob")  # as the caches of model hubs do
-    check(tmp_path / "model", ["a"])
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(HeedError) as error:
-        check(tmp_path / "model", ["a"])
-    one_line(error, path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_of_a_file_that_grows_only_what_its_size_said_is_hashed():
-    path = Path("/proc/self/status")
-    assert path.stat().st_size == 0 and path.read_bytes()  # as if all of it had come since
-    assert sha256_of(path) == hashlib.sha256(b"").hexdigest()
 
 
 def test_a_link_in_place_of_the_temporary_file_is_never_written_through(tmp_path):
@@ -336,48 +205,3 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
     remove_unfinished(tmp_path)
     assert os.listdir(tmp_path) == []
-
-
-def test_a_lock_is_never_taken_through_a_link_and_never_empties_a_file_of_others(tmp_path):
-    keys = tmp_path / "authorized_keys"
-    keys.write_text("ssh-ed25519 AAAA")
-    run = tmp_path / "run"
-    run.mkdir()
-    lock = run / ".lock"
-    plant = {
-        "is a symbolic link": lambda: lock.symlink_to("../authorized_keys"),
-        "symbolic link": lambda: lock.symlink_to("../missing"),
-        "not a lock": lambda: os.link(keys, lock),
-        "cannot be written": lambda: os.mkfifo(lock),
-        "Is a directory": lock.mkdir,
-    }
-    for part, attack in plant.items():
-        attack()
-        with pytest.raises(HeedError) as error, locked(run):
-            pass
-        one_line(error, lock, part)
-        lock.rmdir() if lock.is_dir() and not lock.is_symlink() else lock.unlink()
-    assert keys.read_text() == "ssh-ed25519 AAAA" and not (tmp_path / "missing").exists()
-
-
-def test_a_lock_names_who_holds_it_and_is_free_again(tmp_path):
-    with locked(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
-        with pytest.raises(Busy, match=f"process {os.getpid()} is at work"), locked(tmp_path):
-            pass
-    (tmp_path / ".lock").write_text("123456789")  # of a process that was killed
-    with locked(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
-
-
-def test_where_there_are_no_locks_nobody_works_unless_told_to(tmp_path, monkeypatch):
-    def without_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", without_locks)
-    said = r"has no locks \(No locks available\), so a second .* set HEED_LOCKS=0\.$"
-    with pytest.raises(NoLocks, match=said), locked(tmp_path):
-        pass
-    monkeypatch.setenv("HEED_LOCKS", "0")
-    with locked(tmp_path):
-        pass

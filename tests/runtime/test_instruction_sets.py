@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from tests.runtime.test_process import output_of
+from tests.runtime.test_process_tuning import output_of
 
 from heed.errors import HeedError
 from heed.runtime.instruction_sets import (

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.text.test_sentencepiece import ENGLISH, GERMAN, KINDS, ODD_LINES, trained
 
 from heed.errors import HeedError
-from heed.text.loading import AnyTokenizer
 from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from heed.text.tokenizer_file import AnyTokenizer
 
 LINES = [*ENGLISH[:300], *GERMAN[:300], *ODD_LINES]
 BYTE_LEVEL = ["bpe", "wordpiece"]

@@ -15,7 +15,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from heed.text.token_names import TokenNames, readable
 from heed.text.tokenizer import (
     BOS,

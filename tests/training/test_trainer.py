@@ -30,7 +30,7 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError, Stopped
 from heed.model.architecture import Architecture
 from heed.model_folder import shared_weights
-from heed.runtime.files import seal
+from heed.runtime.manifest import seal
 from heed.training import step, trainer
 from heed.training.checkpoint import Checkpoints, checkpoint_steps, read_train_state
 from heed.training.distributed import OtherWorkerEnded

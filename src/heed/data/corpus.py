@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from heed.config import cut, shown
 from heed.errors import HeedError
-from heed.runtime.files import check, manifest, read_json, seal, whole_folder, write_json
+from heed.runtime.files import whole_folder
+from heed.runtime.json_files import read_json, write_json
+from heed.runtime.manifest import check, manifest, seal
 
 SIDES = ("src", "tgt")
 ID_FILES = tuple(f"{side}.{kind}" for side in SIDES for kind in ("bin", "offsets.npy"))

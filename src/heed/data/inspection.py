@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Any
 
 from heed.data.dev_split import HeldOut
-from heed.data.faults import faults
 from heed.data.lines import FilePair, read_pairs
 from heed.data.own_recipe import language_of
+from heed.data.pair_faults import faults
 from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
 from heed.text.line_rules import is_blank
-from heed.text.loading import AnyTokenizer
+from heed.text.tokenizer_file import AnyTokenizer
 
 SIDES = ("source", "target")
 SAMPLE = 10_000  # pairs whose sides and tokens are looked at

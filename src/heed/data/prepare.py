@@ -23,11 +23,13 @@ from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
-from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_file, write_json
+from heed.runtime.files import remove_unfinished, whole_file
+from heed.runtime.json_files import read_json, write_json
+from heed.runtime.manifest import sha256_of
 from heed.text.line_rules import reason_against_loss
-from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.printable import checked_language
 from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files

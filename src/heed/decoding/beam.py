@@ -17,10 +17,10 @@ from heed.backends.choice import backend_for
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
 from heed.data.batching import padded_sources
-from heed.decoding.choice import Choice, Constraint, make_choice
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, SourceQueue, maximum_length
+from heed.decoding.token_choice import Choice, Constraint, make_choice
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds

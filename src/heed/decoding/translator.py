@@ -27,8 +27,8 @@ from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
-from heed.text.loading import AnyTokenizer
 from heed.text.prefix import NO_PREFIX, Prefix
+from heed.text.tokenizer_file import AnyTokenizer
 
 MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each

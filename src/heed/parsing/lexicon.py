@@ -10,7 +10,8 @@ from pydantic import Field
 
 from heed.config import Settings, validated
 from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
-from heed.runtime.files import read_json, whole_file, write_json
+from heed.runtime.files import whole_file
+from heed.runtime.json_files import read_json, write_json
 
 MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
 # The first that fits; those of Petrov et al. 2006.

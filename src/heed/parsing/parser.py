@@ -36,8 +36,8 @@ from heed.parsing.trees import (
     split_words,
 )
 from heed.runtime.device import DecodingPrecisionChoice
-from heed.text.loading import AnyTokenizer
 from heed.text.tokenizer import Tokenizer, check_unicode
+from heed.text.tokenizer_file import AnyTokenizer
 
 Ints = NDArray[np.int64]
 Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, and their tags if they are given

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from heed.backends.protocol import NotFiniteError
+from heed.data.download import Report
 from heed.data.lines import FilePair
-from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.networks import network_of
@@ -19,8 +19,10 @@ from heed.runs.folder import check_output_folder
 from heed.runs.recipe import RUN_CONFIG, read_recipe
 from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
-from heed.runtime.files import UNFINISHED, NotNow, check
-from heed.text.loading import load_tokenizer
+from heed.runtime.files import UNFINISHED
+from heed.runtime.manifest import check
+from heed.runtime.reading import NotNow
+from heed.text.tokenizer_file import load_tokenizer
 from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries, short
 from heed.training.settings import TrainingSettings

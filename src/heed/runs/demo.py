@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.config import validated
+from heed.data.download import Report
 from heed.data.lines import FilePair
-from heed.data.sources import Report
 from heed.data.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import read_toml, shown, toml_text, validated
+from heed.data.download import Report
 from heed.data.prepare import SOURCES
-from heed.data.sources import Report
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.runs.recipe import Recipe, anchored
-from heed.runtime.files import UNFINISHED, check_replaceable, locked, read_json, sha256_of, whole_file
+from heed.runtime.files import UNFINISHED, check_replaceable, whole_file
+from heed.runtime.json_files import read_json
+from heed.runtime.locks import locked
+from heed.runtime.manifest import sha256_of
 from heed.training.distributed import ANOTHER_ENDED, OtherWorkerEnded, Workers
 
 # What a run writes next to config.toml.

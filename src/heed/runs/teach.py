@@ -11,16 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from heed.data.download import DownloadProgress, Report
 from heed.data.lines import FilePair, count_pairs, read_lines
 from heed.data.prepare import SOURCES, compare_sources
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.runs.recipe import Recipe
-from heed.runs.tasks.translation import TranslationTask
+from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.files import own_file, remove_unfinished
 from heed.training.distributed import Workers
 from heed.training.settings import MAX_SEED

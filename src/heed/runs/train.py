@@ -10,8 +10,8 @@ import torch
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
+from heed.data.download import DownloadProgress, Report
 from heed.data.prepare import Prepared, prepare
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
@@ -31,7 +31,7 @@ from heed.runs.tasks.task import Task, Validator, task_of
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
-from heed.text.loading import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers

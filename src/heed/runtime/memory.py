@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from heed.runtime.device import Machine
-from heed.runtime.process import give_back_freed_memory
+from heed.runtime.process_tuning import give_back_freed_memory
 
 
 def memory_of(machine: Machine) -> int:

@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings, reason, shown, validated
 from heed.errors import HeedError
-from heed.runtime.files import read_bounded, whole_file
+from heed.runtime.files import whole_file
+from heed.runtime.reading import read_bounded
 from heed.text.prefix import Prefix, Spellings
 from heed.text.sentencepiece_model import (
     BYTE,

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings, shown, validated
 from heed.errors import HeedError
-from heed.runtime.files import read_bounded
+from heed.runtime.reading import read_bounded
 
 MAX_FILE_BYTES = 2**25
 MAX_PIECES = 2**18

@@ -19,7 +19,8 @@ from tokenizers import Tokenizer as Backend
 
 from heed.config import Settings, shown
 from heed.errors import HeedError
-from heed.runtime.files import read_bounded, whole_file
+from heed.runtime.files import whole_file
+from heed.runtime.reading import read_bounded
 from heed.text.prefix import Prefix, Spellings
 from heed.text.token_names import SPACE, TokenNames, readable
 

@@ -14,8 +14,11 @@ from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights, write_model, write_weights
-from heed.runtime.files import NotNow, check, read_json, seal, whole_folder, write_json
-from heed.text.loading import AnyTokenizer
+from heed.runtime.files import whole_folder
+from heed.runtime.json_files import read_json, write_json
+from heed.runtime.manifest import check, seal
+from heed.runtime.reading import NotNow
+from heed.text.tokenizer_file import AnyTokenizer
 from heed.training.distributed import Workers
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.

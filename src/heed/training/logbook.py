@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 from heed.config import reason
 from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
-from heed.runtime.files import own_file, regular_file, whole_file
+from heed.runtime.files import own_file, whole_file
+from heed.runtime.reading import regular_file
 from heed.training.callbacks import NO_CALLBACKS, Callbacks, StepRecord, ValidationRecord
 
 

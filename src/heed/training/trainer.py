@@ -23,7 +23,7 @@ from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import UnresponsiveWorker, Workers
 from heed.training.divergence import MARGIN, MAX_DIVERGED, Diverged
 from heed.training.logbook import Logbook, duration, short
-from heed.training.memory import MemoryProbe
+from heed.training.memory_probe import MemoryProbe
 from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, StepResult, make_optimizer, train_step

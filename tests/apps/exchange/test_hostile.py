@@ -26,7 +26,7 @@ from heed.apps.exchange import huggingface, marian
 from heed.apps.exchange.marian import SETTINGS
 from heed.errors import HeedError
 from heed.model_folder import ModelCard, save_model
-from heed.runtime.files import sha256_of
+from heed.runtime.manifest import sha256_of
 from heed.runtime.memory import peak_memory, reset_peak_memory
 from heed.text.sentencepiece import marian_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heed.apps.paper.equations import dot_products, offset_matrix, page, position_errors, schedule
-from heed.apps.paper.page import Page, command
+from heed.apps.paper.result_page import Page, command
 
 
 def test_a_position_is_turned_into_another_by_one_matrix():

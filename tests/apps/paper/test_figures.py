@@ -11,7 +11,7 @@ from tests.end_to_end.test_command_line import assert_one_clear_line
 from heed.apps.paper import table1
 from heed.apps.paper.figures import KINDS, equal_weights, head_weights, most_different, surest_heads
 from heed.apps.paper.index import write_all
-from heed.apps.paper.page import Page
+from heed.apps.paper.result_page import Page
 from heed.apps.visualization.trace import Attention
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

@@ -18,8 +18,8 @@ from heed.backends.cpu import decoding_ops, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, known_flags, library
 from heed.backends.cpu.declarations import FOLDER, PARAMETERS, ffi, structure
 from heed.runtime.device import cache_folder
-from heed.runtime.files import locked
 from heed.runtime.instruction_sets import chosen_set
+from heed.runtime.locks import locked
 
 pytestmark = [
     pytest.mark.slow,  # it compiles again and again

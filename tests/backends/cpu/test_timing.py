@@ -2,7 +2,7 @@
 
 import pytest
 
-from heed.apps.bench.kernels import KernelTime, kernel_times
+from heed.apps.bench.kernel_times import KernelTime, kernel_times
 from heed.backends.cpu.build import library
 from heed.backends.cpu.timing import timed_kernels
 from heed.errors import HeedError

@@ -27,7 +27,7 @@ from heed.runs.recipe import read_preset
 from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
 from heed.training.distributed import Workers
 from heed.training.loss import CPU_CHUNK, GPU_CHUNK
-from heed.training.memory import MemoryProbe
+from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, train_step
 

@@ -10,14 +10,14 @@ from heed.apps.cli.cluster import score_shards, translate_shards
 from heed.apps.cli.comparison import compare
 from heed.apps.cli.data import data_app
 from heed.apps.cli.doctor import doctor
-from heed.apps.cli.documents import translate_file
+from heed.apps.cli.document_files import translate_file
 from heed.apps.cli.exchange import export, import_
 from heed.apps.cli.paper import paper_app
 from heed.apps.cli.parsing import evalb, parse
 from heed.apps.cli.process import Verb, run_and_exit
-from heed.apps.cli.recipe import options, recipe_app
 from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
+from heed.apps.cli.shipped_recipes import options, recipe_app
 from heed.apps.cli.translation import evaluate, score, translate
 from heed.apps.cli.visualization import attention
 

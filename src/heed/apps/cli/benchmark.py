@@ -10,7 +10,7 @@ from heed.apps.cli.process import Verb
 from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.runtime.process import import_torch_for_training
+from heed.runtime.process_tuning import import_torch_for_training
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -132,7 +132,7 @@ def bench_kernels(
     as_json: JSON = False,
 ) -> None:
     """Measure each of Heed's CPU kernels beside PyTorch's operations, and mark those that lose."""
-    from heed.apps.bench.kernels import SHAPES, kernel_times
+    from heed.apps.bench.kernel_times import SHAPES, kernel_times
 
     found = kernel_times(shape or SHAPES)
     if as_json:

@@ -12,10 +12,10 @@ import typer
 from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say, show
 from heed.apps.cli.translation import Tokenize
 from heed.errors import HeedError
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
-    from heed.evaluation.comparison import Comparison
+    from heed.evaluation.system_comparison import Comparison
     from heed.runtime.device import DecodingPrecisionChoice
 
 N_PRINTED = 3  # sentences a system that gain most, and as many that lose most; JSON and page have more
@@ -48,8 +48,8 @@ def compare(
     """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
     from heed.evaluation.comet import CometFailed, check_comet
-    from heed.evaluation.comparison import check_number, checked_seed
-    from heed.evaluation.comparison import compare as compared
+    from heed.evaluation.system_comparison import check_number, checked_seed
+    from heed.evaluation.system_comparison import compare as compared
     from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
@@ -113,7 +113,7 @@ def compare(
         comparison, failed = compare_by(), error
     try:
         if html is not None:
-            from heed.apps.visualization.comparison import write_comparison
+            from heed.apps.visualization.comparison_page import write_comparison
 
             write_comparison(html, comparison, reference=str(ref))
             say(f"Wrote {html}.")
@@ -159,7 +159,7 @@ def _translate(
 
 
 def _show(comparison: "Comparison") -> None:
-    from heed.evaluation.comparison import LOWER_IS_BETTER, statements
+    from heed.evaluation.system_comparison import LOWER_IS_BETTER, statements
 
     systems = comparison.systems
     names = [f"{number} {system.name}" for number, system in enumerate(systems, start=1)]

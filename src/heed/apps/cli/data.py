@@ -10,7 +10,7 @@ import typer
 
 from heed.apps.cli.process import Verb
 from heed.apps.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 from heed.text.printable import printable
 
 data_app = typer.Typer(
@@ -21,7 +21,7 @@ data_app = typer.Typer(
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")
 def data_list(as_json: JSON = False) -> None:
     """List the corpora that Heed can download."""
-    from heed.data.sources import catalogue
+    from heed.data.catalogue import catalogue
 
     if as_json:
         print_json([vars(info) for info in catalogue()])
@@ -47,7 +47,7 @@ def data_get(
     mirror: Mirror = None,
 ) -> None:
     """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
-    from heed.data.sources import fetch
+    from heed.data.download import fetch
 
     files = fetch(
         name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=show_download
@@ -70,9 +70,9 @@ def data_check(
     import_torch()
     from heed.data.inspection import inspect_text
     from heed.runs.recipe import read_recipe
-    from heed.runs.tasks.parsing import ParsingTask
-    from heed.runs.tasks.translation import TranslationTask
-    from heed.text.loading import load_tokenizer
+    from heed.runs.tasks.parsing_task import ParsingTask
+    from heed.runs.tasks.translation_task import TranslationTask
+    from heed.text.tokenizer_file import load_tokenizer
 
     values = read_recipe(recipe, settings or [])
     given = (

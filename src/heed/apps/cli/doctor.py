@@ -1,7 +1,7 @@
 """heed doctor: what this machine offers, and what would make Heed faster on it."""
 
 from heed.apps.cli.terminal import JSON, print_json, show
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 
 
 def doctor(as_json: JSON = False) -> None:
@@ -11,7 +11,7 @@ def doctor(as_json: JSON = False) -> None:
     """
     import_torch()
     from heed import __version__
-    from heed.apps.bench.doctor import diagnosis
+    from heed.apps.bench.diagnosis import diagnosis
 
     facts = diagnosis(__version__)
     if as_json:

@@ -10,10 +10,10 @@ import typer
 from heed.apps.cli.process import Verb
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
-from heed.runtime.process import import_torch_for_training
+from heed.runtime.process_tuning import import_torch_for_training
 
 if TYPE_CHECKING:
-    from heed.apps.paper.page import Page
+    from heed.apps.paper.result_page import Page
 
 paper_app = typer.Typer(
     help="The paper's tables and figures: published and measured on this machine.",
@@ -224,7 +224,7 @@ def paper_all(
     """All pages with their plots, and an index."""
     from heed.apps.paper import figures, table1, table4
     from heed.apps.paper.index import page_names, write_all
-    from heed.apps.paper.page import check_pages
+    from heed.apps.paper.result_page import check_pages
     from heed.apps.visualization.render import require_matplotlib
     from heed.model_folder import read_config
 
@@ -258,7 +258,7 @@ def _check_out(out: Path | None, name: str, *, as_json: bool = False) -> None:
 
     Also if JSON is asked for in its place.
     """
-    from heed.apps.paper.page import check_pages
+    from heed.apps.paper.result_page import check_pages
     from heed.apps.visualization.render import require_matplotlib
 
     if out is not None:

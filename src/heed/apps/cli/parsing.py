@@ -20,7 +20,7 @@ from heed.apps.cli.terminal import (
     standard_input,
 )
 from heed.decoding.settings import DecodingOptions
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.parsing.evalb import ParseScore

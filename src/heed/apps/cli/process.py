@@ -13,7 +13,7 @@ import typer
 
 from heed.apps.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
-from heed.runtime.process import VARIABLES, tune_process
+from heed.runtime.process_tuning import VARIABLES, tune_process
 from heed.text.printable import printable
 
 

@@ -13,7 +13,7 @@ from heed.apps.cli.data import show_download
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
-from heed.runtime.process import import_torch, import_torch_for_training
+from heed.runtime.process_tuning import import_torch, import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.data.own_recipe import OwnRecipe
@@ -210,7 +210,7 @@ def average(
     from heed.runs.average import average_best, average_run
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
-    from heed.runtime.files import locked
+    from heed.runtime.locks import locked
 
     # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
     # the search for the best. Where we may not write, none of ours is at work.

@@ -8,7 +8,7 @@ import typer
 
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.errors import HeedError
-from heed.runtime.process import forget_shapes, import_torch, share_freed_memory
+from heed.runtime.process_tuning import forget_shapes, import_torch, share_freed_memory
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator

@@ -17,7 +17,7 @@ from heed.apps.cli.decoding_options import (
     check_options,
     with_decoding_options,
 )
-from heed.apps.cli.documents import Language, checked_format, print_document, read_document_from_standard_input
+from heed.apps.cli.document_files import Language, checked_format, print_document, read_document_from_standard_input
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -33,14 +33,14 @@ from heed.apps.cli.terminal import (
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.decoding.settings import SamplingSettings
     from heed.decoding.translator import Translation
     from heed.runs.tasks.evaluation import Evaluation
     from heed.runtime.device import DecodingPrecisionChoice
-    from heed.text.loading import AnyTokenizer
+    from heed.text.tokenizer_file import AnyTokenizer
 
 Tokenize = Annotated[
     str,
@@ -329,7 +329,7 @@ def evaluate(
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
         from heed.decoding.translator import Translator
         from heed.model_folder import read_config
-        from heed.runs.tasks.translation import evaluate_translations, longest_pair
+        from heed.runs.tasks.translation_task import evaluate_translations, longest_pair
 
         translator = Translator.load(
             *models,

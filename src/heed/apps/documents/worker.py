@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 from heed.apps.documents.formats import translating_document, translating_text
 from heed.apps.documents.translation import Asking, Sentence
 from heed.errors import HeedError, place_of
-from heed.runtime.process import give_back_freed_memory
+from heed.runtime.process_tuning import give_back_freed_memory
 from heed.text.alignment import Link, Translated
 
 HEAD = struct.Struct("!QQ")  # how many bytes the header and the content have

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from heed.config import reason
 from heed.errors import HeedError
-from heed.runtime.files import regular_file
+from heed.runtime.reading import regular_file
 
 MAX_EXPANSION = 20  # times the size of a compressed archive: more is an attack
 

@@ -52,7 +52,9 @@ from heed.model_folder import (
     read_weights,
     write_weights,
 )
-from heed.runtime.files import json_object, regular_file, sha256_of, write_json
+from heed.runtime.json_files import json_object, write_json
+from heed.runtime.manifest import sha256_of
+from heed.runtime.reading import regular_file
 from heed.text.tokenizer import SpecialIds
 
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings

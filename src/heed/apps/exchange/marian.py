@@ -39,10 +39,10 @@ from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
-from heed.runtime.files import read_bounded
-from heed.text.loading import AnyTokenizer
+from heed.runtime.reading import read_bounded
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
+from heed.text.tokenizer_file import AnyTokenizer
 
 MAX_CONFIG_BYTES = 2**17
 MAX_DEPTH = 16  # of nested settings; PyYAML's time grows with its square

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from heed.errors import HeedError
-from heed.runtime.files import write_json
-from heed.text.loading import AnyTokenizer
+from heed.runtime.json_files import write_json
 from heed.text.sentencepiece import SentencePieceTokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import BOS, EOS, PAD, SpecialIds, Tokenizer, read_tokenizer_file
+from heed.text.tokenizer_file import AnyTokenizer
 
 # Heed encodes a line with a space before it, and takes one away when it decodes.
 PREPEND_SPACE: dict[str, Any] = {"type": "Prepend", "prepend": " "}

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.apps.paper.page import Page, command, prose
+from heed.apps.paper.result_page import Page, command, prose
 from heed.model.transformer import sinusoid
 from heed.training.schedule import learning_rate
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.apps.paper.page import Page, code, command, plain, prose, table
+from heed.apps.paper.result_page import Page, code, command, plain, prose, table
 from heed.apps.visualization.render import draw
 from heed.apps.visualization.trace import END, Attention, View, trace, word_place
 from heed.config import shown

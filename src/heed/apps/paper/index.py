@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heed.apps.paper import equations, figures, table2, table3, table4
-from heed.apps.paper.page import Page, check_pages, command, plain
+from heed.apps.paper.result_page import Page, check_pages, command, plain
 from heed.errors import HeedError
 from heed.model_folder import load_model
 

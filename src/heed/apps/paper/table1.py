@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heed.apps.paper.page import Page, command, prose, table
+from heed.apps.paper.result_page import Page, command, prose, table
 from heed.model.architecture import Architecture
 from heed.model.attention import AttentionMask, Dropout, restricted_attention
 from heed.model.transformer import Transformer

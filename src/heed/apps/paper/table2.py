@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.apps.paper.page import Page, command, plain, prose
+from heed.apps.paper.result_page import Page, command, plain, prose
 from heed.apps.paper.table3 import ROWS, architecture
 from heed.errors import HeedError
 from heed.model.cost import Workload, training_flops

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from heed.apps.paper.page import Page, command, plain, prose
+from heed.apps.paper.result_page import Page, command, plain, prose
 from heed.config import Settings, merged, read_toml, toml_text, validated
 from heed.data.prepare import prepare
 from heed.errors import HeedError
@@ -21,7 +21,9 @@ from heed.runs.folder import open_run_folder
 from heed.runs.recipe import Recipe, read_preset, read_recipe
 from heed.runs.tasks.task import task_of
 from heed.runs.train import train_recipe
-from heed.runtime.files import Busy, locked, read_json, whole_file, write_json
+from heed.runtime.files import whole_file
+from heed.runtime.json_files import read_json, write_json
+from heed.runtime.locks import Busy, locked
 from heed.text.printable import printable
 from heed.training.checkpoint import checkpoint_steps, read_train_state
 from heed.training.divergence import Diverged

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.apps.paper.page import Page, code, command, plain, prose, table
+from heed.apps.paper.result_page import Page, code, command, plain, prose, table
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
 

@@ -23,7 +23,7 @@ from heed.apps.serving.requests import as_fault, error_response, header_key
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import TEXT, described, record
 from heed.errors import place_of
-from heed.runtime.process import give_back_freed_memory
+from heed.runtime.process_tuning import give_back_freed_memory
 
 MEMORY_SECONDS = 15.0  # after which freed memory is given back, again and again
 LEFT = 499  # the status that is counted for a client that left

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from heed.config import shown
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.text.loading import AnyTokenizer
 from heed.text.printable import is_hidden, printable
 from heed.text.tokenizer import TEXT
+from heed.text.tokenizer_file import AnyTokenizer
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)

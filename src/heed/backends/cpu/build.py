@@ -28,8 +28,9 @@ from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, a
 from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
-from heed.runtime.files import NoLocks, locked, whole_file
+from heed.runtime.files import whole_file
 from heed.runtime.instruction_sets import InstructionSet, chosen_set, forced, processor_features
+from heed.runtime.locks import NoLocks, locked
 
 log = logging.getLogger(__name__)
 SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]

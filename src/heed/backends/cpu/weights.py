@@ -24,7 +24,7 @@ from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
 from heed.model.transformer import FeedForward, Transformer
 from heed.runtime.device import DecodingPrecision
-from heed.runtime.process import give_back_freed_memory
+from heed.runtime.process_tuning import give_back_freed_memory
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of search_tiles.h
 

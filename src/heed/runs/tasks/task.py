@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from heed.data.download import DownloadProgress, Report
 from heed.data.lines import FilePair
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.evaluation import Evaluation
-from heed.runs.tasks.parsing import ParsingTask
-from heed.runs.tasks.translation import TranslationTask
-from heed.text.loading import AnyTokenizer
+from heed.runs.tasks.parsing_task import ParsingTask
+from heed.runs.tasks.translation_task import TranslationTask
+from heed.text.tokenizer_file import AnyTokenizer
 
 
 class Validator(Protocol):

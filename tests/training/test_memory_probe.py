@@ -9,16 +9,16 @@ from heed.data.batching import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.training import memory
+from heed.training import memory_probe
 from heed.training.distributed import Workers
-from heed.training.memory import MemoryProbe
+from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer
 
 
 @pytest.mark.slow
 def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_tokenizer):
-    real, said = memory.micro_batch_loss, []
+    real, said = memory_probe.micro_batch_loss, []
 
     def limited(*arguments, **options):
         if arguments[1].tgt_in.numel() > 200:
@@ -29,12 +29,12 @@ def test_a_micro_batch_that_memory_does_not_hold_is_halved(tmp_path, number_toke
         raise MemoryError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "micro_batch_loss", limited)
+        patch.setattr(memory_probe, "micro_batch_loss", limited)
         _, state = run_training(tmp_path, number_tokenizer, "limited", report=said.append)
         assert state.step == 30 and state.micro_tokens == 150
         assert "A pass over 600 tokens does not fit into memory; training with 150 tokens a pass." in said
         with pytest.raises(HeedError, match="not even one pair of"):
-            patch.setattr(memory, "micro_batch_loss", none)
+            patch.setattr(memory_probe, "micro_batch_loss", none)
             run_training(tmp_path, number_tokenizer, "none")
 
 
@@ -49,7 +49,7 @@ def parts(tmp_path):
 
 def test_the_trial_uses_the_runs_settings_and_leaves_neither_gradients_nor_moments(parts, monkeypatch):
     weights, optimizer, batches = parts
-    real, used = memory.micro_batch_loss, []
+    real, used = memory_probe.micro_batch_loss, []
 
     def recorded(model, batch, settings):
         used.append(settings)
@@ -57,7 +57,7 @@ def test_the_trial_uses_the_runs_settings_and_leaves_neither_gradients_nor_momen
         assert not weights.sums.buffer.isnan().any()
         return loss, nll
 
-    monkeypatch.setattr(memory, "micro_batch_loss", recorded)
+    monkeypatch.setattr(memory_probe, "micro_batch_loss", recorded)
     before = [parameter.detach().clone() for parameter in weights.masters.parameters()]
     settings = TrainingSettings(label_smoothing=0.3, consistency=5.0, cutoff=0.1)
     assert MemoryProbe(weights, optimizer, FP32, Workers(), settings).largest_fitting(batches) is batches
@@ -70,7 +70,7 @@ def test_an_error_that_is_none_of_memory_is_not_taken_for_one(parts, monkeypatch
     def broken(*_, **__):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr(memory, "micro_batch_loss", broken)
+    monkeypatch.setattr(memory_probe, "micro_batch_loss", broken)
     weights, optimizer, batches = parts
     with pytest.raises(RuntimeError, match="shapes differ"):
         MemoryProbe(weights, optimizer, FP32, Workers(), TrainingSettings()).fits(batches)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heed as package
-from heed.apps.bench import doctor
+from heed.apps.bench.diagnosis import EXTRAS
 from heed.backends.cpu.build import has_int8, library, state
 from heed.runtime.device import cache_folder, choose_machine
 from heed.runtime.instruction_sets import architecture, chosen_set
@@ -30,7 +30,7 @@ def test_its_facts_are_those_of_the_machine_and_one_object_in_json(heed):
         assert told["kernels"]["state"] == state() and "+" in told["kernels"]["compiler"]
         assert ("int8" in told["kernels"]["products"]) == has_int8()
     assert told["heed"]["folder"] == str(Path(package.__file__).parent)
-    assert set(told["extras"]) == set(doctor.EXTRAS)
+    assert set(told["extras"]) == set(EXTRAS)
 
 
 @pytest.mark.skipif(architecture() != "x86_64", reason="names a compiler's flags for x86")

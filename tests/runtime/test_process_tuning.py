@@ -131,9 +131,8 @@ def test_the_command_tunes_its_process_before_torch_is_loaded(command):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise on mapped code is Linux's")
 def test_released_library_pages_leave_memory_and_come_back_when_they_run():
     code = (
-        "import os, torch\n"
-        + KEPT
-        + "from heed.runtime.process import release_library_pages\nbefore = resident()\nrelease_library_pages()\n"
+        "import os, torch\n" + KEPT + "from heed.runtime.process_tuning import release_library_pages\n"
+        "before = resident()\nrelease_library_pages()\n"
         "print(before - resident())\nassert float(torch.ones(3, 3).matmul(torch.ones(3, 3)).sum()) == 27.0"
     )
     assert int(output_of(code)) > 20 * 2**20
@@ -142,7 +141,7 @@ def test_released_library_pages_leave_memory_and_come_back_when_they_run():
 @pytest.mark.slow
 def test_torch_that_is_imported_quickly_computes_and_has_what_was_postponed():
     code = (
-        "from heed.runtime.process import import_torch\nimport_torch()\nimport gc, sys, torch\n"
+        "from heed.runtime.process_tuning import import_torch\nimport_torch()\nimport gc, sys, torch\n"
         "assert gc.isenabled() and float(torch.ones(3, 3).matmul(torch.ones(3, 3)).sum()) == 27.0\n"
         "assert 'torch._decomp' not in sys.modules\n"
         "assert torch._meta_registrations.register_meta and 'torch._decomp' in sys.modules\n"
@@ -156,7 +155,7 @@ def test_an_optimizer_loads_no_compiler_and_keeps_what_its_methods_do():
     """Training takes the same steps, is saved and read, and the compiler can still be had."""
     code = (
         "import sys, torch\n"
-        "from heed.runtime.process import import_torch_for_training\n"
+        "from heed.runtime.process_tuning import import_torch_for_training\n"
         "if sys.argv[1] == 'fast': import_torch_for_training()\n"
         "def adam():\n"
         "    return torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=0.1, fused=True)\n"

@@ -11,8 +11,9 @@ from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, 
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
-from heed.runtime.files import check_target, read_bounded, whole_file
-from heed.runtime.process import import_torch
+from heed.runtime.files import check_target, whole_file
+from heed.runtime.process_tuning import import_torch
+from heed.runtime.reading import read_bounded
 from heed.text.printable import KEPT_IN_TEXT, printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any
 
 from heed.apps.visualization.render import save_figure
 from heed.errors import HeedError
-from heed.runtime.files import read_bounded, whole_file
+from heed.runtime.files import whole_file
+from heed.runtime.reading import read_bounded
 from heed.text.printable import printable
 
 MADE_BY = re.compile(rb"\nMade by `heed paper [^\n]*`\.\n\Z")  # how every page ends

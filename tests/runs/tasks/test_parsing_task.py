@@ -10,7 +10,7 @@ from heed.parsing.parser import Parser
 from heed.parsing.treebank import gold_trees
 from heed.parsing.trees import read_trees
 from heed.runs.recipe import read_recipe
-from heed.runs.tasks.parsing import ParsingTask, parsing_scores
+from heed.runs.tasks.parsing_task import ParsingTask, parsing_scores
 from heed.runs.tasks.task import task_of
 
 

@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from heed.data.catalogue import Member, Remote
+from heed.data.download import Store, fetch, sgm_lines
 from heed.data.lines import read_pairs
-from heed.data.sources import Member, Remote, Store, catalogue, fetch, sgm_lines
 from heed.errors import HeedError
 
 TEXT = "".join(f"line {i}\n" for i in range(5000)).encode()
@@ -395,8 +396,3 @@ def test_the_splits_of_wmt14_are_those_of_the_paper(tmp_path, tgt, n_train):
         assert files.train == tuple((folder / f"{part}.{src}", folder / f"{part}.{other}") for part in train)
         assert files.dev == (folder / f"newstest2013.{src}", folder / f"newstest2013.{other}")
         assert files.tests == {"newstest2014": (folder / test[src], folder / test[other])}
-
-
-def test_every_corpus_says_what_it_is():
-    assert [info.name for info in catalogue()] == ["multi30k", "wmt14-en-de", "wmt14-en-fr"]
-    assert all(info.title and info.licence and info.languages for info in catalogue())

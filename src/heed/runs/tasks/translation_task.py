@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from heed.data.download import DownloadProgress, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.prepare import DataSettings
-from heed.data.sources import DownloadProgress, NotHere, Report, fetch
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
@@ -24,7 +24,7 @@ from heed.runs.recipe import EvaluationSettings, Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
 from heed.text.line_rules import Mentions, reason_against_loss
-from heed.text.loading import AnyTokenizer
+from heed.text.tokenizer_file import AnyTokenizer
 
 LONGEST_PAIR = "tokens of the longest side"  # on the card
 

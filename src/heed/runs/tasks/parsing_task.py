@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from heed.data.download import DownloadProgress, Report
 from heed.data.lines import FilePair
-from heed.data.sources import DownloadProgress, Report
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models, no_report
 from heed.evaluation.bleu import Score
@@ -17,7 +17,7 @@ from heed.parsing.trees import Tree
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
-from heed.text.loading import AnyTokenizer
+from heed.text.tokenizer_file import AnyTokenizer
 
 
 class ParsingTask:

@@ -5,7 +5,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from heed.evaluation.comparison import (
+from heed.evaluation.system_comparison import (
     LOWER_IS_BETTER,
     SIGNIFICANT,
     ComparedScore,

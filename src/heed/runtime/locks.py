@@ -1,0 +1,81 @@
+"""Locks, which keep other processes out of a folder."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from heed.errors import HeedError
+from heed.runtime.files import disk_error, own_file
+
+log = logging.getLogger(__name__)
+QUIET_SECONDS = 1.0  # of waiting for another process, before it is said
+POLLED_SECONDS = 0.05
+
+
+class Busy(HeedError):
+    """Another process is at work in a folder."""
+
+
+class NoLocks(HeedError):
+    """A file system has no locks."""
+
+
+@contextmanager
+def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Keeps every other process out of a folder that does the same, however this one ends.
+
+    If one is in, its end is awaited for `wait` seconds (a second of which is not mentioned), then Busy is raised.
+    NoLocks where the file system has none, unless HEED_LOCKS=0 says that nobody else is there.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    path = folder / ".lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="ascii", errors="replace", opener=own_file)  # noqa: SIM115  # below
+    except OSError as error:
+        raise disk_error(path, error) from error
+    with file:
+        begun, said = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder, waited = _holder(file) or "another", time.monotonic() - begun
+                if waited >= wait:
+                    raise Busy(
+                        f"{folder}: process {holder} is at work there; wait for it, or use another folder."
+                    ) from None
+                if waited > QUIET_SECONDS and not said:
+                    log.warning("Waiting for process %s, which is at work in %s.", holder, folder)
+                    said = True
+                time.sleep(POLLED_SECONDS)
+            except OSError as error:  # a network's file system, for example
+                if os.environ.get("HEED_LOCKS") == "0":
+                    yield
+                    return
+                raise NoLocks(
+                    f"{folder}: its file system has no locks ({error.strerror}), so a second process could write there "
+                    "at the same time; use another one, or see to it that no other does and set HEED_LOCKS=0."
+                ) from None
+        if _holder(file) is None:
+            raise HeedError(f"{path}: not a lock of Heed's; choose another folder.")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _holder(lock: TextIO) -> str | None:
+    """The process that a lock names, or "" if it names none; None if this is no lock."""
+    lock.seek(0)
+    text = lock.read(32)
+    return text if not text or (text.isascii() and text.isdecimal()) else None
