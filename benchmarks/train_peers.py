@@ -70,7 +70,7 @@ def switch_off(what: str) -> None:
         cast(Any, import_module(f"heed.{name}"))
         for name in (
             *("backends.cpu", "backends.cpu.packed", "backends.cpu.training_ops"),
-            *("runtime.process", "training.loss", "training.step"),
+            *("runtime.process_tuning", "training.loss", "training.step"),
         )
     )
     reference, fast = ReferenceBackend(), cast(Any, forward)
@@ -363,13 +363,14 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
     from heed.data.batching import TokenBatches
+    from heed.data.download import Corpora
     from heed.data.prepare import prepare
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
     from heed.text.tokenizer import SpecialIds
 
     recipe = read_recipe("multi30k-en-de")
-    files = task_of(recipe).text_files(work, directory=work / "corpora", mirror=mirror, report=print)
+    files = task_of(recipe).text_files(work, Corpora(work / "corpora", mirror, print))
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     special = SpecialIds(PAD, BOS, EOS)
     batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)

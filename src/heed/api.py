@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from heed.data.download import Corpora
 from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -60,9 +61,7 @@ def train(
     evaluations = train_recipe(
         wanted,
         Path(run),
-        directory=Path(corpora),
-        mirror=mirror,
-        report=report,
+        Corpora(Path(corpora), mirror, report),
         callbacks=Callbacks(on_step, on_validation),
     )
     return TrainedRun(Path(run) / "model", tuple(evaluations))

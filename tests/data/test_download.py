@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from heed.data.catalogue import Member, Remote
-from heed.data.download import Store, fetch, sgm_lines
+from heed.data.download import Corpora, Store, fetch, sgm_lines
 from heed.data.lines import read_pairs
 from heed.errors import HeedError
 
@@ -365,15 +365,15 @@ def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, re
 )
 def test_what_is_not_offered_is_refused_with_what_is(tmp_path, changes, message):
     wanted = {"name": "multi30k", "src": "en", "tgt": "de", "variant": "raw", "mirror": None} | changes
+    corpora = Corpora(tmp_path, wanted.pop("mirror"))
     with pytest.raises(HeedError, match=message):
-        fetch(**wanted, directory=tmp_path, report=lambda line: None)
+        fetch(**wanted, corpora=corpora)
 
 
 @pytest.mark.parametrize("variant", ["raw", "lc.norm.tok"])
 @pytest.mark.parametrize("tgt", ["de", "fr"])
 def test_the_published_files_have_the_expected_hashes(data_folder, tmp_path, variant, tgt):
-    files = fetch("multi30k", src="en", tgt=tgt, variant=variant, directory=tmp_path, mirror=str(data_folder),
-                  report=lambda line: None)  # fmt: skip
+    files = fetch("multi30k", src="en", tgt=tgt, variant=variant, corpora=Corpora(tmp_path, str(data_folder)))
     assert [sum(1 for _ in read_pairs(pair)) for pair in (files.train[0], files.dev, files.tests["test2016"])] == [
         29_000, 1_014, 1_000,
     ]  # fmt: skip
@@ -391,8 +391,9 @@ def test_the_splits_of_wmt14_are_those_of_the_paper(tmp_path, tgt, n_train):
         for name in [*(f"{part}.{language}" for part in (*train, "newstest2013")), test[language]]:
             (folder / name).write_text("a line\n")
     for src, other in (("en", tgt), (tgt, "en")):
-        files = fetch(f"wmt14-en-{tgt}", src=src, tgt=other, variant="raw", directory=tmp_path, mirror=None,
-                      report=pytest.fail)  # fmt: skip
+        files = fetch(
+            f"wmt14-en-{tgt}", src=src, tgt=other, variant="raw", corpora=Corpora(tmp_path, None, pytest.fail)
+        )
         assert files.train == tuple((folder / f"{part}.{src}", folder / f"{part}.{other}") for part in train)
         assert files.dev == (folder / f"newstest2013.{src}", folder / f"newstest2013.{other}")
         assert files.tests == {"newstest2014": (folder / test[src], folder / test[other])}

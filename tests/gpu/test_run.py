@@ -12,6 +12,7 @@ import torch
 
 from heed.backends.reference import ReferenceBackend
 from heed.config import validated
+from heed.data.download import Corpora
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_weights
@@ -89,7 +90,7 @@ def run(texts, tmp_path, monkeypatch) -> Callable[..., Run]:
             report(line)
 
         recipe = validated(Recipe, values, where="test")
-        train_recipe(recipe, done.folder, directory=tmp_path, mirror=None, report=said)
+        train_recipe(recipe, done.folder, Corpora(tmp_path, None, said))
         return done
 
     return train

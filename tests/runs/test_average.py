@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import heed
+from heed.data.download import Corpora
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score
 from heed.model_folder import ModelCard, load_model, read_config, read_weights, save_model, write_weights
@@ -231,7 +232,7 @@ def test_a_parser_is_chosen_by_f1_and_one_checkpoint_may_win(parser_run, tmp_pat
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({"kind": "validation", "step": 200, "loss": float("nan")}) + "\n")
     task = task_of(read_recipe(parser_run / "small.toml"))
-    files = task.text_files(run, directory=parser_run, mirror=None, report=pytest.fail)
+    files = task.text_files(run, Corpora(parser_run, None, pytest.fail))
     said: list[str] = []
     out, known = average_best(
         run, task, files.dev, settings=TrainingSettings(), report=said.append, out=tmp_path / "best"

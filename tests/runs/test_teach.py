@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 import heed
+from heed.data.download import Corpora
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -72,7 +73,7 @@ def test_added_sources_are_translated_as_well_and_each_file_once(tmp_path):
     more.write_text("one\ntwo\n", encoding="utf-8")
     for source, n_files in ((more, 2), (tmp_path / "train.en", 1)):
         task = TranslationTask(read_recipe(recipe, [added.format(source)]))
-        files = task.given_files(tmp_path, directory=tmp_path, mirror=None, report=str)
+        files = task.given_files(tmp_path, Corpora(tmp_path, None, str))
         pairs = task.taught_pairs(files, tmp_path / "run")
         assert [src for src, _ in pairs] == [tmp_path / "train.en", more][:n_files]
         assert len({translations for _, translations in pairs}) == n_files

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -48,31 +49,46 @@ MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
-def fetch(
-    name: str,
-    *,
-    src: str,
-    tgt: str,
-    variant: str,
-    directory: Path,
-    mirror: str | None,
-    report: Report,
-    progress: DownloadProgress | None = None,
-    fetching: bool = True,
-) -> TextFiles:
-    """The files of a named corpus, verified; those that are missing are downloaded into DIRECTORY/NAME.
+def _no_report(line: str) -> None:
+    """For whoever wants to hear nothing."""
 
-    With `fetching` False nothing is downloaded: NotHere names the first file that is missing. `mirror` is a folder,
-    whose files are used where they are, or an address that serves files of the same names.
+
+@dataclass(frozen=True)
+class Corpora:
+    """Where named corpora and treebanks are, where they come from, and who is told.
+
+    folder: of downloads, one below it for each corpus. mirror: in place of where a corpus was published, a folder,
+    whose files are used where they are, or an address that serves files of the same names. report: takes lines for
+    people to read. progress: takes a file's bytes while it is downloaded.
+    """
+
+    folder: Path = Path("corpora")
+    mirror: str | None = None
+    report: Report = _no_report
+    progress: DownloadProgress | None = None
+
+    def unreported(self) -> "Corpora":
+        """The same corpora, of which nothing is said."""
+        return Corpora(self.folder, self.mirror)
+
+    def options(self) -> list[str]:
+        """The options of a command that shall take the same corpora."""
+        return ["--dir", str(self.folder), *([] if self.mirror is None else ["--mirror", self.mirror])]
+
+
+def fetch(name: str, *, src: str, tgt: str, variant: str, corpora: Corpora, fetching: bool = True) -> TextFiles:
+    """The files of a named corpus, verified; those that are missing are downloaded into a folder of its name.
+
+    With `fetching` False nothing is downloaded: NotHere names the first file that is missing.
     HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
     """
     info = find(name, src, tgt, variant)
     store = Store(
-        directory / name,
-        mirror=mirror,
+        corpora.folder / name,
+        mirror=corpora.mirror,
         corpus=name,
-        report=report,
-        progress=progress,
+        report=corpora.report,
+        progress=corpora.progress,
         fetching=fetching,
         max_bytes=info.download_bytes and max(MIN_BOUND_BYTES, BOUND_RATIO * info.download_bytes),
     )

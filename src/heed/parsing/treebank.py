@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from heed.config import shown
+from heed.data.download import Corpora
 from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
@@ -65,9 +66,9 @@ class ParsingSettings(LinearisationSettings):
         return self.model_dump(include=set(LinearisationSettings.model_fields))
 
 
-def treebank_folder(settings: ParsingSettings, *, directory: Path, mirror: str | None) -> Path:
+def treebank_folder(settings: ParsingSettings, corpora: Corpora) -> Path:
     """The folder that holds the trees. HeedError lists the places that were searched."""
-    places = [Path(place) / settings.treebank for place in (mirror, directory, ".") if place is not None]
+    places = [Path(place) / settings.treebank for place in (corpora.mirror, corpora.folder, ".") if place is not None]
     for place in places:  # an absolute path is the same in each of them
         if place.is_dir():
             return place
@@ -165,9 +166,7 @@ def trees_of(
         yield from read_trees(path, functions=functions, left_out=left_out)
 
 
-def write_lines(
-    settings: ParsingSettings, out: Path, *, directory: Path, mirror: str | None, report: Callable[[str], None]
-) -> TextFiles:
+def write_lines(settings: ParsingSettings, out: Path, corpora: Corpora) -> TextFiles:
     """The treebank as parallel text: OUT/NAME.words and OUT/NAME.symbols, written for the sets that lack them.
 
     dev and the tests have OUT/NAME.trees too, which `gold_trees` reads, and all sets OUT/lexicon.json, which
@@ -186,13 +185,13 @@ def write_lines(
 
     remove_unfinished(out)
     if missing := [name for name in sets if not complete(name)]:
-        folder = treebank_folder(settings, directory=directory, mirror=mirror)
+        folder = treebank_folder(settings, corpora)
         for name in missing:
             files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
         if "train" in missing:
             files_of(folder, settings.parsed)
         for name in missing:
-            left_out = LeftOut(report)
+            left_out = LeftOut(corpora.report)
             gold = _gold(settings, folder, name, sets[name], left_out=left_out)
             trees: Iterable[Tree] = gold
             if name == "train":
@@ -203,7 +202,7 @@ def write_lines(
                     temporary.write_text("".join(f"{tree}\n" for tree in gold), encoding="utf-8")
             n_trees = _write(trees, *pairs[name], settings, form=read_lexicon(pairs[name][0]).form)
             origin = "" if n_trees == len(gold) else f" from {len(gold):,} gold ones"
-            report(f"{name}: {n_trees:,} trees{origin}{left_out}.")
+            corpora.report(f"{name}: {n_trees:,} trees{origin}{left_out}.")
     return TextFiles(train=(pairs.pop("train"),), dev=pairs.pop("dev"), tests=pairs)
 
 
@@ -222,19 +221,17 @@ def trees_path(words: Path) -> Path:
     return words.with_suffix(".trees")
 
 
-def count_trees(
-    settings: ParsingSettings, *, directory: Path, mirror: str | None, report: Callable[[str], None]
-) -> int:
+def count_trees(settings: ParsingSettings, corpora: Corpora) -> int:
     """Number of training trees that `write_lines` would write. Reads all sets, so that their errors show."""
-    folder = treebank_folder(settings, directory=directory, mirror=mirror)
+    folder = treebank_folder(settings, corpora)
     for name, entries in {"dev": settings.dev, **settings.tests}.items():
-        left_out = LeftOut(report)
+        left_out = LeftOut(corpora.report)
         n_trees = len(_gold(settings, folder, name, entries, left_out=left_out))
-        report(f"{name}: {n_trees:,} trees{left_out}.")
-    left_out = LeftOut(report)
+        corpora.report(f"{name}: {n_trees:,} trees{left_out}.")
+    left_out = LeftOut(corpora.report)
     gold = _gold(settings, folder, "train", settings.train, left_out=left_out)
     n_trees = sum(1 for _ in training_trees(settings, folder, gold, left_out=left_out))
-    report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}{left_out}.")
+    corpora.report(f"{n_trees:,} training trees from {len(gold):,} gold ones in {folder}{left_out}.")
     return n_trees
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.config import validated
-from heed.data.download import Report
+from heed.data.download import Corpora, Report
 from heed.data.lines import FilePair
 from heed.data.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches
+from heed.runs.context import RunContext
 from heed.runs.folder import open_run_folder
 from heed.runs.recipe import Recipe, read_preset
 from heed.runs.train import train_files
@@ -44,7 +45,7 @@ def demo(run: Path, *, report: Report) -> DemoResult:
             _write_pair(pairs[name], numbers)
         files = TextFiles(train=(pairs["train"],), dev=pairs["dev"])  # the test set is translated once, below
         machine = choose_machine(recipe.training.precision)
-        train_files(recipe, files, run, machine=machine, workers=Workers(), report=report)
+        train_files(RunContext(recipe, run, Corpora(report=report), machine, Workers()), files)
     translator = Translator.load(run / "model")
     sources, references = [[words(number) for number in splits.test] for words in (english, german)]
     texts = [translation.text for translation in translator.translate(sources)]

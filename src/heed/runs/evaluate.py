@@ -6,29 +6,23 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from heed.data.download import Report
 from heed.data.text_files import TextFiles
 from heed.model_folder import read_config, replace_card
+from heed.runs.context import RunContext
 from heed.runs.tasks.evaluation import Evaluation
-from heed.runs.tasks.task import Task
 from heed.training.checkpoint import checkpoint_steps
 from heed.training.logbook import Logbook
 
 
 def evaluate_run(
-    task: Task,
-    files: TextFiles,
-    run: Path,
-    *,
-    title: str = "average",
-    known: Mapping[Path, Evaluation],
-    report: Report,
+    context: RunContext, files: TextFiles, *, title: str, known: Mapping[Path, Evaluation]
 ) -> list[Evaluation]:
     """Scores of RUN/model and of the last checkpoint on dev and every test set, in this order.
 
     They are logged in metrics.jsonl, those of RUN/model on its card as well. title: what RUN/model is. known: scores on
     dev that need not be computed again, by the model's folder.
     """
+    run, report = context.run, context.report
     model_folder = run / "model"
     card = read_config(model_folder).card
     last_step = checkpoint_steps(run / "checkpoints")[-1]
@@ -38,7 +32,8 @@ def evaluate_run(
         for name, folder in ((title, model_folder), ("last checkpoint", checkpoint)):
             on_dev = [replace(known[folder], name="dev")] if folder in known else []
             sets = files.tests if on_dev else files.evaluation_sets
-            for evaluation in chain(on_dev, task.evaluate(folder, sets, title=name, report=report) if sets else ()):
+            rest = context.task.evaluate(folder, sets, title=name, report=report) if sets else ()
+            for evaluation in chain(on_dev, rest):
                 if folder == model_folder:
                     card.scores[evaluation.name] = str(evaluation)
                 result = replace(evaluation, name=f"{evaluation.name} ({name})")

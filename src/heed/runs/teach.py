@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from heed.data.download import DownloadProgress, Report
+from heed.data.download import Report
 from heed.data.lines import FilePair, count_pairs, read_lines
 from heed.data.prepare import SOURCES, compare_sources
 from heed.data.text_files import TextFiles
@@ -19,10 +19,10 @@ from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_config
+from heed.runs.context import RunContext
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.files import own_file, remove_unfinished
-from heed.training.distributed import Workers
 from heed.training.settings import MAX_SEED
 
 SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
@@ -30,30 +30,21 @@ REPORT_SECONDS = 60
 BEGUN = ".begun"  # how the name of a file of translations ends while some are missing
 
 
-def teach(
-    recipe: Recipe,
-    run: Path,
-    train: Callable[..., object],
-    workers: Workers,
-    *,
-    directory: Path,
-    mirror: str | None,
-    report: Report,
-    progress: DownloadProgress | None,
-) -> None:
+def teach(context: RunContext, train: Callable[..., object]) -> None:
     """Trains the recipe's teachers in RUN/teachers and writes their ensemble's translations; skips what is complete.
 
-    train: `train_recipe`, which every one of the workers calls. directory, mirror, progress: as it takes them.
-    HeedError if a text has changed since the first teacher began.
+    train: `train_recipe`, which every one of the workers calls. HeedError if a text has changed since the first teacher
+    began.
     """
-    place = run / "teachers"
+    recipe, workers, report = context.recipe, context.workers, context.report
+    place = context.run / "teachers"
     missing: list[FilePair] = []
     if workers.first:
         remove_unfinished(place)
         task = TranslationTask(recipe)
-        files = task.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+        files = task.given_files(context.run, context.corpora)
         _check_text(files, place)
-        missing = [pair for pair in task.taught_pairs(files, run) if not pair[1].exists()]
+        missing = [pair for pair in task.taught_pairs(files, context.run) if not pair[1].exists()]
     if not workers.broadcast(bool(missing)):
         return
     n_teachers = recipe.training.n_teachers
@@ -61,8 +52,7 @@ def teach(
     for number, folder in enumerate(folders, start=1):
         if not workers.broadcast(_is_complete(folder)):
             report(f"Teacher {number} of {n_teachers}, in {folder}:")
-            teacher = _teacher(recipe, number)
-            train(teacher, folder, directory=directory, mirror=mirror, report=report, progress=progress)
+            train(_teacher(recipe, number), folder, context.corpora)
     if workers.first:
         loaded = load_models([folder / "model" for folder in folders], device=None)
         models = [one.model for one in loaded]

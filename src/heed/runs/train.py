@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,9 @@ import torch
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, TokenBatches
 from heed.data.corpus import ParallelCorpus
-from heed.data.download import DownloadProgress, Report
+from heed.data.download import Corpora, Report
 from heed.data.prepare import Prepared, prepare
 from heed.data.text_files import TextFiles
-from heed.decoding.loading import no_report
 from heed.decoding.scoring import cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
@@ -23,18 +23,18 @@ from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run
+from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
 from heed.runs.folder import check_all_see, open_run_folder
 from heed.runs.recipe import Recipe, anchored
 from heed.runs.tasks.evaluation import Evaluation
-from heed.runs.tasks.task import Task, Validator, task_of
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
 from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
-from heed.training.distributed import Workers, is_spawned, join_workers, may_spawn, spawn_workers
+from heed.training.distributed import is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
@@ -44,14 +44,7 @@ MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: se
 
 
 def train_recipe(
-    recipe: Recipe,
-    run: Path,
-    *,
-    directory: Path,
-    mirror: str | None,
-    report: Report,
-    progress: DownloadProgress | None = None,
-    callbacks: Callbacks = NO_CALLBACKS,
+    recipe: Recipe, run: Path, corpora: Corpora, *, callbacks: Callbacks = NO_CALLBACKS
 ) -> list[Evaluation]:
     """Trains the recipe's model in a run folder: downloads and prepares its text, trains, averages, evaluates.
 
@@ -63,38 +56,25 @@ def train_recipe(
     recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
-    task = task_of(recipe)
-    if not workers.first:
-        report, progress = no_report, None
-
-    def text_files() -> TextFiles:
-        return task.text_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
-
+    context = RunContext(recipe, run, corpora if workers.first else corpora.unreported(), machine, workers)
     with ExitStack() as stack:
-        files: TextFiles | None = None
         if workers.first:
-            stack.enter_context(open_run_folder(recipe, run, report=report))
+            stack.enter_context(open_run_folder(recipe, run, report=context.report))
         if workers.n > 1 and not is_spawned():  # they may be on several machines
             check_all_see(run, workers)
         if recipe.training.n_teachers and not is_spawned():
-            teach(
-                *(recipe, run, train_recipe, workers),
-                directory=directory,
-                mirror=mirror,
-                report=report,
-                progress=progress,
-            )
+            teach(context, train_recipe)
+        files: TextFiles | None = None
         if workers.first:
-            files = text_files()
+            files = context.task.text_files(run, context.corpora)
             if machine.device.type == "cpu":
                 kernels_state()  # compiles them, once for all workers
         if workers.n == 1:
-            arguments = ["train", str(run.absolute()), "--dir", str(directory.absolute())]
-            arguments += [] if mirror is None else ["--mirror", mirror]
-            workers = stack.enter_context(spawn_workers(n_workers(recipe, machine), arguments, report=report))
-        workers.broadcast(None)  # the others wait until the first has all files
-        files = files or text_files()
-        return train_files(recipe, files, run, machine=machine, workers=workers, report=report, callbacks=callbacks)
+            arguments = ["train", str(run.absolute()), *corpora.options()]
+            spawned = spawn_workers(n_workers(recipe, machine), arguments, report=context.report)
+            context = replace(context, workers=stack.enter_context(spawned))
+        context.workers.broadcast(None)  # the others wait until the first has all files
+        return train_files(context, files or context.task.text_files(run, context.corpora), callbacks=callbacks)
 
 
 def n_workers(recipe: Recipe, machine: Machine) -> int:
@@ -111,22 +91,20 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
     return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
 
 
-def train_files(
-    recipe: Recipe,
-    files: TextFiles,
-    run: Path,
-    *,
-    machine: Machine,
-    workers: Workers,
-    report: Report,
-    callbacks: Callbacks = NO_CALLBACKS,
-) -> list[Evaluation]:
+def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks = NO_CALLBACKS) -> list[Evaluation]:
     """As `train_recipe`, on these files. Workers other than the first return no scores."""
+    recipe, run, machine, workers, report = (
+        context.recipe,
+        context.run,
+        context.machine,
+        context.workers,
+        context.report,
+    )
     settings = recipe.training
-    report(_computing_on(machine, workers))
+    report(_computing_on(context))
     given = _given_model(recipe, run)
     known = given.tokenizer if given else _lost_tokenizer(run)
-    prepared = _prepare(recipe, files, run, workers, report, known)
+    prepared = _prepare(context, files, known)
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
     torch.manual_seed(settings.seed)
@@ -141,9 +119,8 @@ def train_files(
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
-    task = task_of(recipe)
-    batches = _batches(recipe, prepared.train, tokenizer, machine)
-    card = _card(task, files, prepared.train, machine, workers)
+    batches = _batches(context, prepared.train, tokenizer)
+    card = _card(context, files, prepared.train)
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
     if workers.first:
@@ -158,8 +135,8 @@ def train_files(
         report=report,
         workers=workers,
     )
-    dev = _batches(recipe, prepared.dev, tokenizer, machine)
-    validate = _validation(task.validator(files, tokenizer, report), dev, machine, workers)
+    dev = _batches(context, prepared.dev, tokenizer)
+    validate = _validation(context, files, dev, tokenizer)
     state = train(
         *(model, batches, settings, machine, workers),
         run=run,
@@ -188,17 +165,18 @@ def train_files(
         with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
             if settings.average_last == "best":
                 _, on_dev = average_best(
-                    run, task, files.dev, settings=settings, report=report, card=card, logbook=logbook
+                    run, context.task, files.dev, settings=settings, report=report, card=card, logbook=logbook
                 )
             elif settings.keep_better:
                 title = average_better(run, settings, measure, report=report, card=card, logbook=logbook)
             else:
                 card.trained_on[KEPT] = "the average, whatever the best checkpoint scores (training.keep_better=false)"
                 average_run(run, last=settings.average_last, report=report, card=card)
-        return evaluate_run(task, files, run, title=title, known=on_dev, report=report)
+        return evaluate_run(context, files, title=title, known=on_dev)
 
 
-def _computing_on(machine: Machine, workers: Workers) -> str:
+def _computing_on(context: RunContext) -> str:
+    machine, workers = context.machine, context.workers
     n_processes = f" by {workers.n} workers" if workers.n > 1 else ""
     on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
     return f"Computing on {machine}{n_processes}{on_cpu}."
@@ -242,14 +220,13 @@ def _check_same_text(corpus: ParallelCorpus, run: Path) -> None:
             )
 
 
-def _prepare(
-    recipe: Recipe, files: TextFiles, run: Path, workers: Workers, report: Report, given: AnyTokenizer | None
-) -> Prepared:
+def _prepare(context: RunContext, files: TextFiles, given: AnyTokenizer | None) -> Prepared:
     """Tokenizer and ids in RUN/data. The first worker writes them; the others wait, then read them."""
+    recipe, folder = context.recipe, context.run / "data"
     for first in (True, False):
-        if workers.first == first:
-            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=run / "data", report=report, given=given)
-        workers.broadcast(None)
+        if context.workers.first == first:
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=folder, report=context.report, given=given)
+        context.workers.broadcast(None)
     return prepared
 
 
@@ -287,41 +264,43 @@ def _report_unreachable(corpus: ParallelCorpus, settings: DecodingSettings, repo
         )
 
 
-def _card(task: Task, files: TextFiles, corpus: ParallelCorpus, machine: Machine, workers: Workers) -> ModelCard:
-    card = task.card(files)
+def _card(context: RunContext, files: TextFiles, corpus: ParallelCorpus) -> ModelCard:
+    card = context.task.card(files)
     card.trained_on.update(
         {
             "pairs": len(corpus),
             IDS_HASH: corpus.fingerprint,
-            MACHINE: str(machine),
-            SUSTAINED: f"{workers.n * matrix_product_rate(machine):.2e}",
+            MACHINE: str(context.machine),
+            SUSTAINED: f"{context.workers.n * matrix_product_rate(context.machine):.2e}",
         }
     )
     return card
 
 
 def _validation(
-    validator: Validator, dev: TokenBatches, machine: Machine, workers: Workers
+    context: RunContext, files: TextFiles, dev: TokenBatches, tokenizer: AnyTokenizer
 ) -> Callable[[Transformer], dict[str, float]]:
     """What the trainer logs at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
 
-    @workers.all_threads()
+    validator = context.task.validator(files, tokenizer, context.report)
+
+    @context.workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
-        nats = cross_entropy(model, _all_batches(dev, machine))
+        nats = cross_entropy(model, _all_batches(dev, context.machine))
         scores = {f"greedy_{name}": score for name, score in validator(model).items()}
         return {"loss": nats, "perplexity": perplexity(nats), **scores}
 
     return validate
 
 
-def _batches(recipe: Recipe, corpus: ParallelCorpus, tokenizer: AnyTokenizer, machine: Machine) -> TokenBatches:
-    settings = recipe.training
+def _batches(context: RunContext, corpus: ParallelCorpus, tokenizer: AnyTokenizer) -> TokenBatches:
+    settings = context.recipe.training
     return TokenBatches(
         corpus,
         tokenizer.special,
         max_src_tokens=settings.batch_src_tokens,
         max_tgt_tokens=settings.batch_tgt_tokens,
-        micro_tokens=settings.micro_tokens(micro_batch_tokens(machine.device)),
+        micro_tokens=settings.micro_tokens(micro_batch_tokens(context.machine.device)),
         seed=settings.seed,
     )
 

@@ -26,6 +26,7 @@ from heed.apps.paper.table3 import (
     verdict,
 )
 from heed.config import toml_text, validated
+from heed.data.download import Corpora
 from heed.errors import HeedError
 from heed.runs.recipe import Recipe
 
@@ -86,7 +87,7 @@ def test_a_ratio_that_is_no_whole_number_is_said():
 
 def test_a_recipe_that_cannot_be_scaled_binds_no_folder(tmp_path):
     recipe = validated(Recipe, SMALL | {"model": {"n_layers": 4, "d_model": 128, "n_heads": 8}}, where="test")
-    options = {"n_seeds": 1, "directory": tmp_path, "mirror": None, "report": print}
+    options = {"n_seeds": 1, "corpora": Corpora(tmp_path, None, print)}
     with pytest.raises(HeedError, match="n_layers=4 times 2/6"):
         run_rows(ROWS, recipe, tmp_path / "runs", **options)
     assert not (tmp_path / "runs").exists()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from heed.config import validated
+from heed.data.download import Corpora
 from heed.data.text_files import TextFiles
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
@@ -48,7 +49,7 @@ def test_a_recipe_is_of_the_task_that_its_tables_say():
 
 
 def test_own_files_are_read_where_they_are(tmp_path):
-    files = task_of(recipe_of(OWN_FILES)).text_files(tmp_path / "run", directory=tmp_path, mirror=None, report=print)
+    files = task_of(recipe_of(OWN_FILES)).text_files(tmp_path / "run", Corpora(tmp_path, None, print))
     assert files == TextFiles(
         train=((Path("a"), Path("b")),), dev=(Path("c"), Path("d")), tests={"late": (Path("e"), Path("f"))}
     )
@@ -61,19 +62,19 @@ def test_added_pairs_are_learned_from_besides(tmp_path):
     recipe = own_files(tmp_path)
     more = {"added": [str(tmp_path / "late.en"), str(tmp_path / "late.de.gz")]}
     task = task_of(recipe_of(recipe.data.model_dump() | more))
-    files = task.text_files(tmp_path / "run", directory=tmp_path, mirror=None, report=print)
+    files = task.text_files(tmp_path / "run", Corpora(tmp_path, None, print))
     assert files.train == tuple((tmp_path / f"{name}.en", tmp_path / f"{name}.de.gz") for name in ("train", "late"))
     assert files.dev == (tmp_path / "dev.en", tmp_path / "dev.de.gz")
-    assert task.count_pairs(directory=tmp_path, mirror=None, report=str) == 37
+    assert task.count_pairs(Corpora(tmp_path, None, str)) == 37
     assert task.card(files).trained_on["corpus"] == "own files and added pairs"
     named = {"src": "en", "tgt": "de", "corpus": "multi30k"}
     again = {"added": [str(tmp_path / "train.en"), str(tmp_path / "train.de.gz")]}
     taught = task_of(recipe_of(recipe.data.model_dump() | again, training={"n_teachers": 2}))
     reports: list[str] = []
-    assert taught.count_pairs(directory=tmp_path, mirror=None, report=reports.append) == 30 + 30 + 30
+    assert taught.count_pairs(Corpora(tmp_path, None, reports.append)) == 30 + 30 + 30
     assert reports[-1] == "30 translations by the teachers will be added."
     with pytest.raises(HeedError, match=r"^gone: no such file\.$"):  # before the corpus is looked for
-        task_of(recipe_of(named | {"added": ["gone", "gone"]})).count_pairs(directory=tmp_path, mirror=None, report=str)
+        task_of(recipe_of(named | {"added": ["gone", "gone"]})).count_pairs(Corpora(tmp_path, None, str))
     with pytest.raises(HeedError, match="data.added needs two files"):
         recipe_of(named | {"added": ["one"]})
     trees = {"src": "en", "tgt": "trees", "tgt_symbols": True} | more
@@ -84,17 +85,17 @@ def test_added_pairs_are_learned_from_besides(tmp_path):
 def test_pairs_are_counted_and_faulty_files_named(tmp_path):
     recipe = own_files(tmp_path)
     reports: list[str] = []
-    assert task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=reports.append) == 30
+    assert task_of(recipe).count_pairs(Corpora(tmp_path, None, reports.append)) == 30
     assert reports == ["30 training pairs; both sides of every file have as many lines."]
     (tmp_path / "late.en").write_text("one\n", encoding="utf-8")
     with pytest.raises(HeedError, match=r"late.en has 1 lines, .*late.de.gz 7"):
-        task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=print)
+        task_of(recipe).count_pairs(Corpora(tmp_path, None, print))
 
 
 def test_a_corpus_that_is_not_there_is_not_counted_nor_fetched(tmp_path):
     recipe = recipe_of({"src": "en", "tgt": "de", "corpus": "multi30k"})
     reports: list[str] = []
-    assert task_of(recipe).count_pairs(directory=tmp_path, mirror=None, report=reports.append) is None
+    assert task_of(recipe).count_pairs(Corpora(tmp_path, None, reports.append)) is None
     assert "still to be fetched from https://" in reports[0] and reports[0].endswith(
         f"heed data get multi30k --src en --tgt de --variant raw --dir {tmp_path})."
     )
@@ -124,7 +125,7 @@ def model(small_arch, number_tokenizer) -> Transformer:
 def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, number_tokenizer):
     recipe = own_files(tmp_path)
     task = task_of(recipe)
-    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    files = task.text_files(tmp_path, Corpora(tmp_path, None, print))
     scores = task.validator(files, number_tokenizer)(model)
     greedy = Translator(model, number_tokenizer, recipe.decoding.model_copy(update={"beam_size": 1}))
     texts = [translation.text for translation in greedy.translate(english(n) for n in range(100, 110))]
@@ -138,7 +139,7 @@ def test_validation_is_bleu_of_greedy_translations_of_dev(tmp_path, model, numbe
 def test_training_scores_by_the_target_language_and_says_so_once(tmp_path, model, number_tokenizer):
     recipe = recipe_of(own_files(tmp_path).data.model_dump() | {"tgt": "th"})
     task = task_of(recipe)
-    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    files = task.text_files(tmp_path, Corpora(tmp_path, None, print))
     save_model(tmp_path / "model", model, number_tokenizer, task.card(files))
     reports: list[str] = []
     task.validator(files, number_tokenizer, reports.append)
@@ -155,7 +156,7 @@ def test_training_scores_by_the_target_language_and_says_so_once(tmp_path, model
 def test_evaluation_scores_every_set_with_the_models_own_search(tmp_path, model, number_tokenizer):
     recipe = own_files(tmp_path)
     task = task_of(recipe)
-    files = task.text_files(tmp_path, directory=tmp_path, mirror=None, report=print)
+    files = task.text_files(tmp_path, Corpora(tmp_path, None, print))
     save_model(tmp_path / "model", model, number_tokenizer, ModelCard("en", "de", recipe.decoding.model_dump()))
     reports: list[str] = []
     precision = Translator.load(tmp_path / "model").precision

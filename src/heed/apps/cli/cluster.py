@@ -11,7 +11,7 @@ from heed.apps.cli.terminal import PrecisionOption, decoding_precision, say
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
-from heed.runtime.process import import_torch
+from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.apps.cluster.plan import Task

@@ -47,11 +47,10 @@ def data_get(
     mirror: Mirror = None,
 ) -> None:
     """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
-    from heed.data.download import fetch
+    from heed.data.download import Corpora, fetch
 
-    files = fetch(
-        name, src=src, tgt=tgt, variant=variant, directory=directory, mirror=mirror, report=say, progress=show_download
-    )
+    corpora = Corpora(directory, mirror, say, show_download)
+    files = fetch(name, src=src, tgt=tgt, variant=variant, corpora=corpora)
     for src_file, tgt_file in files.pairs:
         print(f"{printable(str(src_file))}\t{printable(str(tgt_file))}")
 
@@ -68,6 +67,7 @@ def data_check(
 ) -> None:
     """Read a recipe's text and describe it: lengths, copies, dev pairs in training, lines that look damaged."""
     import_torch()
+    from heed.data.download import Corpora
     from heed.data.inspection import inspect_text
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.parsing_task import ParsingTask
@@ -83,7 +83,7 @@ def data_check(
     folder = values.training.start_from
     tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
     with TemporaryDirectory() as run:  # where a treebank's trees become lines, as they do in the folder of a run
-        files = given(Path(run), directory=directory, mirror=mirror, report=say, progress=show_download)
+        files = given(Path(run), Corpora(directory, mirror, say, show_download))
         found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
     if as_json:
         print_json(json.loads(json.dumps({"remarks": found.remarks, **found.numbers}).replace(run, "RUN")))

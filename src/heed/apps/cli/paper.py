@@ -79,6 +79,7 @@ def paper_table3(
     if run:
         import_torch_for_training()
     from heed.apps.paper import table3
+    from heed.data.download import Corpora
     from heed.runs.recipe import read_recipe
 
     if not run and (rows or seeds or settings or recipe or mirror):
@@ -92,9 +93,7 @@ def paper_table3(
             read_recipe(recipe or table3.RECIPE, settings or []),
             folder,
             n_seeds=seeds or 2,
-            directory=directory,
-            mirror=mirror,
-            report=say,
+            corpora=Corpora(directory, mirror, say),
         )
     if as_json:
         print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
@@ -127,6 +126,7 @@ def paper_table4(
         _check_runs(folder, table4.RUNS)
     _check_out(out, "table4", as_json=as_json)
     if run:
+        from heed.data.download import Corpora
         from heed.runs.recipe import read_recipe
         from heed.runs.train import train_recipe
 
@@ -135,7 +135,7 @@ def paper_table4(
         if name not in table4.RECIPES:
             raise HeedError(f"--recipe {recipe}: expected one of {', '.join(table4.RECIPES)}, or a file of that name.")
         changes = [f"parsing.treebank={json.dumps(os.path.realpath(treebank), ensure_ascii=False)}"] if treebank else []
-        train_recipe(read_recipe(recipe, changes), folder / name, directory=directory, mirror=mirror, report=say)
+        train_recipe(read_recipe(recipe, changes), folder / name, Corpora(directory, mirror, say))
     if as_json:
         print_json(table4.facts(folder))
     else:

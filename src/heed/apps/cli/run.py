@@ -16,6 +16,7 @@ from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
 
 if TYPE_CHECKING:
+    from heed.data.download import Corpora
     from heed.data.own_recipe import OwnRecipe
     from heed.runs.recipe import Recipe
     from heed.runs.tasks.evaluation import Evaluation
@@ -80,6 +81,7 @@ def train(
     Two text files are enough: heed train --src corpus.en --tgt corpus.de writes a recipe and trains it.
     """
     import_torch_for_training()
+    from heed.data.download import Corpora
     from heed.model_folder import read_config
     from heed.runs.average import KEPT
     from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
@@ -100,9 +102,10 @@ def train(
         run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
         values = read_recipe(recipe, settings or [])
     if dry_run:
-        _dry_run(values, directory, mirror, as_json)
+        _dry_run(values, Corpora(directory, mirror, say), as_json)
         return
-    results = train_recipe(values, run, directory=directory, mirror=mirror, report=say, progress=show_download)
+    corpora = Corpora(directory, mirror, say, show_download)
+    results = train_recipe(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
     model = run / "model"
@@ -115,7 +118,7 @@ def train(
     show(f"Model: {model}")
     show(f"Kept: {kept}")
     task = task_of(values)
-    files = task.text_files(run, directory=directory, mirror=mirror, report=lambda line: None)
+    files = task.text_files(run, corpora.unreported())
     print("\nNext:")
     for command in task.next_commands(model, files):
         show(f"  {command}")
@@ -152,14 +155,14 @@ def _show_scores(results: Sequence["Evaluation"]) -> None:
         show(signature)
 
 
-def _dry_run(recipe: "Recipe", directory: Path, mirror: str | None, as_json: bool) -> None:
+def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
     from heed.apps.bench.forecast import forecast
     from heed.runs.tasks.task import task_of
     from heed.runs.train import n_workers
     from heed.runtime.device import choose_machine
 
     n_teachers = recipe.training.n_teachers
-    n_pairs = task_of(recipe).count_pairs(directory=directory, mirror=mirror, report=say)
+    n_pairs = task_of(recipe).count_pairs(corpora)
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
     say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
@@ -206,6 +209,7 @@ def average(
         if value is not None and last != "best":
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
+    from heed.data.download import Corpora
     from heed.data.prepare import write_dev
     from heed.runs.average import average_best, average_run
     from heed.runs.recipe import read_recipe
@@ -221,8 +225,8 @@ def average(
         if recipe is None:
             show(average_run(run, last=int(last), out=out, report=say))
             return
-        corpora, task = directory or Path("corpora"), task_of(recipe)
-        files = task.text_files(run, directory=corpora, mirror=mirror, report=say, progress=show_download)
+        corpora, task = Corpora(directory or Path("corpora"), mirror, say, show_download), task_of(recipe)
+        files = task.text_files(run, corpora)
         write_dev(files, report=say)
         folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
         show(folder)

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from heed.apps.cluster.packages import needed
 from heed.apps.cluster.worker import Loading, Worker, argument
 from heed.errors import HeedError
-from heed.runtime.process import tune_process
+from heed.runtime.process_tuning import tune_process
 
 LOOPBACK = "127.0.0.1"
 CONNECTED_SECONDS = 10.0

@@ -25,7 +25,8 @@ from heed.apps.cluster.records import (
 from heed.apps.cluster.storage import facts, is_url, joined, matching, read_whole, write_whole
 from heed.config import shown
 from heed.errors import HeedError
-from heed.runtime.files import MANIFEST, locked, sha256_of
+from heed.runtime.locks import locked
+from heed.runtime.manifest import MANIFEST, sha256_of
 
 PLAN, SUCCESS, ERRORS = "plan.json", "_SUCCESS", "errors"
 FORMAT = 1

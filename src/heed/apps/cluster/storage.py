@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, cast
 
 from heed.apps.cluster.packages import needed
 from heed.errors import HeedError
-from heed.runtime.files import regular_file, whole_file
+from heed.runtime.files import whole_file
+from heed.runtime.reading import regular_file
 
 CHUNK_BYTES = 2**18
 ZSTD_BYTES = 2**10  # compressed bytes that are unpacked at a time: a block of 128 KiB may take four

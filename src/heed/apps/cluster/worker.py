@@ -23,7 +23,7 @@ from heed.apps.cluster.records import Rows, Sources, writer_of
 from heed.apps.cluster.storage import facts, is_passing, joined, whole, write_whole
 from heed.apps.documents.split_text import SplitText, split_text
 from heed.errors import HeedError, is_out_of_memory, place_of
-from heed.runtime.process import tune_process
+from heed.runtime.process_tuning import tune_process
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translation

@@ -3,7 +3,7 @@
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from pydantic import Field
 
 from heed.apps.paper.result_page import Page, command, plain, prose
 from heed.config import Settings, merged, read_toml, toml_text, validated
+from heed.data.download import Corpora
 from heed.data.prepare import prepare
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -204,9 +205,7 @@ def run_rows(
     folder: Path,
     *,
     n_seeds: int,
-    directory: Path,
-    mirror: str | None,
-    report: Callable[[str], None],
+    corpora: Corpora,
 ) -> dict[str, Any]:
     """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns `measured`.
 
@@ -218,9 +217,10 @@ def run_rows(
     if recipe.training.n_teachers:
         raise HeedError("--recipe: Table 3's models have no teachers; set training.n_teachers to 0.")
     rows = list(rows)
+    report = corpora.report
     _write_recipe(recipe, rows, folder)
     with locked(folder / "data", wait=math.inf):  # prepared once for all runs: no row changes data or tokenizer
-        files = task_of(recipe).text_files(folder, directory=directory, mirror=mirror, report=report)
+        files = task_of(recipe).text_files(folder, corpora)
         prepare(files, recipe.data, recipe.tokenizer, folder=folder / "data", report=report)
     for seed in range(1, n_seeds + 1):
         for row in rows:
@@ -231,7 +231,7 @@ def run_rows(
             small = scaled(row, recipe, seed)
             try:
                 _share_data(folder, run, small)
-                evaluations = train_recipe(small, run, directory=directory, mirror=mirror, report=report)
+                evaluations = train_recipe(small, run, corpora)
             except Busy as error:
                 report(f"{error} Left to it.")
                 continue

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from heed.data.download import DownloadProgress, Report
+from heed.data.download import Corpora, Report
 from heed.data.lines import FilePair
 from heed.data.text_files import TextFiles
 from heed.decoding.loading import load_models, no_report
@@ -28,21 +28,13 @@ class ParsingTask:
     def __init__(self, recipe: Recipe, settings: ParsingSettings):
         self.recipe, self.settings = recipe, settings
 
-    def text_files(
-        self,
-        run: Path,
-        *,
-        directory: Path,
-        mirror: str | None,
-        report: Report,
-        progress: DownloadProgress | None = None,
-    ) -> TextFiles:
+    def text_files(self, run: Path, corpora: Corpora) -> TextFiles:
         """The treebank as lines of words and lines of symbols in RUN/lines, written if they are not there."""
-        return write_lines(self.settings, run / "lines", directory=directory, mirror=mirror, report=report)
+        return write_lines(self.settings, run / "lines", corpora)
 
-    def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int:
+    def count_pairs(self, corpora: Corpora) -> int:
         """Number of training trees. Reads all trees and changes nothing."""
-        return count_trees(self.settings, directory=directory, mirror=mirror, report=report)
+        return count_trees(self.settings, corpora)
 
     def card(self, files: TextFiles) -> ModelCard:
         """How trees are sequences, the lexicon, search settings, name of the treebank."""

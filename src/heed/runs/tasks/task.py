@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from heed.data.download import DownloadProgress, Report
+from heed.data.download import Corpora, Report
 from heed.data.lines import FilePair
 from heed.data.text_files import TextFiles
 from heed.model.transformer import Transformer
@@ -32,18 +32,10 @@ class Task(Protocol):
     @property
     def ranked_by(self) -> str: ...
 
-    def text_files(
-        self,
-        run: Path,
-        *,
-        directory: Path,
-        mirror: str | None,
-        report: Report,
-        progress: DownloadProgress | None = None,
-    ) -> TextFiles:
-        """The text to train and evaluate on, downloaded into `directory` or written into the run folder if need be."""
+    def text_files(self, run: Path, corpora: Corpora) -> TextFiles:
+        """The text to train and evaluate on, downloaded or written into the run folder if need be."""
 
-    def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
+    def count_pairs(self, corpora: Corpora) -> int | None:
         """Number of training pairs; None if they are not on this machine yet. Reads all text and changes nothing."""
 
     def card(self, files: TextFiles) -> ModelCard:

@@ -4,10 +4,9 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
-from heed.data.download import DownloadProgress, NotHere, Report, fetch
+from heed.data.download import Corpora, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.prepare import DataSettings
 from heed.data.text_files import TextFiles
@@ -41,33 +40,17 @@ class TranslationTask:
         """BLEU, unless training.best_by asks for chrF."""
         return "chrf" if self.recipe.training.best_by == "chrf" else "bleu"
 
-    def text_files(
-        self,
-        run: Path,
-        *,
-        directory: Path,
-        mirror: str | None,
-        report: Report,
-        progress: DownloadProgress | None = None,
-    ) -> TextFiles:
-        """The recipe's own files, or those of its corpus, downloaded into `directory` if they are not there.
+    def text_files(self, run: Path, corpora: Corpora) -> TextFiles:
+        """The recipe's own files, or those of its corpus, downloaded if they are not there.
 
         With teachers, their translations in the run folder come last.
         """
-        files = self.given_files(run, directory=directory, mirror=mirror, report=report, progress=progress)
+        files = self.given_files(run, corpora)
         return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
 
-    def given_files(
-        self,
-        run: Path,
-        *,
-        directory: Path,
-        mirror: str | None,
-        report: Report,
-        progress: DownloadProgress | None = None,
-    ) -> TextFiles:
+    def given_files(self, run: Path, corpora: Corpora) -> TextFiles:
         """As `text_files`, without the teachers' translations."""
-        files = self._text_files(directory, mirror, report, progress, fetching=True)
+        files = self._text_files(corpora, fetching=True)
         return replace(files, dev=_split_off(run / "data")) if files.dev_split else files
 
     def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
@@ -77,37 +60,34 @@ class TranslationTask:
         sources = dict.fromkeys(src for src, _ in files.train)
         return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
 
-    def count_pairs(self, *, directory: Path, mirror: str | None, report: Report) -> int | None:
+    def count_pairs(self, corpora: Corpora) -> int | None:
         """Number of training pairs, the teachers' translations among them; None if the corpus is not downloaded yet.
 
         Reads all text and changes nothing.
         """
         try:
-            files = self._text_files(directory, mirror, report, None, fetching=False)
+            files = self._text_files(corpora, fetching=False)
         except NotHere as missing:
             data = self.recipe.data
-            options = {"--src": data.src, "--tgt": data.tgt, "--variant": data.variant, "--dir": str(directory)}
-            options |= {} if mirror is None else {"--mirror": mirror}
-            command = shlex.join(["heed", "data", "get", str(data.corpus), *chain.from_iterable(options.items())])
-            report(f"{missing} The run will do that (or {command}).")
+            options = ["--src", data.src, "--tgt", data.tgt, "--variant", data.variant, *corpora.options()]
+            command = shlex.join(["heed", "data", "get", str(data.corpus), *options])
+            corpora.report(f"{missing} The run will do that (or {command}).")
             return None
         counts = [count_pairs(pair) for pair in files.train]
         n_dev = 0
         if files.dev_split is not None:
             n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
-            report(f"{n_dev:,} of the training pairs will be split off for dev.")
+            corpora.report(f"{n_dev:,} of the training pairs will be split off for dev.")
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
         n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
         for pair in files.pairs[len(files.train) :]:
             count_pairs(pair)
-        report(f"{sum(counts) - n_dev:,} training pairs; both sides of every file have as many lines.")
+        corpora.report(f"{sum(counts) - n_dev:,} training pairs; both sides of every file have as many lines.")
         if n_translations:
-            report(f"{n_translations:,} translations by the teachers will be added.")
+            corpora.report(f"{n_translations:,} translations by the teachers will be added.")
         return sum(counts) - n_dev + n_translations
 
-    def _text_files(
-        self, directory: Path, mirror: str | None, report: Report, progress: DownloadProgress | None, *, fetching: bool
-    ) -> TextFiles:
+    def _text_files(self, corpora: Corpora, *, fetching: bool) -> TextFiles:
         data = self.recipe.data
         for file in data.added or ():  # before a corpus is downloaded
             if not Path(file).is_file():
@@ -118,10 +98,7 @@ class TranslationTask:
                 src=data.src,
                 tgt=data.tgt,
                 variant=data.variant,
-                directory=directory,
-                mirror=mirror,
-                report=report,
-                progress=progress,
+                corpora=corpora,
                 fetching=fetching,
             )
         else:
