@@ -70,7 +70,7 @@ def switch_off(what: str) -> None:
         cast(Any, import_module(f"heed.{name}"))
         for name in (
             *("backends.cpu", "backends.cpu.packed", "backends.cpu.training_ops"),
-            *("runtime.process", "training.loss", "training.step"),
+            *("runtime.process_tuning", "training.loss", "training.step"),
         )
     )
     reference, fast = ReferenceBackend(), cast(Any, forward)
