@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 600
 LIBRARIES = ("typer", "pydantic", "tomli_w", "numpy", "torch", "safetensors.torch", "tokenizers", "sacrebleu")
 OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
 # Variables that are read whenever they are needed. Any other may have been read when a library was loaded.
-READ_LATE = ("HEED_", "XDG_CACHE_HOME", "PATH", "CXX", "PYTEST_CURRENT_TEST")
+READ_LATE = ("HEED_", "XDG_", "PATH", "CXX", "PYTEST_CURRENT_TEST")
 
 
 class Commands:

@@ -14,8 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from heed.data.catalogue import Member, Remote
-from heed.data.download import Corpora, Store, fetch, sgm_lines
+from heed.data.download import Corpora, Member, Remote, Store, fetch, sgm_lines
 from heed.data.lines import read_pairs
 from heed.errors import HeedError
 
@@ -226,7 +225,7 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
     contents = {"dev/test-src.de.sgm": sgm, "training/corpus.de": TEXT, "giga.fr.gz": ZIPPED}
     packed = tar_of(contents)
     server.files["/all.tgz"] = packed
-    archive = Remote(name="all.tgz", address=f"{server.address}/all.tgz", sha256=sha256(packed))
+    archive = Remote(name="all.tgz", address=f"{server.address}/all.tgz", sha256=sha256(packed), is_archive=True)
     place = store(tmp_path, reports)
     assert place.member(Member(archive=archive, path="dev/test-src.de.sgm")).read_bytes() == b"Tom & Anna\ntwo\n"
     assert place.member(Member(archive=archive, path="training/corpus.de")).read_bytes() == TEXT
@@ -263,7 +262,7 @@ def test_a_gzip_file_with_a_flipped_byte_is_refused_or_reads_the_same(server, tm
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_an_archive_with_a_flipped_byte_is_refused_or_unpacked(tmp_path, reports, mode):
     (tmp_path / "mirror").mkdir()
-    archive = Remote(name="all.tgz", address="http://nowhere.invalid/all.tgz", sha256=None)
+    archive = Remote(name="all.tgz", address="http://nowhere.invalid/all.tgz", sha256=None, is_archive=True)
     place, refused = store(tmp_path, reports, mirror=str(tmp_path / "mirror")), 0
     for damaged in flipped(tar_of({"giga.fr.gz": ZIPPED}, mode), 101):
         (tmp_path / "mirror" / "all.tgz").write_bytes(damaged)
@@ -347,7 +346,7 @@ def test_what_is_no_regular_file_is_never_read(server, tmp_path, reports, name, 
 def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, reports):
     packed = tar_of({"dev/test.sgm": b"<doc>\n<seg>sch\xf6n</seg>\n"})
     server.files["/dev.tgz"] = packed
-    archive = Remote(name="dev.tgz", address=f"{server.address}/dev.tgz", sha256=sha256(packed))
+    archive = Remote(name="dev.tgz", address=f"{server.address}/dev.tgz", sha256=sha256(packed), is_archive=True)
     with pytest.raises(HeedError, match=r"dev.tgz: dev/test.sgm, line 2: byte 9 \(0xf6\) is not UTF-8"):
         store(tmp_path, reports).member(Member(archive=archive, path="dev/test.sgm"))
     assert not (tmp_path / "corpora" / "test").exists()

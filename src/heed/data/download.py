@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import lzma
 import math
+import os
 import re
 import shutil
 import stat
@@ -13,28 +14,13 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from heed.config import shown
-from heed.data.catalogue import (
-    COMMON_CRAWL,
-    DEV,
-    EUROPARL,
-    GIGA,
-    MULTI30K,
-    NEWS,
-    UN,
-    WMT14_DE,
-    WMT14_FR,
-    CorpusInfo,
-    Member,
-    Remote,
-    caption_file,
-    find,
-)
+from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
 from heed.data.lines import FilePair, decoded_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
@@ -82,7 +68,9 @@ def fetch(name: str, *, src: str, tgt: str, variant: str, corpora: Corpora, fetc
     With `fetching` False nothing is downloaded: NotHere names the first file that is missing.
     HeedError for an unknown name, pair or variant, a missing or altered file, a network fault.
     """
-    info = find(name, src, tgt, variant)
+    corpus = find(name)
+    corpus.check_offers(src, tgt, variant)
+    size = corpus.settings.download_bytes
     store = Store(
         corpora.folder / name,
         mirror=corpora.mirror,
@@ -90,42 +78,64 @@ def fetch(name: str, *, src: str, tgt: str, variant: str, corpora: Corpora, fetc
         report=corpora.report,
         progress=corpora.progress,
         fetching=fetching,
-        max_bytes=info.download_bytes and max(MIN_BOUND_BYTES, BOUND_RATIO * info.download_bytes),
+        max_bytes=size and max(MIN_BOUND_BYTES, BOUND_RATIO * size),
     )
-    if info is MULTI30K:
-        return _multi30k(store, src, tgt, variant)
-    return _wmt14(store, src, tgt, info)
+    splits = corpus.settings.splits()[variant]
 
-
-def _multi30k(store: "Store", src: str, tgt: str, variant: str) -> TextFiles:
-    def captions(split: str) -> FilePair:
-        src_file, tgt_file = (store.text(caption_file(split, language, variant)) for language in (src, tgt))
+    def pair(sides: Mapping[str, Text]) -> FilePair:
+        src_file, tgt_file = (_file(store, corpus, sides[language]) for language in (src, tgt))
         return src_file, tgt_file
 
-    train, dev, test = (captions(split) for split in ("train", "val", "test_2016_flickr"))
-    return TextFiles(train=(train,), dev=dev, tests={"test2016": test})
-
-
-def _wmt14(store: "Store", src: str, tgt: str, info: CorpusInfo) -> TextFiles:
-    other = "de" if info is WMT14_DE else "fr"
-    members = [
-        (EUROPARL, f"training/europarl-v7.{other}-en.{{}}"),
-        (COMMON_CRAWL, f"commoncrawl.{other}-en.{{}}"),
-        (NEWS, f"training/news-commentary-v9.{other}-en.{{}}"),
-    ]
-    if info is WMT14_FR:
-        members += [(UN, "un/undoc.2000.fr-en.{}"), (GIGA, "giga-fren.release2.fixed.{}.gz")]
-
-    def pair(archive: Remote, src_path: str, tgt_path: str) -> FilePair:
-        src_file, tgt_file = (store.member(Member(archive=archive, path=path)) for path in (src_path, tgt_path))
-        return src_file, tgt_file
-
-    test = {"en": f"dev/newstest2014-{other}en-ref.en.sgm", other: f"dev/newstest2014-{other}en-src.{other}.sgm"}
     return TextFiles(
-        train=tuple(pair(archive, path.format(src), path.format(tgt)) for archive, path in members),
-        dev=pair(DEV, f"dev/newstest2013.{src}", f"dev/newstest2013.{tgt}"),
-        tests={"newstest2014": pair(DEV, test[src], test[tgt])},
+        train=tuple(map(pair, splits.train)),
+        dev=pair(splits.dev),
+        tests={name: pair(sides) for name, sides in splits.tests.items()},
     )
+
+
+def _file(store: "Store", corpus: Corpus, text: Text) -> Path:
+    """The path of a text, which is fetched or unpacked if it is not there."""
+    if text.url is not None:
+        name = file_of_url(text.url).removesuffix(".gz")
+        return store.text(Remote(name=name, address=text.url, sha256=text.sha256))
+    if text.path is not None:
+        assert corpus.folder is not None  # Heed's own corpora have no files of their own
+        return local_file(corpus.folder, text)
+    assert text.archive is not None and text.member is not None  # Text checks it
+    archive = corpus.settings.archives[text.archive]
+    remote = Remote(name=file_of_url(archive.url), address=archive.url, sha256=archive.sha256, is_archive=True)
+    return store.member(Member(archive=remote, path=text.member))
+
+
+def local_file(folder: Path, text: Text) -> Path:
+    """The path of a text in its corpus's folder. HeedError if it is missing, altered, or leads out of the folder."""
+    assert text.path is not None
+    path = folder / text.path
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise HeedError(f"{path}: leads out of {folder}, the corpus's folder; put the file itself there.")
+    if not _is_there(path):
+        raise HeedError(f"{path}: missing; a corpus names this file.")
+    if text.sha256 is not None and (found := _sha256(path, unzip=path.suffix == ".gz")) != text.sha256:
+        raise HeedError(f"{path}: sha256 is {found}, expected {text.sha256}; put the corpus's own file there.")
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file to fetch: of a text the hash is that of its lines, unzipped; of an archive that of its bytes."""
+
+    name: str
+    address: str
+    sha256: str | None  # None where nobody published one: then the first download's hash is kept and checked
+    is_archive: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A text in an archive; SGM is turned into plain lines, .gz unzipped."""
+
+    archive: Remote
+    path: str
 
 
 class NotHere(HeedError):
@@ -176,7 +186,7 @@ class Store:
     def member(self, member: Member) -> Path:
         """The path of a plain text file out of an archive, unpacked once."""
         name = Path(member.path).name
-        target = self.folder / name.removesuffix(".gz").removesuffix(".sgm")
+        target = self.folder / file_of_member(member.path)
         if not _is_there(target):
             path = self._in_mirror(member.archive.name)
             if path is not None:
@@ -290,8 +300,8 @@ class Store:
         if expected is None:
             self._report(f"{remote.name}: no published checksum is known; its own is recorded.")
             return
-        is_archive = path.name.removesuffix(".part").endswith((".tgz", ".tar"))
-        found = _sha256(path, unzip=not is_archive and (path.suffix == ".gz" if zipped is None else zipped))
+        zipped = path.suffix == ".gz" if zipped is None else zipped
+        found = _sha256(path, unzip=zipped and not remote.is_archive)
         if found != expected:
             if remove:
                 path.unlink()

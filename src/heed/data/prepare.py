@@ -1,7 +1,6 @@
 """Text files → a tokenizer and ids on disk, with a report of what was left out and why."""
 
 import os
-import re
 import time
 from array import array
 from collections import Counter, deque
@@ -21,7 +20,7 @@ from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_
 from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
-from heed.data.text_files import TextFiles
+from heed.data.text_files import TextFiles, checked_test_names
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
@@ -44,19 +43,6 @@ NumberedPairs = list[NumberedPair]
 Encoded = Future[list[list[int]]]  # lines of one side
 
 
-def _plain_names(tests: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Refuses names of test sets that could be another file's: they become names of files of a run."""
-    for name in tests:
-        if not re.fullmatch(r"[\w+-](?:[\w.+ -]{0,62}[\w.+-])?", name):
-            raise ValueError(
-                f"a test set cannot be called {shown(name)}; a name has letters, digits and . _ - +, spaces within, "
-                "64 characters at most, and begins with no dot"
-            )
-        if name.casefold() in ("train", "dev"):
-            raise ValueError(f"a test set cannot be called {name}; take another name")
-    return tests
-
-
 def _files_or_size(dev: Any) -> Any:
     """Not by a Field's bounds, whose error would speak of all three types."""
     is_share, is_number = type(dev) is float and 0 < dev < MAX_SHARE, type(dev) is int and 1 <= dev <= MAX_DEV_PAIRS
@@ -70,7 +56,7 @@ def _files_or_size(dev: Any) -> Any:
 
 Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
 Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
-Tests = Annotated[dict[str, list[str]], AfterValidator(_plain_names)]
+Tests = Annotated[dict[str, list[str]], AfterValidator(checked_test_names)]
 
 
 class DataSettings(Settings):

@@ -1,10 +1,15 @@
 """The text of a run: files of sentences, of a named corpus, one's own, or a treebank's."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from heed.config import shown
 from heed.data.dev_split import DevSplit
 from heed.data.lines import FilePair
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,3 +38,16 @@ class TextFiles:
     def pairs(self) -> list[FilePair]:
         """All given pairs of files: train, dev unless it is split off, tests."""
         return [*self.learned_and_chosen_by, *self.tests.values()]
+
+
+def checked_test_names(tests: dict[str, T]) -> dict[str, T]:
+    """The same, by name of the test set. ValueError for names that could be another file's: a run has files of them."""
+    for name in tests:
+        if not re.fullmatch(r"[\w+-](?:[\w.+ -]{0,62}[\w.+-])?", name):
+            raise ValueError(
+                f"a test set cannot be called {shown(name)}; a name has letters, digits and . _ - +, spaces within, "
+                "64 characters at most, and begins with no dot"
+            )
+        if name.casefold() in ("train", "dev"):
+            raise ValueError(f"a test set cannot be called {name}; take another name")
+    return tests

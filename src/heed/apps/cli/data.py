@@ -20,21 +20,46 @@ data_app = typer.Typer(
 
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")
 def data_list(as_json: JSON = False) -> None:
-    """List the corpora that Heed can download."""
-    from heed.data.catalogue import catalogue
+    """List the corpora that a recipe can name: those that Heed can download, and those that you added."""
+    from heed.data.corpora.catalogue import catalogue
 
+    listed = [
+        {
+            "name": corpus.name,
+            **corpus.settings.model_dump(include={"title", "languages", "download_bytes", "licence"}),
+            "variants": list(corpus.settings.splits()),
+            "file": None if corpus.file is None else str(corpus.file),
+        }
+        for corpus in catalogue()
+    ]
     if as_json:
-        print_json([vars(info) for info in catalogue()])
+        print_json(listed)
         return
-    for info in catalogue():
-        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in info.languages)
-        size = f"{info.download_bytes / 1e6:,.0f} MB" if info.download_bytes else "size unknown"
-        for line in (
-            f"{info.name}: {info.title}",
-            f"  {pairs}; {', '.join(info.variants)}; {size}",
-            f"  {info.licence}",
-        ):
-            show(line)
+    for facts in listed:
+        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in facts["languages"])
+        size = f"{facts['download_bytes'] / 1e6:,.0f} MB" if facts["download_bytes"] else "size unknown"
+        show(f"{facts['name']}: {facts['title']}")
+        show(f"  {pairs}; {', '.join(facts['variants'])}; {size}")
+        show(f"  {facts['licence']}")
+        if facts["file"]:
+            show(f"  added: {facts['file']}")
+
+
+@data_app.command("add", cls=Verb, epilog="Example: heed data add proceedings.toml")
+def data_add(
+    given: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="NAME.toml, or a folder: of such files, or of text files called train.en, train.de, dev.en, dev.de …",
+        ),
+    ],
+) -> None:
+    """Add a corpus of your own, so that a recipe can name it. Nothing is downloaded yet."""
+    from heed.data.added_corpora import add_corpora
+
+    for corpus in add_corpora(given):
+        say(f'Added {corpus.name}, kept in {corpus.file}. A recipe names it: data.corpus = "{corpus.name}".')
 
 
 @data_app.command("get", cls=Verb, epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")

@@ -1,6 +1,6 @@
 """The corpora that Heed knows by name."""
 
-from heed.data.catalogue import catalogue
+from heed.data.corpora.catalogue import catalogue
 
 
 def test_every_corpus_says_what_it_is():

@@ -1,0 +1,1 @@
+"""Named corpora: a TOML file each, and what reads them."""
