@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.conftest import sha256, tar_of
 
-from heed.config import toml_text
+from heed.config import toml_tables, toml_text, validated
 from heed.data.added_corpora import add_corpora
-from heed.data.corpora.catalogue import find
+from heed.data.corpora.catalogue import CorpusSettings, check_added, find
 from heed.data.download import fetch
 from heed.errors import HeedError
 
@@ -148,6 +149,12 @@ def test_what_is_wrong_is_one_line_that_names_file_and_setting(kept, texts, plac
         add_corpora(texts / "corpus.toml")
     said = str(error.value)
     assert "\n" not in said and message in said and said.startswith(str(texts)) and not kept.exists(), said
+
+
+def test_the_corpus_of_the_guide_is_one():
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "train.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"(?s)```toml\n(# proceedings\.toml.*?)```", guide)
+    check_added(validated(CorpusSettings, toml_tables(block), where="guide"), where=Path("guide"))
 
 
 def test_names_of_others_and_names_that_are_no_files_are_refused(kept, texts, heed):
