@@ -16,7 +16,7 @@ from tests.data.conftest import sha256, tar_of
 from heed.config import toml_tables, toml_text, validated
 from heed.data.added_corpora import add_corpora
 from heed.data.corpora.catalogue import CorpusSettings, check_added, find
-from heed.data.download import fetch
+from heed.data.download import Corpora, fetch
 from heed.errors import HeedError
 
 RECIPE = 'preset = "tiny"\n[data]\nsrc = "en"\ntgt = "de"\ncorpus = "mine"\n'
@@ -241,7 +241,7 @@ def test_an_archive_that_would_fill_the_disk_or_the_memory_is_refused(kept, serv
         (texts / "bomb.toml").write_text(toml_text(values))
         [corpus] = add_corpora(texts / "bomb.toml")
         with pytest.raises(HeedError, match=message):
-            fetch("bomb", src="en", tgt="de", variant="raw", directory=tmp_path, mirror=None, report=lambda line: None)
+            fetch("bomb", src="en", tgt="de", variant="raw", corpora=Corpora(tmp_path))
         assert not (tmp_path / "bomb" / "dev.en").exists()
         corpus.file.unlink()
         (tmp_path / "bomb" / "all.tar").unlink()
