@@ -11,12 +11,12 @@ ONCE: Places = {
 }
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
-    ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
+    ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
     ("training/memory.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
-    ("training/trainer.py", "_Loop._log_window"): "the losses of an entry of the log",
+    ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
-    ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
+    ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
@@ -42,7 +42,7 @@ SEARCH: Places = {
 }
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
-    ("decoding/translator.py", "Translator.log_probs"): "the scores of a batch",
+    ("decoding/pairs.py", "pair_log_probs"): "the scores of a batch",
 }
 ATTENTION: Places = {
     ("decoding/translator.py", "Translator.attention"): "the ids of one pair",

@@ -457,7 +457,7 @@ def test_weights_that_are_not_finite_are_not_saved_when_a_signal_comes(tmp_path,
         if calls == 12:
             with torch.no_grad():
                 next(weights.masters.parameters()).fill_(torch.nan)
-            weights.publish()
+            weights.copy_to_compute()
             signal.raise_signal(signal.SIGTERM)
         return real(weights, *arguments, **options)
 

@@ -10,19 +10,18 @@ from typing import Unpack, overload
 import torch
 
 from heed.config import shown
-from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.pairs import attended_places, pair_log_probs
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
-from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
+from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.errors import HeedError, refuse_text
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
-from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
+from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.alignment import Link, Translated
@@ -30,7 +29,6 @@ from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.loading import AnyTokenizer
 from heed.text.prefix import NO_PREFIX, Prefix
 
-MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
@@ -335,14 +333,7 @@ class Translator(PickledByValue):
                     f"line {number:,}: {longest:,} positions to score, but the model has "
                     f"max_positions={min(learned):,}; leave the line out."
                 )
-        results: list[list[float]] = [[] for _ in pairs]
-        device = self.models[0].src_embedding.weight.device
-        for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
-            rows = torch.tensor(group).numpy()
-            batch = make_batch([pairs[i] for i in group], self.tokenizer.special, rows=rows).to(device)
-            for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
-                results[i] = values[: len(pairs[i][1]) + 1]
-        return results
+        return pair_log_probs(self.models, pairs, self.tokenizer.special)
 
     def _target_ids(self, targets: Sequence[str | Sequence[str]]) -> list[list[int]]:
         """The ids of texts and lists of tokens."""
@@ -381,10 +372,9 @@ class Translator(PickledByValue):
         n_layers = len(self.models[0].decoder)
         if layer is not None and not 1 <= layer <= n_layers:
             raise HeedError(f"layer {layer}: the model has {n_layers}.")
-        tokenizer, special = self.tokenizer, self.tokenizer.special
+        tokenizer = self.tokenizer
         pairs = list(zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(targets), strict=True))
         spans = list(zip(tokenizer.src_spans(sources), tokenizer.tgt_spans(targets), strict=True))
-        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
         # Symbols of trees have no spans.
         known = [
             i
@@ -395,19 +385,11 @@ class Translator(PickledByValue):
             and not is_blank(targets[i])
             and max(map(len, pair)) <= self._piece_tokens
         ]
-        model = self.models[0]
-        device = model.src_embedding.weight.device
-        for group in _groups([max(map(len, pairs[i])) + 1 for i in known]):
-            places = [known[i] for i in group]
-            rows = torch.tensor(places).numpy()
-            batch = make_batch([pairs[i] for i in places], special, rows=rows).to(device)
-            weights = mean_cross_attention(model, batch.src, batch.src_mask, batch.tgt_in)
-            for i, layers in zip(places, weights.cpu(), strict=True):
-                src_spans, tgt_spans = spans[i]
-                # Without eos, where attention rests that has nothing to look for.
-                found = layers[:, : len(tgt_spans), : len(src_spans)].argmax(dim=2).tolist()
-                best = max(reversed(found), key=lambda row: len(set(row))) if layer is None else found[layer - 1]
-                results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, best, strict=True))
+        attended = attended_places(self.models[0], [pairs[i] for i in known], tokenizer.special, layer=layer)
+        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
+        for i, places in zip(known, attended, strict=True):
+            src_spans, tgt_spans = spans[i]
+            results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, places, strict=True))
         return results
 
     def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
@@ -481,15 +463,3 @@ def _limits(settings: DecodingSettings) -> str:
     }
     given = [f"{name} ({value:g})" for name, value in limits.items() if value is not None]
     return f"Raise {' or '.join(given)}."
-
-
-def _groups(lengths: list[int]) -> Iterator[list[int]]:
-    """Places of like lengths, shortest first, each group within the limits of a batch."""
-    group: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * lengths[i] > MAX_TOKENS):
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group

@@ -1,8 +1,9 @@
 """Checkpoints: a model folder plus the trainer's state, kept to the last n; and their average."""
 
+import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_weights
 from heed.runtime.files import NotNow, check, read_json, seal, whole_folder, write_json
 from heed.text.loading import AnyTokenizer
 from heed.training.distributed import Workers
+from heed.training.settings import TrainingSettings
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"
@@ -76,6 +78,23 @@ class TrainState:
         """Passes over the corpus, the last one counted by its share of batches; `n_batches` are in the present plan."""
         earlier = sum(part.n_batches for part in self.earlier_parts)
         return self.epoch + (earlier + self.batch) / max(1, earlier + n_batches)
+
+    def rank_validation(self, settings: TrainingSettings, numbers: Mapping[str, float]) -> None:
+        """Counts a validation of this step: whether it is the best so far, by the setting `best_by`."""
+        loss, number = numbers["loss"], numbers[settings.best_number]
+        best = self.best_loss if settings.best_by == "loss" else self.best_score
+        if settings.rank(number) < settings.rank(best):
+            self.best_step, self.validations_since_best = self.step, 0
+        else:
+            self.validations_since_best += 1
+        self.best_loss = min(loss, self.best_loss)
+        if settings.best_by != "loss":
+            self.best_score = max(number, self.best_score)
+
+    def rank_anew(self, settings: TrainingSettings) -> None:
+        """Begins to choose the best checkpoint among those from here on, since `best_by` has changed."""
+        self.best_loss, self.best_score, self.best_step = math.inf, -math.inf, -1
+        self.best_by, self.validations_since_best = settings.best_by, 0
 
     def add(self, work: Workload) -> None:
         """Counts what a step's passes went through."""

@@ -70,7 +70,7 @@ class MasterWeights:
                 parameter.grad = None
 
     @torch.no_grad()
-    def publish(self) -> None:
+    def copy_to_compute(self) -> None:
         """Renews the copy from the masters."""
         if self.model is not self.masters:
             for master, parameter in self.pairs:
