@@ -11,9 +11,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from heed.apps.serving.engine import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, checked_text
+from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.service import Service
 from heed.errors import HeedError
 
