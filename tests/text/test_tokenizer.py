@@ -16,20 +16,10 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.files import seal
+from heed.text.segmentation import BOS, CONTINUATION, EOS, PAD, SYMBOL
 from heed.text.token_names import TokenNames, readable
-from heed.text.tokenizer import (
-    BOS,
-    CONTINUATION,
-    EOS,
-    MAX_FILE_BYTES,
-    PAD,
-    SYMBOL,
-    SpecialIds,
-    Tokenizer,
-    TokenizerSettings,
-    spelled_bytes,
-    train_tokenizer,
-)
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, spelled_bytes, train_tokenizer
+from heed.text.tokenizer_file import MAX_FILE_BYTES
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",

@@ -56,7 +56,7 @@ class ContinuationRules:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepLimits:
     """How many steps a search takes in one call: at most `most`, and no more once all sentences are done.
 
     After `least` steps, which cost about as much as a call does, it ends as soon as `most_done` sentences are done or

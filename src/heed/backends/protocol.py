@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.data.batching import Batch
 from heed.errors import HeedError
@@ -56,11 +56,11 @@ class SearchState(Protocol):
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> NDArray[np.bool_] | None:
-        """Extends all hypotheses by their best continuations, step by step at this pace, without `logits` and `select`.
+        """Extends all hypotheses by their best continuations, within these limits, without `logits` and `select`.
 
         Returns which searches are over, or None, without having done anything, if this state only takes single steps.
         HeedError if the logits are not finite.

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits, extend
 from heed.backends.forbidden import without_forbidden
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NO_BF16, NO_INT8
@@ -173,9 +173,9 @@ class ReferenceSearchState:
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> None:
         return None
 

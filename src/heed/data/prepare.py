@@ -27,7 +27,8 @@ from heed.runtime.files import read_json, remove_unfinished, sha256_of, whole_fi
 from heed.text.line_rules import reason_against_loss
 from heed.text.loading import AnyTokenizer, load_tokenizer
 from heed.text.printable import checked_language
-from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
+from heed.text.segmentation import TEXT
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files

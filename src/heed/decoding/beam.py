@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, StepLimits
 from heed.backends.choice import backend_for
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
@@ -105,6 +105,7 @@ def search(
     check_n_best(n_best)
     if any(model.training for model in models):
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
+    # Memory decides how many sentences fit at a time; each model keeps keys and values for as many.
     memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
     n_sentences = memory.max_sentences(n_sentences)
     backends = [backend_for(model) for model in models]
@@ -112,6 +113,7 @@ def search(
         backend.search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
         for backend, model in zip(backends, models, strict=True)
     ]
+    # All models have one vocabulary, so the first one's backend chooses for all.
     vocab_size, device, backend = models[0].vocab_size, models[0].src_embedding.weight.device, backends[0]
     choice = make_choice(
         settings,
@@ -125,10 +127,11 @@ def search(
     beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
     queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
+        # Sentences that are no longer wanted make room first.
         if cancelled is not None and (gone := np.array([cancelled(n) for n in beams.numbers.tolist()], np.bool_)).any():
             _select(states, *beams.drop(gone))
+        # Sources enter some at a time: a larger encoder batch costs less a sentence than many small ones.
         n_free = min(state.n_free for state in states)
-        # Some at a time: a larger encoder batch costs less a sentence than many small ones.
         if len(beams) == 0 or n_free >= max(1, n_sentences // 4):
             arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
             if arriving:
@@ -143,14 +146,17 @@ def search(
             yield None
             wait()
             continue
+        # Several steps in one call where a kernel can, until a source may enter; else one step of all models.
         if queue.starved:
-            pace = Pace(FEW_STEPS if n_waiting is None else MANY_STEPS, least=FEW_STEPS, n_waiting=n_waiting)
+            most = FEW_STEPS if n_waiting is None else MANY_STEPS
+            step_limits = StepLimits(most, least=FEW_STEPS, n_waiting=n_waiting)
         else:  # no source enters until this many sentences are done
-            pace = Pace(MANY_STEPS, most_done=max(1, len(beams) // 4))
-        moved = beams.take_steps(states, pace)
+            step_limits = StepLimits(MANY_STEPS, most_done=max(1, len(beams) // 4))
+        moved = beams.take_steps(states, step_limits)
         if moved is None:
             active = beams.active() if all(state.takes_active_rows for state in states) else None
             moved = beams.step(_next_logits(states, beams.tokens(), active), active)
+        # Finished sentences leave; the caches follow the hypotheses that continue.
         yield from beams.pop_finished()
         _select(states, *moved)
 
@@ -250,22 +256,22 @@ class BeamBatch:
         """The rows that can still enter the n_best, or None for all."""
         if not self._choice.rows_compete:
             return None
-        mildest = self._rules.penalties[self.limits]
-        can_win = self.log_probs / mildest[:, None] > self._account.threshold[:, None]
+        min_penalty = self._rules.penalties[self.limits]
+        can_win = self.log_probs / min_penalty[:, None] > self._account.threshold[:, None]
         return torch.from_numpy(np.flatnonzero(can_win))
 
     def allowed_ids(self) -> AllowedIds | None:
         """The ids that a prefix lets follow each row; None where any may follow any."""
         return self._prefixes.allowed(self.limits - self.lengths)
 
-    def take_steps(self, states: Sequence[SearchState], pace: Pace) -> tuple[Ints, Ints] | None:
+    def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
         """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
-        if len(states) > 1 or self._choice.wanted is None:
+        if len(states) > 1 or self._choice.fused_rules is None:
             return None
         self._make_room()
-        most = min(pace.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
+        most = min(step_limits.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
         done = states[0].take_steps(
-            *(self._account, self._rules, self._choice.wanted, self._prefixes), replace(pace, most=most)
+            *(self._account, self._rules, self._choice.fused_rules, self._prefixes), replace(step_limits, most=most)
         )
         if done is None:
             return None
@@ -276,7 +282,7 @@ class BeamBatch:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
-        if not (best > -np.inf).all():  # nor is NaN
+        if not (best > -np.inf).all():  # also false for NaN
             raise NotFiniteError
         self._make_room()
         self._longest += 1

@@ -11,7 +11,7 @@ from pydantic import Field
 from heed.config import Settings, cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.text.tokenizer import TEXT
+from heed.text.segmentation import TEXT
 
 Leaves = Literal["tags", "single", "words"]
 Order = Literal["top-down", "in-order"]

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from heed.text.sentencepiece import SentencePieceTokenizer
-from heed.text.tokenizer import Tokenizer, read_tokenizer_file
+from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer_file import read_tokenizer_file
 
 AnyTokenizer: TypeAlias = Tokenizer | SentencePieceTokenizer
 

@@ -32,7 +32,8 @@ from heed.text.sentencepiece_model import (
     places,
 )
 from heed.text.token_names import SPACE, TokenNames, readable
-from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, spelled_bytes, without_space
+from heed.text.tokenizer import SpecialIds, check_unicode, spelled_bytes, without_space
+from heed.text.tokenizer_file import read_tokenizer_file
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
 _ID = re.compile("[0-9]{1,9}")  # in a table

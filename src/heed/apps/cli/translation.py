@@ -128,7 +128,7 @@ def translate(
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
-    from heed.data.lines import Arriving, UntilError
+    from heed.data.lines import Arriving, DeferredError
     from heed.decoding.translator import Translator
     from heed.evaluation.utility import checked_utility
 
@@ -147,7 +147,7 @@ def translate(
     if document_format is not None:
         print_document(content, translator, format=document_format, language=language)
         return
-    lines = UntilError(standard_input())
+    lines = DeferredError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
     stream = translator.stream(
         arriving,

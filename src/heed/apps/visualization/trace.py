@@ -14,7 +14,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.loading import AnyTokenizer
 from heed.text.printable import is_hidden, printable
-from heed.text.tokenizer import TEXT
+from heed.text.segmentation import TEXT
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)

@@ -15,7 +15,15 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints, Pace
+from heed.backends.beam_account import (
+    BeamAccount,
+    Bools,
+    ContinuationRules,
+    Continuations,
+    EndingRules,
+    Ints,
+    StepLimits,
+)
 from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, unchecked
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.weights import PackedWeight
@@ -78,8 +86,8 @@ def attend_to_past(
     """
     keys, values = (beams.n_heads * width for width in beams.widths)
     out = qkv.new_empty(len(qkv), values)
-    wanted = (len(beams.active), 2 * keys + values)
-    at = addresses("attend_to_past", qkv=(qkv, wanted, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
+    shape = (len(beams.active), 2 * keys + values)
+    at = addresses("attend_to_past", qkv=(qkv, shape, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
     kernel("attend_to_past", qkv)(**at, beams=beams.structure, **unchecked(out=out))
     return out
 
@@ -243,21 +251,21 @@ class DecoderLayers(_Layers):
         output: PackedWeight,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> Bools | None:
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
         n_sentences, beam = account.last.shape
         account_structure, rules_structure = _account_structures(account, rules)
-        at = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
+        at = addresses("search_steps", never=(fused_rules.never, (len(embedding),), torch.bool))
         of_prefixes = _prefix_structures(prefixes)
-        if pace.n_waiting is not None:
-            at |= _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
+        if step_limits.n_waiting is not None:
+            at |= _array_addresses("search_steps", n_waiting=(step_limits.n_waiting, (1,), np.int64))
         fits = prefixes.states.shape == (n_sentences, beam) and len(beams.slots) == n_sentences * beam
-        if output.d_out != len(embedding) or not fits or wanted.k < beam:
+        if output.d_out != len(embedding) or not fits or fused_rules.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
-        longest = int(account.lengths.max()) + pace.most
+        longest = int(account.lengths.max()) + step_limits.most
         if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
         if not _within(account.last, len(embedding)):
@@ -269,11 +277,11 @@ class DecoderLayers(_Layers):
             account=account_structure[0],
             rules=rules_structure[0],
             output=output.structure[0],
-            min_tokens=wanted.min_tokens,
-            k=wanted.k,
-            most_steps=pace.most,
-            least_steps=pace.least,
-            most_done=pace.most_done,
+            min_tokens=fused_rules.min_tokens,
+            k=fused_rules.k,
+            most_steps=step_limits.most,
+            least_steps=step_limits.least,
+            most_done=step_limits.most_done,
         )
         done, n_steps = np.zeros(n_sentences, np.bool_), ffi.new("int64_t *")
         step = self._structure(embedding, positions, caches, memories, beams, tokens=None)

@@ -37,7 +37,7 @@ def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_toke
     memory, src = encode(model, batch.src, batch.src_mask, keep_mask=batch.src_keep_mask)
     tgt = PackedSequences.from_mask(batch.tgt_mask)
     x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, keep_mask=batch.tgt_keep_mask)
-    stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
+    stream = ResidualStream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
         decoder_layer(
             layer,
@@ -58,7 +58,7 @@ def encode(
     """The encoder's output, packed. keep_mask: as in `Transformer.encode`."""
     packed = PackedSequences.from_mask(src_mask)
     x = _embed_sequences(model, "src", src, packed, keep_mask=keep_mask)
-    stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
+    stream = ResidualStream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
         stream.add(attended(layer.self_attention, stream.x, attend))
@@ -67,7 +67,7 @@ def encode(
 
 
 def decoder_layer(
-    layer: DecoderLayer, stream: "Stream", attend_to_target: Attention, attend_to_source: Attention
+    layer: DecoderLayer, stream: "ResidualStream", attend_to_target: Attention, attend_to_source: Attention
 ) -> None:
     """As `DecoderLayer.forward`, of the rows of packed sequences or of one step of a search."""
     stream.add(attended(layer.self_attention, stream.x, attend_to_target))
@@ -94,7 +94,7 @@ def stack_norms(model: Transformer, side: Side) -> StackNorms:
     return StackNorms(norms[0], [*norms[1:], last]) if isinstance(last, nn.LayerNorm) else StackNorms(None, norms)
 
 
-class Stream:
+class ResidualStream:
     """What flows through a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
 
     With post-norm both are the normalised sum; with pre-norm the sum itself flows on.

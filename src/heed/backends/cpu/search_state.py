@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Pace
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, StepLimits
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
-from heed.backends.cpu.forward import StackNorms, Stream
+from heed.backends.cpu.forward import ResidualStream, StackNorms
 from heed.backends.cpu.weights import PACKED, Fp32Linear
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
@@ -114,17 +114,17 @@ class CpuSearchState:
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> Bools | None:
         output = self._model.output
         if self._fused_layers is None or not isinstance(output, PACKED):
             return None
         if self._longest == self._capacity:
             self._grow()
-        pace = replace(pace, most=min(pace.most, self._capacity - self._longest))
-        embedding, positions = self._tables(pace.most)
+        step_limits = replace(step_limits, most=min(step_limits.most, self._capacity - self._longest))
+        embedding, positions = self._tables(step_limits.most)
         done = self._fused_layers.search(
             embedding,
             positions,
@@ -134,9 +134,9 @@ class CpuSearchState:
             cast(Fp32Linear, output).packed,
             account,
             rules,
-            wanted,
+            fused_rules,
             prefixes,
-            pace,
+            step_limits,
         )
         if done is None:
             raise NotFiniteError
@@ -164,7 +164,7 @@ class CpuSearchState:
         if self._fused_layers is not None:
             return self._fused_layers.step(tokens, *self._tables(1), self._caches, self._memories, beams)
         x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
-        stream = Stream(x, self._norms, dropout=0.0)
+        stream = ResidualStream(x, self._norms, dropout=0.0)
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
             forward.decoder_layer(
                 layer,
