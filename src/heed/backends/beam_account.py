@@ -147,6 +147,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
     A hypothesis ends when eos is among the `beam` best continuations of its sentence. Those that end enter the best
     ones, and so do unfinished ones at the limit where none has ended; of equal scores the earlier stays first.
     """
+    # Hypotheses that end now enter the best ones.
     beam = account.last.shape[1]
     account.lengths += 1
     is_eos = continuations.ids == rules.eos
@@ -155,11 +156,13 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
         log_probs, rows, _ = continuations.first(beam)
         _collect(account, ending, log_probs, rows, account.lengths - 1, rules.penalties)
         account.n_ended += ending.sum(axis=1)
+    # The best unfinished continuations replace the rows.
     account.log_probs, parents, account.last = _unfinished(continuations, is_eos, beam, rules)
     sentences = np.arange(len(account))
     account.history = account.history[sentences[:, None], parents]
     account.history[sentences, :, account.lengths - 1] = account.last
 
+    # The search of a sentence is over if no row can still enter its best ones.
     at_limit = account.limits <= account.lengths
     if rules.rows_compete:
         # Log-probabilities only fall, so this is the best score that any unfinished hypothesis can reach.
@@ -169,6 +172,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
             done |= account.n_ended >= beam
     else:
         done = at_limit | (account.log_probs == -np.inf).all(axis=1)
+    # At the limit an unfinished hypothesis counts, but only where none has ended.
     cut = at_limit[:, None] & (account.log_probs > -np.inf)
     if rules.rows_compete:
         cut &= (account.best_scores[:, 0] == -np.inf)[:, None]

@@ -43,9 +43,11 @@ def distinct_search(
 
     Samples are independent draws, so they stay as they are, as do all hypotheses without `text_of`.
     """
+    # A plain search suffices where texts cannot be equal, or may be.
     plain = n_best == 1 or text_of is None or sampling is not None
     in_search: dict[int, Source] = {}
 
+    # Sources are kept while they are searched, in case their lists come out too short.
     def remembered() -> Iterator[Source | None]:
         for source in sources:
             if source is not None:
@@ -58,6 +60,7 @@ def distinct_search(
             in_search.pop(number, None)
         return gone
 
+    # The first search keeps more hypotheses than texts are asked for.
     found = search(
         models,
         sources if plain else remembered(),
@@ -74,11 +77,13 @@ def distinct_search(
     if plain:
         yield from found
         return
+    # Short lists are searched again with wider beams, some sentences together.
     assert text_of is not None
 
     def again(short: list["_Short"]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Searches with wider and wider beams; the lists that are long enough, in the end all others too."""
         for beam_size in dict.fromkeys(min(factor * settings.beam_size, MAX_BEAM_SIZE) for factor in WIDER):
+            # A source that memory holds no wider beam for stays as it is.
             wider = settings.model_copy(update={"beam_size": beam_size})
             memory = SearchMemory(models, wider, None, n_searches=n_searches)
             here = {one.source.number: one for one in short if memory.holds(maximum_length(one.source, wider))}
@@ -102,6 +107,7 @@ def distinct_search(
         for one in short:
             yield one.source.number, list(one.texts.values())
 
+    # Lists that are long enough leave at once; the others wait for company, but not too long.
     short: list[_Short] = []
     n_since = 0  # results since the first of them
     for result in found:

@@ -133,6 +133,7 @@ class _SharedQueue:
 
 def _side_by_side(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
     """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
+    # One queue feeds all searches, one takes their results.
     n_searches = min(n_threads, MAX_SEARCHES)
     shared, results = _SharedQueue(), queue.SimpleQueue[Result | BaseException | None]()
     stopped = threading.Event()
@@ -148,6 +149,7 @@ def _side_by_side(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: i
         except BaseException as error:
             results.put(error)
 
+    # Sources are read by this thread alone, since the stream belongs to it.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_searches)]
     for thread in threads:
         thread.start()

@@ -220,6 +220,7 @@ def search_in_order(
     the next one has not arrived yet; None in place of a result, that the search has nothing to do. Memory does not grow
     with the number of items.
     """
+    # Items wait here until all their results, and those of the items before them, are there.
     pending: deque[_Pending[T, R]] = deque()
     places: dict[int, tuple[_Pending[T, R], int]] = {}  # of each source's result, by its number
 
@@ -241,6 +242,7 @@ def search_in_order(
             entry = pending.popleft()
             yield entry.item, [result for result in entry.results if result is not None]
 
+    # Results come in any order; what is complete at the front leaves.
     for found in search(sources()):
         if found is not None:
             number, result = found

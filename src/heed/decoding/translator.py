@@ -185,6 +185,7 @@ class Translator(PickledByValue):
         name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
         prefixes, such as their file.
         """
+        # Faults that show before any text is read.
         refuse_text(texts=texts)
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
@@ -194,6 +195,7 @@ class Translator(PickledByValue):
             raise HeedError(
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
+        # Texts that reports at the end will mention; numbers are counted twice, as results come later.
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
         unread, cut_off = Mentions(), Mentions()
@@ -222,6 +224,7 @@ class Translator(PickledByValue):
                 sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip
 
+        # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
@@ -234,6 +237,7 @@ class Translator(PickledByValue):
                 cut_off.add(name(number, text))
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
+        # What the user should know of all texts together.
         prefixes.end()
         if n_short:
             lines = "1 line has" if n_short == 1 else f"{n_short:,} lines have"

@@ -88,6 +88,7 @@ def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Mod
 
     It is asked for every search and every step of training, so it takes microseconds a layer.
     """
+    # Changes that concern all modules.
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global hook"
     if type(model) is not Transformer:
@@ -97,6 +98,7 @@ def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Mod
             return f"another {kind.__name__}.{name}"
     if ACTIVATIONS.get(arch.activation) is not FUNCTIONS.get(arch.activation):
         return f"another function for activation = {arch.activation}"
+    # Each module: its class, hooks, methods, mode and sizes.
     waiting: list[nn.Module] = [model]
     while waiting:
         module = waiting.pop()
@@ -115,6 +117,7 @@ def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Mod
             waiting += [child for child in state["_modules"].values() if child is not None]
         elif kind not in others:
             return f"a {kind.__name__} at {_name_of(module, model)}"
+    # Layers may have been added or taken away.
     n_layers = len(model.encoder), len(model.decoder)
     if n_layers != (arch.encoder_layers, arch.decoder_layers):
         return f"{n_layers[0]} and {n_layers[1]} layers, unlike its settings"

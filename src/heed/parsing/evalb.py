@@ -168,6 +168,7 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
 
 
 def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
+    # Numbers of words must agree; if they do not, quotation marks that only one tree would delete stay in both.
     if isinstance(predicted, str):
         return Counts(sentences=1, errors=1), predicted
     gold_leaves, gold_brackets = _brackets(gold, params)
@@ -176,6 +177,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
         doubtful = _quotes(gold, predicted, params)
         gold_leaves, gold_brackets = _brackets(gold, params, doubtful)
         leaves, brackets = _brackets(predicted, params, doubtful)
+    # A sentence that cannot be compared is counted, but not scored.
     if not leaves:
         return Counts(sentences=1, skipped=1), ""
     if len(leaves) != len(gold_leaves):
@@ -183,6 +185,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
     for ours, theirs in zip(leaves, gold_leaves, strict=True):
         if not _same(str(ours.word), str(theirs.word), params.equal_words):
             return Counts(sentences=1, errors=1), _other_word(str(ours.word), str(theirs.word))
+    # EVALB's counts, which are summed over sentences before F1 is computed.
     matched = _matches(gold_brackets, brackets, params)
     crossing = _crossing([bracket[1:] for bracket in brackets], [bracket[1:] for bracket in gold_brackets])
     return Counts(
@@ -333,6 +336,7 @@ def _percent(part: int, whole: int) -> float:
 
 def read_params(path: Path) -> Params:
     """Parameters in the form of EVALB's .prm files. HeedError names the line of an unknown or broken one."""
+    # The values of each parameter, in the order of the file; the last one counts where only one can.
     found: dict[str, list[str]] = {}
     kinds = {  # DEBUG and MAX_ERROR are known, but nothing here depends on them: all sentences are scored
         "DELETE_LABEL": 1, "DELETE_LABEL_FOR_LENGTH": 1, "EQ_LABEL": 2, "EQ_WORD": 2, "LABELED": 1, "CUTOFF_LEN": 1,

@@ -85,6 +85,7 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
     """
     matches: list[Path] = []
     for entry in entries:
+        # Sections of the Penn Treebank, as 02-21.
         if match := SECTIONS.fullmatch(entry):
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
@@ -94,6 +95,7 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
         if Path(entry).is_absolute() and Path(entry).is_file():  # also if its name looks like a pattern
             matches.append(Path(entry))
             continue
+        # Any other entry is a glob, below the folder or absolute.
         anchor = Path(entry).anchor  # of an absolute name
         pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
         if not Path(pattern).parts:
@@ -173,6 +175,7 @@ def write_lines(
     dev and the tests have OUT/NAME.trees too, which `gold_trees` reads, and all sets OUT/lexicon.json, which
     `read_lexicon` reads.
     """
+    # The files of each set; those that a stopped call has written completely stay.
     sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
     pairs = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
 
@@ -187,11 +190,13 @@ def write_lines(
     remove_unfinished(out)
     if missing := [name for name in sets if not complete(name)]:
         folder = treebank_folder(settings, directory=directory, mirror=mirror)
+        # A mistake in the name of any set shows before hours are spent on another.
         for name in missing:
-            files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
+            files_of(folder, sets[name])
         if "train" in missing:
             files_of(folder, settings.parsed)
         for name in missing:
+            # Training trees may be changed and multiplied; dev and tests keep the gold trees for the score.
             left_out = LeftOut(report)
             gold = _gold(settings, folder, name, sets[name], left_out=left_out)
             trees: Iterable[Tree] = gold
@@ -280,6 +285,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who require only the same label. Constituents
     right below the root are whole sentences and stay; a variant that equals its tree is left out. Deterministic.
     """
+    # Constituents that may replace each other, by the labels of parent and child.
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
     def gather(tree: Tree) -> None:
@@ -288,6 +294,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
                 pool[tree.label, child.label].append(child)
                 gather(child)
 
+    # Top-down, so that a constituent that is exchanged is not looked into.
     draws = random.Random(1)
 
     def exchanged(tree: Tree) -> Tree:
@@ -301,6 +308,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
         )
         return Tree(tree.label, tuple(children))
 
+    # All trees are gathered before the first is changed.
     if n_each:
         for tree in trees:
             gather(tree)

@@ -224,6 +224,7 @@ class _OpenTree:
     def _built(self, token: str, line: int, column: int) -> Tree | None:
         """The tree when its last bracket is closed. BadTree at its first fault."""
         stack = self._stack
+        # A bracket opens; only the outermost one may lack a label.
         if token == "(":
             if stack and stack[-1][2] is not None:
                 raise BadTree(f"a bracket after the word {shown(stack[-1][2])}; expected )", line, column)
@@ -236,6 +237,7 @@ class _OpenTree:
                 stack[-1][0] = ""
             stack.append([None, [], None, line, column])
             return None
+        # A word or label: the first in a bracket is its label, the second its word.
         if token != ")":
             top = stack[-1]
             if top[0] is None:
@@ -245,6 +247,7 @@ class _OpenTree:
             else:
                 raise BadTree(f"the word {shown(token)} beside other contents; expected (TAG word)", line, column)
             return None
+        # A bracket closes: its tree joins the children of the one around it.
         label, children, word, *opened = stack.pop()
         if not children and word is None:
             if label is None:
@@ -359,11 +362,13 @@ def restored(
 
     `tags` takes the place of the leaves' symbols. form, order: as for `linearised`.
     """
+    # Open brackets with their children so far; the bottom one is the root, which no symbol writes.
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
     n_words, copied, before = 0, "", ""
     for symbol in symbols:
         if not symbol:
             raise ValueError("nothing where a symbol was expected")
+        # A copied word must be followed by the tag of a leaf, and be the next word.
         if copied and (
             symbol[0] in "()"
             or symbol.startswith(TEXT)
@@ -371,6 +376,7 @@ def restored(
             or copied != TEXT + form(words[n_words])
         ):
             raise ValueError(f"the word {copied} has no leaf")
+        # Each kind of symbol: a copied word, an opening or closing bracket, a tag.
         if symbol.startswith(TEXT):
             copied = symbol
         elif symbol.startswith("("):
@@ -393,6 +399,7 @@ def restored(
             stack[-1][1].append(Tree(tags[n_words] if tags else _tag_of(symbol), word=words[n_words]))
             n_words, copied = n_words + 1, ""
         before = symbol
+    # Everything is closed, and every word has its leaf.
     if len(stack) > 1:
         raise ValueError(f"{stack[-1][0]} is not closed")
     if n_words < len(words) or copied:

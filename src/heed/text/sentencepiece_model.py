@@ -134,6 +134,7 @@ def _check_rules(blob: bytes) -> None:
     """
     if not blob:
         return
+    # The outer form: the trie in whole kilobytes, the replacements as valid UTF-8, each short.
     n_bytes, replacements = int.from_bytes(blob[:4], "little"), blob[4 + int.from_bytes(blob[:4], "little") :]
     if len(blob) > MAX_RULES_BYTES or not n_bytes or n_bytes % 1024 or not replacements.endswith(b"\0"):
         raise ValueError("its rules of normalisation are damaged")
@@ -143,12 +144,14 @@ def _check_rules(blob: bytes) -> None:
         raise ValueError("its rules of normalisation write invalid UTF-8") from None
     if max(map(len, replacements.split(b"\0"))) > MAX_REPLACEMENT:
         raise ValueError(f"its rules of normalisation write more than {MAX_REPLACEMENT} bytes")
+    # The links of the double array, for all places at once.
     units = np.frombuffer(blob, "<u4", n_bytes // 4, offset=4)
     places = np.arange(len(units))
     targets = places ^ ((units >> 10) << ((units & 2**9) >> 6))
     parents = np.where(units < 2**31, places ^ (units & 255), -1)  # the target of which a place would be a child
     # A replacement begins with a whole character.
     starts = np.append(np.frombuffer(replacements, np.uint8) & 0xC0 != 0x80, False)
+    # All nodes at each depth, from the root on; an endless trie is one that is too deep.
     nodes = places[:1]
     for _ in range(MAX_RULE_BYTES + 1):
         if (targets[nodes] >= len(units)).any():
@@ -170,6 +173,7 @@ def _check_rules(blob: bytes) -> None:
 
 def _parsed(data: bytes) -> dict[str, Any]:
     """The fields of SentencePieceModel in a ModelProto. ValueError if it is none."""
+    # The messages of a ModelProto: 1 pieces, 2 trainer, 3 normaliser, 5 denormaliser.
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: [], 5: []}
     for number, value in _fields(data):
         if number in parts:
@@ -178,6 +182,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
                 raise ValueError(f"more than {MAX_PIECES:,} pieces")
     # Of a message that occurs twice the fields are merged.
     trainer, normalizer, denormalizer = (dict(_fields(b"".join(parts[number]))) for number in (2, 3, 5))
+    # Fields that are missing have protobuf's defaults.
     kind = trainer.get(3, 1)
     if kind not in _KINDS:
         raise ValueError(f"its model type is {shown(kind)}, expected 1 (unigram) or 2 (BPE)")

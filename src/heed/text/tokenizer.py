@@ -276,6 +276,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
 
     Memory grows with the number of different words, not of lines.
     """
+    # Every byte is in the vocabulary, so that no text is unknown.
     alphabet = sorted(BYTES)
     common: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
@@ -283,6 +284,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
         "initial_alphabet": alphabet,
         "show_progress": False,
     }
+    # Special and target symbols have ids of their own, before all pieces.
     symbols = list(symbols)
     try:
         for name in symbols:
@@ -296,6 +298,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
             f"tokenizer.vocab_size={settings.vocab_size:,} has no room for {len(symbols):,} target symbols, "
             f"{least - len(special)} bytes and 3 special ids: {least:,} is the least; set more, to learn merges too."
         )
+    # A line begins with a space, as `encode` writes it.
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
         backend = make_backend(models.BPE())

@@ -65,6 +65,7 @@ def train(
     not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or if the dev
     loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
     """
+    # The newest checkpoint, or the first weights.
     weights = MasterWeights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
     setup = _Setup(weights, optimizer, settings, machine, workers, checkpoints, validate, unigram_loss)
@@ -77,6 +78,7 @@ def train(
         if state.step:
             report(f"The best checkpoint is now chosen by {settings.best_by}, among those from here on.")
         state.rank_anew(settings)
+    # Once unless losses stop being finite: then again, from the newest checkpoint with another dropout seed.
     n_rollbacks = 0
     while True:
         batches = _fit_into_memory(setup, batches, state, report)

@@ -60,6 +60,7 @@ def decoding_speed(
 
     HeedError if the batch is more than a search holds at a time.
     """
+    # Every output has the same length, so that a number of tokens is known before the search.
     lengths = dict.fromkeys(("max_extra_tokens", "max_tokens", "min_tokens"), tgt_length)
     settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)
@@ -69,6 +70,7 @@ def decoding_speed(
             f"--batch {batch}, --tgt-len {tgt_length}: a search holds {most:,} tokens of outputs at a time; lower one "
             "of them."
         )
+    # Random weights: speed does not depend on what they are.
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)
     computed = chosen_precision(model, precision, report=no_report)
@@ -80,6 +82,7 @@ def decoding_speed(
             f"--batch {batch}: a search with --beam {beam} and --tgt-len {tgt_length} holds {most} sentences at a "
             "time; lower one of the three."
         )
+    # A stream that never runs dry, so that the batch stays full.
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
     sources = stopwatch.sources(src_length, vocab_size)
     for result in search([model], sources, SPECIAL, settings, n_sentences=batch):

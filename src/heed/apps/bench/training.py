@@ -105,6 +105,7 @@ def training_speed(
         loop.end()
         backend = loop.backend
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
+    # The ceiling multiplies matrices of a mean micro-batch's size, on all threads.
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
     )

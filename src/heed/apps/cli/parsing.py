@@ -71,6 +71,7 @@ def parse(
         for number, line in enumerate(lines, start=1):
             yield read_tagged(line, number) if tags else (split_words(line), None)
 
+    # Trees appear as sentences arrive; a faulty line is reported after the trees before it.
     n_sentences = n_broken = n_left_out = 0
     sentences = DeferredError(read())
     for parsed in parser.stream(Arriving(sentences, size=n_characters)):

@@ -122,6 +122,7 @@ def _specification(folder: ModelFolder) -> Any:
         pre_norm=arch.norm == "pre",
         activation=activations[arch.activation],
     )
+    # Both stacks: tables, layers, and the last norm where norms come first.
     n_positions = arch.max_positions if arch.positions == "learned" else N_POSITIONS
     sides = (
         (specification.encoder, model.encoder, model.src_embedding, "src"),
@@ -138,6 +139,7 @@ def _specification(folder: ModelFolder) -> Any:
             _fill_layer(target, layer)
         if arch.norm == "pre":
             _fill_norm(stack.layer_norm, model.encoder_norm if side == "src" else model.decoder_norm)
+    # What begins, ends and pads a sentence, by the names of pieces.
     _fill_linear(specification.decoder.projection, model.output)
     specification.decoder.start_from_zero_embedding = arch.decoder_start == "zero"
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))

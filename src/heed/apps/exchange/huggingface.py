@@ -267,6 +267,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
+    # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:
         with _unpacked(path) as file:
             _check_pickles(file, path)
@@ -285,6 +286,7 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         raise HeedError(f"{path}: cannot be read, or copied into {tempfile.gettempdir()} ({reason}).") from None
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
+    # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
     found = dict(dict.items(found)) if isinstance(found, dict) else {}  # its own methods, the pickle may have replaced
     if not found or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()):
         raise HeedError(f"{path}: holds no tensors by name.")
@@ -292,6 +294,7 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             raise HeedError(f"{path}: {shown(name)} is no matrix of floats; import the model before it was quantised.")
+    # Several names of the same numbers count once.
     sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
@@ -393,6 +396,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
     """Their weights under our names, with all biases."""
     parts, left = Parts(), dict(theirs)
 
+    # Weights leave `left` as they are used, so that what remains is known.
     def take(ours: str, *names: str) -> None:
         """A matrix that stands under any of these names, and is the same wherever it stands."""
         found = [left.pop(name) for name in names if name in left]
@@ -406,6 +410,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
         *("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
         "lm_head.weight",
     )
+    # Embeddings and output, which may be one matrix under several names.
     if share == "all":
         take("src_embedding.weight", shared, src, tgt, output)
     else:
@@ -415,6 +420,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
             take("output.weight", output)
     table = parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"]
     parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(table.shape[:1])).flatten()
+    # Layers: model.STACK.layers.N.PART.KIND.
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
     for name, tensor in left.items():
         words = name.split(".")
@@ -430,6 +436,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
 
 
 def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Path) -> Architecture:
+    # What Heed cannot express is refused by the name that config.json gives it.
     where = str(path / "config.json")
     for name in ("attention_heads", "ffn_dim"):
         if config.get(f"encoder_{name}") != config.get(f"decoder_{name}"):
@@ -443,6 +450,7 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
     for name in ("encoder_layers", "decoder_layers", "d_model", "encoder_ffn_dim", "encoder_attention_heads"):
         if type(config.get(name)) is not int:
             raise HeedError(f"{where}: {name} is {shown(config.get(name))}; expected a number.")
+    # Biases that are all zero are as good as none.
     values = {
         "n_layers": config.get("encoder_layers"),
         "n_decoder_layers": config.get("decoder_layers"),

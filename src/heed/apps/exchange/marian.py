@@ -198,6 +198,7 @@ def _vocabulary_sizes(settings: Mapping[str, Any], path: Path) -> tuple[int, int
 
 
 def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
+    # Options that Heed cannot express are refused by Marian's names.
     for key in ("enc-depth", "dec-depth", "dim-emb", "transformer-dim-ffn", "transformer-heads"):
         if type(settings.get(key)) is not int:
             raise HeedError(f"{path}: {key} is {shown(settings.get(key))}; expected a number.")
@@ -212,6 +213,7 @@ def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
             f"{path}: transformer-ffn-activation is {shown(activation)}; Heed has {', '.join(ACTIVATIONS)}."
         )
     _check_norm(settings, path)
+    # What Marian always has, and Heed has as a choice.
     n_layers, n_decoder_layers = settings.get("enc-depth"), settings.get("dec-depth")
     values = {
         "n_layers": n_layers,
@@ -312,6 +314,7 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
     check_covered(covers(folder.model), program="Marian")
+    # The network: arrays by Marian's names, and its options as one of them.
     folder = with_symbols_barred(folder)
     model = folder.model
     theirs = _their_arrays(model)
@@ -320,6 +323,7 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
     vocabularies = _write_vocabularies(folder.tokenizer, out, report)
+    # The search: what Marian has no word for is reported.
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
     if note := ranking_note(folder.card, "Marian"):
         report(note)
@@ -449,6 +453,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
     except ImportError:
         report("Not checked: pymarian is not installed.")
         return
+    # Marian takes text, so sources are lines that both programs split into the same ids.
     tokenizer, special = folder.tokenizer, folder.tokenizer.special
     sources, _ = sample_ids(folder)
     if (out / "src.yml").exists():
@@ -459,6 +464,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
         assert isinstance(tokenizer, SentencePieceTokenizer)
         lines = ["".join(tokenizer.src_pieces(ids)).strip() for ids in sources]
         sources = tokenizer.encode_lines(lines)
+    # Greedy, without length penalty: what is left to compare is log P.
     settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
     theirs = pymarian.Translator(
         config=str(out / "model.npz.decoder.yml"), beam_size=1, normalize=0, n_best=True, cpu_threads=1, quiet=True

@@ -60,6 +60,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     ]
     endpoints += specification.routes(endpoints)
 
+    # The server answers while it warms up; only readiness waits for that.
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
             outcome = "" if service.ready else ", never ready"
@@ -122,6 +123,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Endpoints are known by their path without a slash at its end.
         path = scope["path"].rstrip("/") or "/"
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
@@ -131,6 +133,7 @@ class Guard:
         fault: Exception | None = None
         upload: _Upload | None = None
         try:
+            # Who may ask at all; then the body, as a whole, within the client's limits.
             self._service.doors.check(scope)
             is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
             if path == libretranslate.UPLOAD_PATH:
@@ -146,6 +149,7 @@ class Guard:
             if answer.status == 0:
                 await error_response(path, error)(scope, receive, answer.send)
         finally:
+            # Every request is counted, whatever became of it.
             if upload is not None:
                 upload.forget()
             self._count(path, answer.status or LEFT, time.monotonic() - started, fault)

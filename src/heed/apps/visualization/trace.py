@@ -58,6 +58,7 @@ def trace(
     """
     if not source.strip():
         raise HeedError("there is no sentence to look at.")
+    # The pair as ids, the target translated if none is given.
     tokenizer = translator.tokenizer
     src = tokenizer.encode(source)
     _check_length("source", src)
@@ -67,6 +68,7 @@ def trace(
     if tokenizer.symbols and target.strip() and not tgt:
         raise HeedError(f"the target {shown(target)} is none: this model writes symbols of trees, such as (NP.")
     _check_length("target", tgt)
+    # Labels of rows and columns: pieces, or whole words.
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     if whole_words:

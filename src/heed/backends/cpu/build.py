@@ -348,6 +348,7 @@ def _loaded(path: Path) -> Library:
     NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again
     would not help.
     """
+    # Neither a link nor a file that others can write: whoever writes it runs code as this user.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -366,6 +367,7 @@ def _loaded(path: Path) -> Library:
                 loaded = _load_copy(code, path.parent)
         except OSError as error:
             raise NotLoadable(f"{path}: the system does not load it: {error}") from None
+        # A library of other kernels, as of another version, lacks some of the names.
         try:
             for name in PARAMETERS:
                 getattr(loaded, name)

@@ -174,6 +174,7 @@ class EncoderLayers(_Layers):
 
         Real positions come first in each row of src_mask. widths: of one head's key and value.
         """
+        # Padding is left out: the kernel gets the real tokens, and each one's place and sentence.
         n_sentences, width = src.shape
         mask = src_mask.numpy()
         sentences, places = map(np.ascontiguousarray, mask.nonzero())  # of each token
@@ -188,6 +189,7 @@ class EncoderLayers(_Layers):
             offsets=(offsets, (n_sentences + 1,), np.int64),
             rows=(rows, tokens.shape, np.int64),
         )
+        # A kernel reads memory by these numbers, so all are checked here.
         if not _within(tokens, len(embedding)):
             raise IndexError(f"kernel encode_sources: tokens out of range; expected 0 to {len(embedding) - 1}.")
         if width > len(positions):
@@ -195,6 +197,7 @@ class EncoderLayers(_Layers):
         n, kv_width = len(tokens), n_heads * sum(widths)
         if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
             raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
+        # The encoder runs as one step over all tokens, as if each were a row of a beam of 1.
         memories = embedding.new_empty(len(self._kv), n, kv_width)
         beams = structure(
             "Beams", rows=at["rows"], lengths=at["places"], n_rows=n, beam=1, heads=_heads(n_heads, widths)
@@ -256,12 +259,14 @@ class DecoderLayers(_Layers):
         step_limits: StepLimits,
     ) -> Bools | None:
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
+        # What the kernel reads and changes in place.
         n_sentences, beam = account.last.shape
         account_structure, rules_structure = _account_structures(account, rules)
         at = addresses("search_steps", never=(fused_rules.never, (len(embedding),), torch.bool))
         of_prefixes = _prefix_structures(prefixes)
         if step_limits.n_waiting is not None:
             at |= _array_addresses("search_steps", n_waiting=(step_limits.n_waiting, (1,), np.int64))
+        # Checked once for all steps: sizes, room for the longest hypothesis, ids.
         fits = prefixes.states.shape == (n_sentences, beam) and len(beams.slots) == n_sentences * beam
         if output.d_out != len(embedding) or not fits or fused_rules.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
@@ -270,6 +275,7 @@ class DecoderLayers(_Layers):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
         if not _within(account.last, len(embedding)):
             raise IndexError("kernel search_steps: an id is out of range.")
+        # The search may end before its limit, so the number of steps comes back.
         search = structure(
             "Search",
             **at,
@@ -399,6 +405,7 @@ def extend_beams(
 
 def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Structure, Structure]:
     """The account and the rules as the kernels take them."""
+    # Arrays by the types that the C structures declare.
     (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
     i64, f64, i32 = np.int64, np.float64, np.int32
     penalties = _array_addresses("extend_beams", penalties=(rules.penalties, rules.penalties.shape, f64))
@@ -415,6 +422,7 @@ def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Struc
         best_lengths=(account.best_lengths, (n, n_best), i64),
         best_ids=(account.best_ids, (n, n_best, width), i32),
     )
+    # Penalties are looked up by length, histories are written at it.
     if not (
         _within(account.limits, len(rules.penalties))
         and (account.lengths >= 0).all()

@@ -416,6 +416,7 @@ class _Attend(torch.autograd.Function):
         causal: bool,
         dropout: float,
     ) -> Tensor:
+        # The kernel takes packed sequences: rows without padding, and the offsets at which sentences begin.
         _check_scratch(tgt, src, n_heads)
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
         n_offsets, n_keys = len(tgt.offsets), len(src.positions)
@@ -428,6 +429,7 @@ class _Attend(torch.autograd.Function):
         )
         check_range("attend", "q_offsets", tgt.offsets, 0, len(q) + 1)
         check_range("attend", "k_offsets", src.offsets, 0, n_keys + 1)
+        # Heads lie side by side in a row, so the kernel finds them by strides.
         queries, keys, values = _parts(q, kv, widths)
         shape = structure(
             "Shape",
@@ -444,6 +446,7 @@ class _Attend(torch.autograd.Function):
             rate=dropout,
             causal=causal,
         )
+        # The masks of dropout are drawn again from the seed in the backward pass, not kept.
         out = q.new_empty(len(q), widths[2])
         kernel("attend", q)(**unchecked(q=queries, k=keys, v=values, out=out), shape=shape)
         ctx.save_for_backward(q, kv)
