@@ -1,4 +1,4 @@
-"""heed translate and heed parse between pipes: idle, signalled, cut off, closed, and fed with what is no text."""
+"""heed translate and heed parse between pipes: idle, signalled, cut off, closed, and fed with bytes that are not text."""
 
 import os
 import pty

@@ -58,7 +58,7 @@ def write_treebank(folder: Path) -> None:
 
 
 def parse_tree(text: str) -> Tree | None:
-    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
+    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is not one tree."""
     found = list(parsed([text]))
     if len(found) > 1:
         raise BadTree("more than one tree in a line", 1, 1)

@@ -417,5 +417,5 @@ def test_half_a_surrogate_pair_is_refused_as_no_text(tokenizer, parser_tokenizer
 
 def test_a_target_symbol_that_no_file_may_hold_is_refused_in_training():
     for name in ("x" * 257, "▁x", "", "a b", "a\nb"):
-        with pytest.raises(HeedError, match="is no target symbol"):
+        with pytest.raises(HeedError, match="is not a target symbol"):
             train_tokenizer(LINES, TokenizerSettings(vocab_size=650), ["NP", name])

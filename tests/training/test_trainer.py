@@ -221,7 +221,7 @@ def test_checkpoints_every_so_many_minutes_of_training_whether_or_not_it_was_sto
 
 @contextmanager
 def one_fault():
-    """The ninth pass's loss is no number."""
+    """The ninth pass's loss is not a number."""
     real, calls = step.micro_batch_loss, itertools.count(1)
 
     def faulty(*arguments, **options):

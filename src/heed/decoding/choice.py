@@ -23,7 +23,7 @@ from heed.text.tokenizer import SpecialIds
 
 @runtime_checkable
 class LiveHypotheses(Protocol):
-    """What a choice reads of the sentences that are being searched."""
+    """The view that a choice has of the sentences that are being searched."""
 
     numbers: Ints  # of each sentence, its source's number
 

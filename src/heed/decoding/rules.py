@@ -77,7 +77,7 @@ def check_rules(rules: Iterable[Rule], settings: Given, spelling: Spelling = IN_
 
 
 class _Words(dict[str, str]):
-    """What the placeholders of a rule's message stand for."""
+    """The values for the placeholders of a rule's message."""
 
     def __init__(self, rule: Rule, given: Given, spelling: Spelling):
         super().__init__()

@@ -280,7 +280,7 @@ class Translator(PickledByValue):
         return replace(translation, alternatives=alternatives, utility=alternatives[0].utility)
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every translation that begins with this text have in common; a search takes it.
+        """The prefix that all translations with this beginning share, as a search takes it.
 
         HeedError for text that the vocabulary lacks, and if no translation has room for it.
         """
@@ -434,7 +434,7 @@ class Translator(PickledByValue):
         )
 
     def text_of(self, hypothesis: Hypothesis) -> str:
-        """What it spells, as one line, whatever the model writes."""
+        """The text of a hypothesis, as one line, whatever the model writes."""
         return _one_line(self.tokenizer.decode(hypothesis.ids))
 
     def _text(self, source: str, hypotheses: list[Hypothesis], parts: Sequence[Part] = (Part(""),)) -> Translation:
@@ -459,7 +459,7 @@ def _one_line(text: str) -> str:
 
 
 def _limits(settings: DecodingSettings) -> str:
-    """What a user may raise so that translations can be longer."""
+    """The limits that a user may raise so that translations can be longer."""
     limits = {
         "max_extra_tokens": settings.max_extra_tokens,
         "max_length_factor": settings.max_length_factor,

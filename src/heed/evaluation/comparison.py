@@ -210,7 +210,7 @@ def compare(
 
 
 def statements(comparison: Comparison) -> list[str]:
-    """What the tests say, a sentence per system and verdict."""
+    """The tests' results in words, a sentence per system and verdict."""
     first, *others = comparison.systems
     lines = []
     for system in others:

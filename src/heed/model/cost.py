@@ -85,7 +85,7 @@ def n_parameters(arch: Architecture, vocab_size: int, src_vocab_size: int | None
 
 @dataclass(frozen=True)
 class Workload:
-    """What passes went through: tokens, eos and bos included, and pairs of a query with a key, of all sentences."""
+    """The work of some passes: tokens, eos and bos included, and pairs of a query with a key, of all sentences."""
 
     n_src: int
     n_tgt: int

@@ -55,7 +55,7 @@ METHODS = {kind: {name for _, name, _ in _written(kind)} for kind in CLASSES}
 
 @dataclass(frozen=True)
 class Coverage:
-    """What somebody implements of the network.
+    """The parts of the network that a backend or another program implements.
 
     settings: each of Architecture's, with the answer for each value (`...`: for all others), or True for any value.
     classes: of modules that may stand for the network's own.
@@ -84,7 +84,7 @@ class Coverage:
 
 
 def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Module]]) -> str | None:
-    """What of these modules is not as model/transformer.py has it, if anything is; others: classes that may be there.
+    """How these modules differ from model/transformer.py's, or None. others: further classes that may be there.
 
     It is asked for every search and every step of training, so it takes microseconds a layer.
     """

@@ -115,7 +115,7 @@ class Counts:
 
 @dataclass
 class ParseScore:
-    """What `evalb` found, over all sentences and over those of at most `cutoff` words."""
+    """The scores of `evalb`, over all sentences and over those of at most `cutoff` words."""
 
     params: Params
     all: Counts = field(default_factory=Counts)
@@ -406,7 +406,7 @@ def read_pairs_of_trees(
 def _lines_of_pairs(gold_lines: list[str], lines: list[str]) -> list[int] | None:
     """The numbers of the lines of pairs; None if one file has more lines, or a tree beside a comment in the gold file.
 
-    A comment beside a gold tree, such as "# no parse", is no prediction.
+    A comment beside a gold tree, such as "# no parse", is not a prediction.
     """
     if len(gold_lines) != len(lines):
         return None

@@ -44,11 +44,11 @@ Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, 
 
 MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
 ANY_TAG = -1  # in a script
-MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behind the other
+MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: nested, consecutive
 
 
 class ParserCard(LinearisationSettings):
-    """What the card of a parser's model folder says of its trees and words."""
+    """The form of a parser's trees and words, in its model folder's card."""
 
     lexicon: Lexicon = NO_LEXICON
 
@@ -228,7 +228,7 @@ class Parser(PickledByValue):
     def _source(
         self, number: int, tagged: Tagged, ids: list[int], constraint: "TreeConstraint | None"
     ) -> Source | None:
-        """What to search for a sentence; None if it is blank or far too long."""
+        """The source to search for a sentence; None if it is blank or far too long."""
         words, tags = tagged
         _check(number, words, tags)
         if not words:
@@ -256,7 +256,7 @@ class Parser(PickledByValue):
 
 
 def _parser_card(loaded: ModelFolder, where: str) -> ParserCard:
-    """What a model folder says of its trees. HeedError if its model translates or it is damaged."""
+    """The form of the trees in a model folder's card. HeedError if its model translates or it is damaged."""
     if not loaded.card.parsing:
         raise HeedError(f"{where}: this model translates (heed translate); it was not trained on trees.")
     if not isinstance(loaded.tokenizer, Tokenizer):
@@ -294,7 +294,7 @@ def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> Non
         if [tag] != split_words(tag) or not set(tag).isdisjoint("()"):
             raise HeedError(f"sentence {number + 1}: the tag {shown(tag)} is empty or has spaces or brackets within.")
         if tag == EMPTY:
-            raise HeedError(f"sentence {number + 1}: {EMPTY} is the tag of a trace, which is no word; leave it out.")
+            raise HeedError(f"sentence {number + 1}: {EMPTY} is the tag of a trace, not of a word; leave it out.")
 
 
 class TreeConstraint:

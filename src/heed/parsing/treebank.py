@@ -26,7 +26,7 @@ TREES = re.compile(r"([^.].*\.mrg)(\.gz|)", re.IGNORECASE)  # a section's files;
 
 
 class ParsingSettings(LinearisationSettings):
-    """What to train a parser on. A list names files (globs) or sections in the LDC's layout: 02-21 is wsj/02 to 21."""
+    """The treebank of a parser. A list names files (globs) or sections in the LDC's layout: 02-21 is wsj/02 to 21."""
 
     treebank: str = Field(min_length=1, description="folder of the trees; also searched for in --mirror and --dir")
     train: list[str] = Field(min_length=1, description="trees to learn from")
@@ -155,7 +155,7 @@ class LeftOut:
             self._report(f"{fault}; left out.")
 
     def __str__(self) -> str:
-        """What a report on the other trees adds."""
+        """The clause for a report on the other trees, or an empty string."""
         return f"; left out: {self._n_trees:,}" if self._n_trees else ""
 
 

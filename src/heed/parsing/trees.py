@@ -108,7 +108,7 @@ def split_words(line: str) -> list[str]:
 
 
 def sentence(words: Iterable[str], form: Callable[[str], str] = plain) -> str:
-    """What the model reads: the words' forms with a space between."""
+    """The model's source: the words' forms with a space between."""
     return " ".join(map(form, words))
 
 
@@ -333,7 +333,7 @@ def linearised(
 
 
 def leaf_symbol(tag: str, leaves: Leaves) -> str:
-    """What stands for a leaf with this tag: the tag, or XX.
+    """The symbol of a leaf with this tag: the tag, or XX.
 
     A tag that looks like text gets a _ before it, so that no two tags and words are one symbol.
     """

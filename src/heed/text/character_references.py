@@ -9,7 +9,7 @@ _MAX_DIGITS = 8  # of a number without leading zeros; every character's has fewe
 
 
 def resolved(text: str) -> str:
-    """The text with its character references resolved as browsers do: a number that is no character's is U+FFFD."""
+    """The text with its character references resolved as browsers do: a number without a character becomes U+FFFD."""
     return html.unescape(_LONG.sub(_shortened, text)) if "&" in text else text
 
 

@@ -1,4 +1,4 @@
-"""What a target must begin with: a text, whichever ids spell it.
+"""Prefixes: the text that a target must begin with, whichever ids spell it.
 
 A prefix is text, not one segmentation of it: a model that would write "hat" as one id is not helped by the ids that
 "ha" alone would have. So any id may follow whose bytes agree with what is still to come, also one that goes beyond it.

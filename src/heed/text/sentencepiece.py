@@ -80,7 +80,7 @@ class _Special(Settings):
 
 
 class _File(Settings):
-    """What tokenizer.json holds. tgt: None if both sides have the same vocabulary."""
+    """The contents of tokenizer.json. tgt: None if both sides have the same vocabulary."""
 
     sentencepiece: Literal[1]
     special: _Special
@@ -145,7 +145,7 @@ class SentencePieceTokenizer:
         return self._tgt.encode_lines(lines)
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every target that begins with this text, once it is normalised, have in common.
+        """The prefix that all targets share which begin with this text, once it is normalised.
 
         HeedError if the text is not valid Unicode, or if no ids spell it.
         """
@@ -156,7 +156,7 @@ class SentencePieceTokenizer:
         return self._tgt.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each target id stands for, readable; a space before what begins a word. Bytes: `spelled_bytes`."""
+        """Each target id's text, readable; with a space before it if it begins a word. Bytes: `spelled_bytes`."""
         return self._tgt.spelled(ids)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
@@ -300,7 +300,7 @@ class _Side:
         return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
 
     def _spelled(self, piece: str) -> bytes:
-        """What a piece adds to the text, with a space before a word."""
+        """The bytes that a piece adds to the text, with a space before a word."""
         if self._processor is None:
             return f" {piece}".encode()
         return bytes([self._bytes[piece]]) if piece in self._bytes else piece.replace(SPACE, " ").encode()
@@ -340,7 +340,7 @@ class _Side:
         return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, with spaces; bytes by `spelled_bytes`."""
+        """Each id's text, with spaces; bytes by `spelled_bytes`."""
         spelled: list[str] = []
         for is_byte, run in groupby((self.vocabulary.table[i] or "" for i in ids), key=self._bytes.__contains__):
             if is_byte:
@@ -459,10 +459,10 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
             raise ValueError("no table of pieces and ids")
         while isinstance(key := next(events), yaml.ScalarEvent):
             if not isinstance(value := next(events), yaml.ScalarEvent):
-                raise ValueError(f"the id of {shown(key.value)} is no number")
+                raise ValueError(f"the id of {shown(key.value)} is not a number")
             yield key.value, value.value
         if not isinstance(key, yaml.MappingEndEvent):
-            raise ValueError("a piece is no word")
+            raise ValueError("a piece is not a word")
     except (ValueError, StopIteration, yaml.YAMLError) as error:
         raise HeedError(f"{path}: damaged ({reason(error)}).") from None
 

@@ -249,7 +249,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 def _float(value: int | bytes) -> float:
     if not isinstance(value, bytes) or len(value) != 4:
-        raise ValueError("a score is no number of 4 bytes")
+        raise ValueError("a score is not a number of 4 bytes")
     return float(struct.unpack("<f", value)[0])
 
 

@@ -142,7 +142,7 @@ class Tokenizer:
         return encoded
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every target that begins with this text have in common; of symbols, their ids.
+        """The prefix that all targets with this beginning share; of symbols, their ids.
 
         HeedError if the text is not valid Unicode, or for an unknown symbol.
         """
@@ -196,7 +196,7 @@ class Tokenizer:
         return " ".join(tokens)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, readable; a space before what begins a word, as a symbol does.
+        """Each id's text, readable; with a space before it if it begins a word, as a symbol does.
 
         An id that is a part of a character shows it with the bytes of that part: `spelled_bytes`.
         """
@@ -246,7 +246,7 @@ class Tokenizer:
         return name[: -len(piece)] + readable(bytes(BYTE_OF[c] for c in piece), space=SPACE)
 
     def to_json(self) -> dict[str, Any]:
-        """What tokenizer.json holds."""
+        """The contents of tokenizer.json."""
         file: dict[str, Any] = json.loads(self._backend.to_str())
         return file
 

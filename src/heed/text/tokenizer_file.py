@@ -63,7 +63,7 @@ def _backend_of(file: Any) -> Backend:
         return make_backend(word_pieces(vocab), special)
     for merge in merges if isinstance(merges, list) else [merges]:
         if not (isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)):
-            raise ValueError(f"merge {shown(merge)} is no pair of pieces")
+            raise ValueError(f"merge {shown(merge)} is not a pair of pieces")
         if not vocab.keys() >= {*merge, "".join(merge)} or not BYTES.issuperset("".join(merge)):
             raise ValueError(f"merge {shown(merge)} is not of pieces in the vocabulary")
     return make_backend(models.BPE(vocab, [(left, right) for left, right in merges]), special)
@@ -72,7 +72,7 @@ def _backend_of(file: Any) -> Backend:
 def _checked_special(vocab: Any, continuation: str) -> list[str]:
     """The special symbols of a vocabulary. ValueError if its ids or pieces are not as Heed makes them."""
     if not isinstance(vocab, dict) or any(type(i) is not int for i in vocab.values()):
-        raise ValueError("its vocabulary is no table of pieces and ids")
+        raise ValueError("its vocabulary is not a table of pieces and ids")
     names = sorted(vocab, key=vocab.__getitem__)
     if any(vocab[name] != i for i, name in enumerate(names)):
         raise ValueError(f"its ids are not 0 to {len(names) - 1}, each once")
@@ -100,7 +100,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _difference(expected: Any, found: Any, name: str = "") -> str:

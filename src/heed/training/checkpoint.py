@@ -188,7 +188,7 @@ class Checkpoints:
 
 
 def read_train_state(folder: Path) -> TrainState:
-    """The state in a checkpoint's folder. HeedError if it is none of this Heed."""
+    """The state in a checkpoint's folder. HeedError if this version did not write it."""
     values = read_json(folder / "trainer.json")
     if "detours" in values:  # as older checkpoints call it
         values["rollbacks"] = values.pop("detours")

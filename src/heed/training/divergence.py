@@ -46,7 +46,7 @@ class DivergenceCheck:
     def count(self, loss: float, *, train_nll: float) -> None:
         """Counts a validation, before `best_loss` does. train_nll: nats a token of the last steps' training text."""
         state = self._state
-        # A slow start is no divergence, unless it is hopeless; nor is overfitting, where the training loss is low.
+        # Neither a slow start counts, unless it is hopeless, nor overfitting, where the training loss is low.
         learning = loss < state.best_loss and loss < self._hopeless_loss
         is_worse = min(loss, train_nll) > self._unigram_loss + MARGIN
         if is_worse and not learning and state.step >= self._settings.warmup_steps:

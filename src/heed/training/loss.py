@@ -1,4 +1,4 @@
-"""What training minimises: the label-smoothed loss of section 5.4, and with R-Drop how far two passes are apart."""
+"""The training loss: label-smoothed as in section 5.4, and with R-Drop also the distance between two passes."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def consistent_loss(
     consistency: float,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """As `projected_loss`, of two passes over the same tokens, whose features lie one behind the other: R-Drop.
+    """As `projected_loss`, of two passes over the same tokens, whose features are concatenated: R-Drop.
 
     A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
     their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α

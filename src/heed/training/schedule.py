@@ -120,7 +120,7 @@ FALLING = ("linear", "cosine")  # that need max_steps
 
 
 def rate_of_step(step: int, settings: ScheduleSettings, *, d_model: int) -> float:
-    """The learning rate of a step, counted from 1. HeedError for a rate of another package's that is no number."""
+    """The learning rate of a step, counted from 1. HeedError if another package's rate is not a number."""
     known = SCHEDULES.get(settings.schedule)
     schedule: Schedule = extension("heed.schedules", settings.schedule) if known is None else known
     rate = schedule(step, settings, d_model)

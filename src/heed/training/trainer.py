@@ -110,7 +110,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Setup:
-    """What stays the same in a call of `train`, however often it goes back to a checkpoint."""
+    """The parts of a call of `train` that stay the same, however often it goes back to a checkpoint."""
 
     weights: MasterWeights
     optimizer: torch.optim.Adam

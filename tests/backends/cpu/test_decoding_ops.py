@@ -53,7 +53,7 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
 @pytest.mark.slow
 @pytest.mark.parametrize("d_in", [100, 128, 2048])
 def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
-    """PyTorch's own product is no measure: on some processors it adds up parts of a long sum, and errs less."""
+    """PyTorch's own product is not a measure: on some processors it adds up parts of a long sum, and errs less."""
     torch.manual_seed(d_in)
     # Sizes from 1e-6 to 1e6, so that a product of fewer digits would show.
     x, weight = (torch.randn(*shape) * 10 ** torch.empty(shape).uniform_(-3, 3) for shape in ((64, d_in), (96, d_in)))

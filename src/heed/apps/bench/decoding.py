@@ -26,7 +26,7 @@ WARM_UP = 1 / 5  # of all measurements: the first ones allocate memory and fill 
 
 @dataclass(frozen=True)
 class DecodingSpeed:
-    """What `heed bench decode` prints. Only tokens of the best hypotheses count; latency is from reading to result."""
+    """The result of `heed bench decode`. Only tokens of the best hypotheses count; latency: from reading to result."""
 
     target_tokens_per_second: float
     sentences_per_second: float

@@ -90,7 +90,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What CTranslate2 does not have of this network; None if it has all."""
+    """The part of this network that CTranslate2 lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -186,7 +186,7 @@ def _fill_norm(target: Any, ours: Any) -> None:
 
 @torch.inference_mode()
 def _compared_scores(folder: ModelFolder, theirs: Any) -> float:
-    """The largest difference of a token's log-probability. HeedError if it is no rounding error."""
+    """The largest difference of a token's log-probability. HeedError if it is more than a rounding error."""
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
     special, worst = folder.tokenizer.special, 0.0
     adds_eos = isinstance(folder.tokenizer, SentencePieceTokenizer)

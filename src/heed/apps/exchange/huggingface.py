@@ -104,7 +104,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What MarianMTModel does not have of this network; None if it has all."""
+    """The part of this network that MarianMTModel lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -172,7 +172,7 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
 
 
 def _for_the_way_back(folder: ModelFolder, out: Path) -> dict[str, Any]:
-    """What MarianMTModel does not need to know."""
+    """The part of a Heed model that MarianMTModel lacks, for importing it again."""
     weights = sha256_of(out / "model.safetensors")
     return {"architecture": folder.model.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
 
@@ -261,7 +261,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """What two tensors have in common if they are the same numbers in memory."""
+    """A key that two tensors share if they are the same numbers in memory."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
@@ -293,7 +293,7 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
     for name, tensor in found.items():
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
-            raise HeedError(f"{path}: {shown(name)} is no matrix of floats; import the model before it was quantised.")
+            raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
     # Several names of the same numbers count once.
     sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
     if sum(sizes.values()) > path.stat().st_size:
@@ -427,10 +427,10 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
         if words[-2:] == ["embed_positions", "weight"] or name == shared:  # made anew; not used where nothing is shared
             continue
         if len(words) < 6 or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
-            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
         _, stack, _, layer, *part, kind = words
         if ".".join(part) not in ours_of:
-            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
         parts[f"{stack}.{layer}.{ours_of['.'.join(part)]}.{kind}"] = tensor
     return parts
 

@@ -2,7 +2,7 @@
 
 Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
 tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. What else Heed has Marian
-lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), is no other program's; with pre-norm its
+lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), differs from other programs'; with pre-norm its
 search makes keys and values of the target's positions from inputs that are not normalised, from the second token on;
 and its network ignores the option for learned positions.
 """
@@ -150,7 +150,7 @@ def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Pat
     def names(key: str) -> list[str]:
         found = decoder.get(key)
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise HeedError(f"{yml}: {key} is no list of files.")
+            raise HeedError(f"{yml}: {key} is not a list of files.")
         return found
 
     models, vocabularies = names("models"), names("vocabs")
@@ -175,7 +175,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise HeedError(f"{path}: damaged or not an .npz ({reason(error)}).") from None
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # a member that does not begin as an array does
-            raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is no array).")
+            raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is not an array).")
     return arrays
 
 
@@ -275,7 +275,7 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
     for ours, name in _layer_names(arch):
         take(ours, name, transposed=True)
     if left:
-        raise HeedError(f"{path}: {shown(min(left))} is no part of a Transformer that Heed has.")
+        raise HeedError(f"{path}: {shown(min(left))} is not part of a Transformer that Heed has.")
     return parts
 
 
@@ -367,7 +367,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What Marian does not have of this network; None if it has all."""
+    """The part of this network that Marian lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -389,7 +389,7 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
 
 
 def _settings(model: Transformer) -> dict[str, Any]:
-    """What Marian must know of the network: its options that are not the defaults of `transformer`."""
+    """Marian's options for this network: those that are not the defaults of `transformer`."""
     arch = model.arch
     return {
         "version": "v1.12.0",

@@ -1,4 +1,4 @@
-"""What all interfaces share: models by language pair, limits, keys, and texts through the engines."""
+"""The service behind all interfaces: models by language pair, limits, keys, and texts through the engines."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may ask for."""
+    """Limits of requests, and of the queue."""
 
     max_chars: int = 10_000  # of all texts of a request together
     max_texts: int = 128

@@ -33,7 +33,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionTrace:
-    """What a model attends to for one pair. A query of the decoder is named by the token that it reads; one of cross
+    """A model's attention for one pair. A query of the decoder is named by the token that it reads; one of cross
     attention by the token that is written there."""
 
     source: str

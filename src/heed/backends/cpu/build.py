@@ -154,7 +154,7 @@ def state() -> str:
 
 
 def why_unusable() -> str:
-    """What keeps the kernels from being used though they would be faster; nothing if they are, or would not."""
+    """Why the kernels are not used though they would be faster; empty if they are used, or would not be."""
     return _found()[2]
 
 
@@ -224,7 +224,7 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
 
 
 def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[bytes, list[str], list[str]]:
-    """What the compiler prints as its version; the flags for compiling and for linking, HEED_KERNELS' among them.
+    """The compiler's version as it prints it; the flags for compiling and for linking, HEED_KERNELS' among them.
 
     A processor that HEED_KERNELS names (-march=…) takes the place of the set.
     """
@@ -333,7 +333,7 @@ def _run_side_by_side(commands: Iterable[Sequence[str]]) -> None:
 
 
 def _processor() -> bytes:
-    """What decides which instructions the compiler uses: a home folder may be shared by different machines."""
+    """The features that decide the compiler's instructions: a home folder may be shared by different machines."""
     if platform.system() == "Darwin":
         command = ["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout

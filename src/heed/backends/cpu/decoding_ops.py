@@ -233,7 +233,7 @@ class DecoderLayers(_Layers):
         memories: Int[Tensor, "layer sentence"],
         beams: Beams,
     ) -> Float[Tensor, "active d_model"]:
-        """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it.
+        """The last layer's output for every active row's next token, in float; the rest as `attend_to_…` take it.
 
         caches and memories are not changed but replaced: the same object has the same addresses.
         """

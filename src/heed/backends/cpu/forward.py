@@ -95,7 +95,7 @@ def stack_norms(model: Transformer, side: Side) -> StackNorms:
 
 
 class ResidualStream:
-    """What flows through a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
+    """The residual stream of a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
 
     With post-norm both are the normalised sum; with pre-norm the sum itself flows on.
     """

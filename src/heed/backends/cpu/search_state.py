@@ -1,4 +1,4 @@
-"""What a search keeps of a model between steps, for the kernels."""
+"""A model's state between the steps of a search, in the kernels' form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -238,7 +238,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
 
 
 def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
-    """What is done with a weight's gradient."""
+    """The kernels that take a weight's gradient."""
     # Adam, which also renews the copy in bf16 and zeroes the gradient.
     weight, mean, square, gradient = (torch.rand(d_ff, d) for _ in range(4))
     copy = None if dtype == torch.float32 else weight.to(dtype)
