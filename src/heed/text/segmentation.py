@@ -54,6 +54,6 @@ def check_symbol(name: str) -> None:
     name.encode("utf-8")  # half a surrogate pair is a ValueError as well
     if not 1 <= len(name) <= MAX_SYMBOL or name.startswith(TEXT) or " " in name or "\n" in name:
         raise ValueError(
-            f"{shown(name)} is not a target symbol: it must have 1 to {MAX_SYMBOL} characters, no space or line end, and "
-            f"not begin with {TEXT}"
+            f"{shown(name)} is not a target symbol: it must have 1 to {MAX_SYMBOL} characters, no space or line end, "
+            f"and not begin with {TEXT}"
         )

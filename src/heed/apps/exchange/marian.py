@@ -2,9 +2,9 @@
 
 Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
 tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. What else Heed has Marian
-lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), differs from other programs'; with pre-norm its
-search makes keys and values of the target's positions from inputs that are not normalised, from the second token on;
-and its network ignores the option for learned positions.
+lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), differs from other programs'; with pre-norm
+its search makes keys and values of the target's positions from inputs that are not normalised, from the second token
+on; and its network ignores the option for learned positions.
 """
 
 import json
