@@ -34,7 +34,7 @@ SEARCH: Places = {
         "backends/reference.py",
         "ReferenceBackend.best_continuations",
     ): "the log-probabilities so far, and the best continuations",
-    ("backends/forbidden.py", "without_forbidden"): "the rows that may not end yet, and what prefixes ask for",
+    ("backends/forbidden.py", "mask_forbidden"): "the rows that may not end yet, and what prefixes ask for",
     ("decoding/choice.py", "ConstrainedChoice.__init__"): "the ids that a constraint decides between, once a search",
     ("decoding/choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
     ("decoding/choice.py", "SampledChoice.choose"): "the ids that were drawn",

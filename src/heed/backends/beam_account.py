@@ -119,22 +119,22 @@ class BeamAccount:
         """(sentence): the score that a hypothesis must exceed to enter the n_best."""
         return self.best_scores[:, -1]
 
-    def joined(self, other: "BeamAccount") -> "BeamAccount":
+    def concat(self, other: "BeamAccount") -> "BeamAccount":
         """These sentences, then the other's."""
         return BeamAccount(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
-    def kept(self, places: Ints) -> "BeamAccount":
+    def select(self, places: Ints) -> "BeamAccount":
         """The sentences at these places."""
         return BeamAccount(*(array[places] for array in vars(self).values()))
 
     def resize(self, width: int) -> None:
         """Makes room for `width` ids of every target."""
-        self.history, self.best_ids = widened(self.history, width, 0), widened(self.best_ids, width, 0)
+        self.history, self.best_ids = widen(self.history, width, 0), widen(self.best_ids, width, 0)
 
 
-def widened(x: Any, width: int, fill: int) -> Any:
+def widen(x: Any, width: int, fill: int) -> Any:
     """`x` with a last axis of that width."""
     if width <= x.shape[-1]:
         return np.ascontiguousarray(x[..., :width])
@@ -157,7 +157,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
         _collect(account, ending, log_probs, rows, account.lengths - 1, rules.penalties)
         account.n_ended += ending.sum(axis=1)
     # The best unfinished continuations replace the rows.
-    account.log_probs, parents, account.last = _unfinished(continuations, is_eos, beam, rules)
+    account.log_probs, parents, account.last = _best_unfinished(continuations, is_eos, beam, rules)
     sentences = np.arange(len(account))
     account.history = account.history[sentences[:, None], parents]
     account.history[sentences, :, account.lengths - 1] = account.last
@@ -182,7 +182,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
     return parents, done
 
 
-def _unfinished(continuations: Continuations, is_eos: Bools, beam: int, rules: EndingRules) -> Continuations:
+def _best_unfinished(continuations: Continuations, is_eos: Bools, beam: int, rules: EndingRules) -> Continuations:
     """The continuations without eos, `beam` of them for each sentence."""
     if not is_eos.any():
         return continuations.first(beam)

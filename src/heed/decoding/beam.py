@@ -200,7 +200,7 @@ class BeamBatch:
         self._beam_size, self._n_best = settings.beam_size, n_best
         self.numbers: Ints = np.empty(0, np.int64)
         self._prefixes = LivePrefixes([], beam=self._beam_size)
-        self._account = self._beginning(np.empty(0, np.int64), FIRST_WIDTH)
+        self._account = self._new_account(np.empty(0, np.int64), FIRST_WIDTH)
         self._longest = 0  # ids written so far
         self._rules = EndingRules(
             special.eos,
@@ -225,7 +225,7 @@ class BeamBatch:
     def log_probs(self) -> Floats:
         return self._account.log_probs
 
-    def _beginning(self, limits: Ints, width: int) -> BeamAccount:
+    def _new_account(self, limits: Ints, width: int) -> BeamAccount:
         # Competing rows that begin alike would stay alike: only the first one counts at first.
         n_first = 1 if self._choice.rows_compete else self._beam_size
         return BeamAccount.of(
@@ -237,9 +237,9 @@ class BeamBatch:
         limits = np.array([maximum_length(source, self._settings) for source in sources])
         if len(self) == 0:
             self._longest = 0
-            self._account = self._beginning(limits[:0], FIRST_WIDTH)
-        self._account = self._account.joined(self._beginning(limits, self._account.width))
-        self._prefixes = self._prefixes.joined([source.prefix for source in sources])
+            self._account = self._new_account(limits[:0], FIRST_WIDTH)
+        self._account = self._account.concat(self._new_account(limits, self._account.width))
+        self._prefixes = self._prefixes.concat([source.prefix for source in sources])
         numbers = [source.number for source in sources]
         self.numbers = np.concatenate([self.numbers, numbers])
         if (most := int(limits.max())) >= len(self._rules.penalties):
@@ -262,7 +262,7 @@ class BeamBatch:
 
     def allowed_ids(self) -> AllowedIds | None:
         """The ids that a prefix lets follow each row; None where any may follow any."""
-        return self._prefixes.allowed(self.limits - self.lengths)
+        return self._prefixes.allowed_ids(self.limits - self.lengths)
 
     def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
         """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
@@ -276,7 +276,7 @@ class BeamBatch:
         if done is None:
             return None
         self._longest = int(self.lengths.max())
-        return self._ended(self._own_rows(), done)
+        return self._finish(self._own_rows(), done)
 
     def step(self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None) -> tuple[Ints, Ints]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
@@ -290,12 +290,12 @@ class BeamBatch:
         self._prefixes.advance(parents, self._account.last)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
         self._choice.advance(rows, self._account.last, ~done)
-        return self._ended(rows, done)
+        return self._finish(rows, done)
 
     def drop(self, gone: Bools) -> tuple[Ints, Ints]:
         """Ends the search of some sentences without a result; returns what `step` returns."""
         self._choice.advance(self._own_rows(), None, ~gone)
-        return self._kept(self._own_rows(), np.flatnonzero(~gone))
+        return self._keep(self._own_rows(), np.flatnonzero(~gone))
 
     def _own_rows(self) -> Ints:
         return np.arange(self._account.last.size).reshape(self._account.last.shape)
@@ -305,16 +305,16 @@ class BeamBatch:
         if self._longest == self._account.width:
             self._account.resize(2 * self._account.width)
 
-    def _ended(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
+    def _finish(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
         """Puts the sentences that are done among the finished ones."""
         self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in np.flatnonzero(done).tolist()]
-        return self._kept(rows, np.flatnonzero(~done))
+        return self._keep(rows, np.flatnonzero(~done))
 
-    def _kept(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
-        self._prefixes = self._prefixes.kept(kept)
+    def _keep(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
+        self._prefixes = self._prefixes.select(kept)
         if len(kept) == len(self):
             return rows.ravel(), kept
-        self.numbers, self._account = self.numbers[kept], self._account.kept(kept)
+        self.numbers, self._account = self.numbers[kept], self._account.select(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need
             self._longest = int(self.lengths.max())
             self._account.resize(min(self._account.width, max(FIRST_WIDTH, 2 * self._longest)))

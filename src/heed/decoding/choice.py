@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
-from heed.backends.forbidden import without_forbidden
+from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
@@ -206,7 +206,7 @@ class SampledChoice:
 
     def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
         may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
-        log_probs = without_forbidden(
+        log_probs = mask_forbidden(
             torch.log_softmax(logits.detach().float(), dim=-1),
             *(beams.allowed_ids(), self._never, may_end),
             eos=self._eos,

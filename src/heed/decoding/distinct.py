@@ -48,7 +48,7 @@ def distinct_search(
     in_search: dict[int, Source] = {}
 
     # Sources are kept while they are searched, in case their lists come out too short.
-    def remembered() -> Iterator[Source | None]:
+    def remember() -> Iterator[Source | None]:
         for source in sources:
             if source is not None:
                 in_search[source.number] = source
@@ -63,7 +63,7 @@ def distinct_search(
     # The first search keeps more hypotheses than texts are asked for.
     found = search(
         models,
-        sources if plain else remembered(),
+        sources if plain else remember(),
         special,
         settings,
         n_best=n_best if plain else KEPT * n_best,
@@ -99,7 +99,7 @@ def distinct_search(
                 n_searches=n_searches,
             )
             for number, more in filter(None, retried):
-                texts = _merged(here[number].texts, _by_text(more, text_of, at_most=len(more)))
+                texts = _merge(here[number].texts, _by_text(more, text_of, at_most=len(more)))
                 if len(texts) >= n_best:
                     yield number, list(texts.values())[:n_best]
                 else:
@@ -149,7 +149,7 @@ def _by_text(
     return texts
 
 
-def _merged(texts: dict[str, Hypothesis], more: dict[str, Hypothesis]) -> dict[str, Hypothesis]:
+def _merge(texts: dict[str, Hypothesis], more: dict[str, Hypothesis]) -> dict[str, Hypothesis]:
     """These texts and, of more, those that score no higher than the first of these; best first."""
     most = next(iter(texts.values())).score
     added = {text: one for text, one in more.items() if text not in texts and one.score <= most}

@@ -59,7 +59,7 @@ def parallel_search(
     ahead = _ReadAhead(sources)
     while not ahead.exhausted:
         if ahead.many():
-            yield from _side_by_side(run, ahead, backend, n_threads=n_threads)
+            yield from _search_in_parallel(run, ahead, backend, n_threads=n_threads)
         else:
             yield from run(ahead.while_few(), wait=wait)
 
@@ -131,7 +131,7 @@ class _SharedQueue:
             self._changed.wait_for(lambda: self._sources or self._ended)
 
 
-def _side_by_side(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
+def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
     """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
     # One queue feeds all searches, one takes their results.
     n_searches = min(n_threads, MAX_SEARCHES)

@@ -237,7 +237,7 @@ def search_in_order(
                 arriving += item_sources
             yield from sorted(arriving, key=lambda source: len(source.ids))
 
-    def completed() -> Iterator[tuple[T, list[R]]]:
+    def complete_items() -> Iterator[tuple[T, list[R]]]:
         while pending and pending[0].complete:
             entry = pending.popleft()
             yield entry.item, [result for result in entry.results if result is not None]
@@ -248,5 +248,5 @@ def search_in_order(
             number, result = found
             entry, place = places.pop(number)
             entry.results[place] = result
-        yield from completed()
-    yield from completed()  # items without sources at the end of the stream
+        yield from complete_items()
+    yield from complete_items()  # items without sources at the end of the stream

@@ -13,7 +13,14 @@ from heed.config import shown
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
-from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import (
+    PickledByValue,
+    choose_precision,
+    load_models,
+    no_report,
+    prepack_models,
+    recipe_settings,
+)
 from heed.decoding.pairs import attended_places, pair_log_probs
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
@@ -81,8 +88,8 @@ class Translator(PickledByValue):
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
-        self.precision = chosen_precision(models, precision, report=report)
-        self.models = prepacked(models, self.precision, copy=copy)
+        self.precision = choose_precision(models, precision, report=report)
+        self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self.languages = languages
@@ -228,10 +235,10 @@ class Translator(PickledByValue):
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
-                translation = self.joined(text, results)
+                translation = self.join(text, results)
             else:
-                ranked = [self._ranked(found, utility, drawn=sampling is not None)[:n_best] for found in results]
-                translation = self._joined_by_utility(text, ranked)
+                ranked = [self._rank(found, utility, drawn=sampling is not None)[:n_best] for found in results]
+                translation = self._join_by_utility(text, ranked)
             number = next(results_numbers)
             if not translation.ended:
                 cut_off.add(name(number, text))
@@ -255,7 +262,7 @@ class Translator(PickledByValue):
         found = zip(ids, spans, strict=False)  # an id at the end may have no span
         return " ".join(text[start:end] for i, (start, end) in found if i == self.tokenizer.special.unk)
 
-    def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
+    def _rank(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
         """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""
         weights: dict[str, float] = {}
         first: list[Hypothesis] = []
@@ -269,9 +276,9 @@ class Translator(PickledByValue):
         utilities = expected_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
         return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
 
-    def _joined_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
+    def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
         """As `joined`, of hypotheses that have utilities."""
-        translation = self.joined(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
+        translation = self.join(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
         if len(pieces) != 1:
             return translation
         alternatives = tuple(
@@ -410,7 +417,7 @@ class Translator(PickledByValue):
         links = self.alignments(list(texts), translations)
         return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 
-    def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
+    def join(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """The translation that the hypotheses of a text's `pieces` make.
 
         Of one piece, its n best; of several, the best of each, joined with what stands between the pieces in the text;

@@ -173,7 +173,7 @@ def compare(
         words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
     )
     # Whole systems: scores, intervals and significance.
-    scores, signatures, n_resamples = _tested(systems, references, metrics, seed)
+    scores, signatures, n_resamples = _test_systems(systems, references, metrics, seed)
     # Single sentences by chrF: BLEU of one sentence says little.
     by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
     differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]
@@ -266,7 +266,7 @@ def checked_seed() -> str:
     return seed
 
 
-def _tested(
+def _test_systems(
     systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], metrics: Sequence[Any], seed: str
 ) -> tuple[list[dict[str, ComparedScore]], dict[str, str], int]:
     """Each system's scores by metric, the metrics' signatures, and the number of bootstrap's resamples."""
@@ -332,7 +332,7 @@ def _too_long_for_ter(ter: "_Ter", texts: Iterable[tuple[str, Sequence[str]]]) -
     """The first line that has too many words or characters, and how many; empty if there is none."""
     for name, lines in texts:
         for number, line in enumerate(lines, start=1):
-            if (n := len(ter.tokenized(line).split())) > MAX_TER_WORDS:
+            if (n := len(ter.tokenize(line).split())) > MAX_TER_WORDS:
                 return f"{name}, line {number:,}, has {n:,} {ter.unit}"
     return ""
 
@@ -354,12 +354,12 @@ class _Ter(TER):
         self._report = report
         self._counted: dict[tuple[str, ...], list[Any]] = {}
 
-    def tokenized(self, line: str) -> str:
+    def tokenize(self, line: str) -> str:
         """The line with a space between words, or characters."""
         return str(self.tokenizer((split_characters(line) if self._splitting else line).rstrip()))
 
     def _preprocess_segment(self, sent: str) -> str:
-        return self.tokenized(sent)
+        return self.tokenize(sent)
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
         (words,) = ref_kwargs["ref_words"]

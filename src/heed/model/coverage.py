@@ -37,7 +37,7 @@ EPSILON = 1e-5  # of layer normalization, which no setting changes
 Answer = bool | str
 
 
-def _written(kind: type) -> list[tuple[type, str, Any]]:
+def _own_functions(kind: type) -> list[tuple[type, str, Any]]:
     """The functions and properties of a class and of those that it is made of, nn.Module apart."""
     bases = [base for base in kind.__mro__ if base not in nn.Module.__mro__]
     return [
@@ -49,8 +49,8 @@ def _written(kind: type) -> list[tuple[type, str, Any]]:
 
 
 # As they are written, whoever replaces them later.
-WRITTEN = list(dict.fromkeys(method for kind in CLASSES for method in _written(kind)))
-METHODS = {kind: {name for _, name, _ in _written(kind)} for kind in CLASSES}
+WRITTEN = list(dict.fromkeys(method for kind in CLASSES for method in _own_functions(kind)))
+METHODS = {kind: {name for _, name, _ in _own_functions(kind)} for kind in CLASSES}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Coverage:
         arch = getattr(model, "arch", None)
         if type(arch) is not Architecture:
             return f"settings of another class, {type(arch).__name__}"
-        return self._missing_setting(arch) or _changed(model, arch, self.classes)
+        return self._missing_setting(arch) or _find_change(model, arch, self.classes)
 
     def _missing_setting(self, arch: Architecture) -> str | None:
         for name in Architecture.model_fields:
@@ -83,7 +83,7 @@ class Coverage:
         return None
 
 
-def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Module]]) -> str | None:
+def _find_change(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Module]]) -> str | None:
     """How these modules differ from model/transformer.py's, or None. others: further classes that may be there.
 
     It is asked for every search and every step of training, so it takes microseconds a layer.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heed.config import SHOWN, cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parsed, without_empty
+from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parse_trees, remove_empty
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
@@ -137,7 +137,7 @@ class ParseScore:
 
 
 def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
-    """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.cleaned`), or from `read_pairs_of_trees`.
+    """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.clean`), or from `read_pairs_of_trees`.
 
     A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
     why there is none, and is an error. A gold tree of None has no words; a text instead of it says why it cannot be
@@ -154,7 +154,7 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
             continue
         gold = gold or Tree(ROOT)
         length = sum(leaf.label not in params.deleted_for_length for leaf in gold.leaves())
-        counts, why = _compared(gold, predicted, params)
+        counts, why = _compare_pair(gold, predicted, params)
         if why or counts.skipped:
             score.missed_gold += len(_brackets(gold, params)[1])
         else:
@@ -167,7 +167,7 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
     return score
 
 
-def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
+def _compare_pair(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
     # Numbers of words must agree; if they do not, quotation marks that only one tree would delete stay in both.
     if isinstance(predicted, str):
         return Counts(sentences=1, errors=1), predicted
@@ -222,7 +222,7 @@ def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[li
         brackets.append((node.label, start, start))
         for child in node.children:
             visit(child)
-        brackets[number] = (_trimmed(node.label), start, len(leaves))
+        brackets[number] = (_trim_label(node.label), start, len(leaves))
 
     for child in tree.children:
         for node in child.children if _is_root(child, tree) and not params.count_root else (child,):
@@ -254,17 +254,17 @@ def _quotes(gold: Tree, predicted: Tree, params: Params) -> set[int]:
     }
 
 
-def _trimmed(label: str) -> str:
+def _trim_label(label: str) -> str:
     """EVALB cuts a label at its first - or =."""
     return label.split("-")[0].split("=")[0]
 
 
 def _matches(gold: list[Bracket], predicted: list[Bracket], params: Params) -> int:
     """How many gold brackets have one of the same span and label, each used once."""
-    left = Counter(_unlabelled(bracket, params) for bracket in predicted)
+    left = Counter(_drop_label(bracket, params) for bracket in predicted)
     matched = 0
     for bracket in gold:
-        label, start, end = _unlabelled(bracket, params)
+        label, start, end = _drop_label(bracket, params)
         for other in (label, *params.alike.get(label, ())):
             if left[other, start, end]:
                 left[other, start, end] -= 1
@@ -273,7 +273,7 @@ def _matches(gold: list[Bracket], predicted: list[Bracket], params: Params) -> i
     return matched
 
 
-def _unlabelled(bracket: Bracket, params: Params) -> Bracket:
+def _drop_label(bracket: Bracket, params: Params) -> Bracket:
     return bracket if params.labelled else ("", *bracket[1:])
 
 
@@ -425,7 +425,7 @@ def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tre
     golds: list[Tree | str | None] = []
     try:
         for number in numbers:
-            found = list(parsed([lines[number - 1]]))
+            found = list(parse_trees([lines[number - 1]]))
             faults = [tree for tree in found if isinstance(tree, BadTree)]
             trees = [tree for tree in found if isinstance(tree, Tree)]
             if len(trees) > 1:
@@ -441,7 +441,7 @@ def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tre
 def _trees_in_order(lines: list[str], *, name: str, report: Callable[[str], None]) -> list[Tree | str | None]:
     golds: list[Tree | str | None] = []
     try:
-        for tree in parsed(lines):
+        for tree in parse_trees(lines):
             if isinstance(tree, StrayText):
                 report(f"{name}, {tree.where}: {tree}; skipped.")
             elif isinstance(tree, BadTree):
@@ -454,7 +454,7 @@ def _trees_in_order(lines: list[str], *, name: str, report: Callable[[str], None
 
 
 def _as_written(trees: Iterable[Tree]) -> Tree | None:
-    return without_empty(Tree(AS_WRITTEN, tuple(trees)))
+    return remove_empty(Tree(AS_WRITTEN, tuple(trees)))
 
 
 def _prediction(line: str) -> Tree | str | None:
@@ -462,7 +462,7 @@ def _prediction(line: str) -> Tree | str | None:
         return None
     trees: list[Tree] = []
     try:
-        for tree in parsed([line]):
+        for tree in parse_trees([line]):
             if isinstance(tree, BadTree):
                 raise tree
             trees.append(tree)

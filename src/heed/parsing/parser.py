@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from heed.config import shown, validated
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import (
+    PickledByValue,
+    choose_precision,
+    load_models,
+    no_report,
+    prepack_models,
+    recipe_settings,
+)
 from heed.decoding.rules import PARSER_RULES
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.decoding.stream import Source, search_in_order
@@ -28,10 +35,10 @@ from heed.parsing.trees import (
     LinearisationSettings,
     Order,
     Tree,
-    escaped,
+    escape,
     leaf_symbol,
-    linearised,
-    restored,
+    linearise,
+    restore,
     sentence,
     split_words,
 )
@@ -113,8 +120,8 @@ class Parser(PickledByValue):
 
         copy: whether the models stay as they are; else they become the parser's, which halves the memory.
         """
-        self.precision = chosen_precision(models, precision, report=report)
-        self.models = prepacked(models, self.precision, copy=copy)
+        self.precision = choose_precision(models, precision, report=report)
+        self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer = tokenizer
         self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
@@ -176,7 +183,9 @@ class Parser(PickledByValue):
         HeedError if a word or a tag is empty or contains a space, if a tag contains a bracket, or if there are not as
         many tags as words.
         """
-        return list(self.stream(((words, None) for words in sentences) if tags is None else _paired(sentences, tags)))
+        return list(
+            self.stream(((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags))
+        )
 
     def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
@@ -219,7 +228,7 @@ class Parser(PickledByValue):
         if parse.tree is None:
             raise HeedError("the model writes no tree for this sentence.")
         how, form = self.linearisation, self._lexicon.form
-        symbols = linearised(parse.tree, leaves=how.leaves, form=form, order=how.order)
+        symbols = linearise(parse.tree, leaves=how.leaves, form=form, order=how.order)
         return sentence(words, form), " ".join(symbols)
 
     def _encode(self, sentences: list[Tagged]) -> list[list[int]]:
@@ -248,7 +257,7 @@ class Parser(PickledByValue):
             if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
             symbols = self.tokenizer.decode(best.ids).split(" ")
-            tree = restored(words, symbols, tags, self._lexicon.form, self.linearisation.order)
+            tree = restore(words, symbols, tags, self._lexicon.form, self.linearisation.order)
         except ValueError:
             tree = None
         confidence = math.exp(best.log_prob / (len(best.ids) + 1))
@@ -272,7 +281,7 @@ def _unpaired_label(tokenizer: Tokenizer) -> str | None:
     return min(opened ^ closed, default=None)
 
 
-def _paired(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[Tagged]:
+def _pair_with_tags(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[Tagged]:
     """HeedError if there are more of one than of the other."""
     for number, (words, own) in enumerate(itertools.zip_longest(sentences, tags), start=1):
         if words is None or own is None:
@@ -458,5 +467,5 @@ def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:
         if tag == EMPTY:
             raise HeedError(f"standard input, line {number}: {shown(token)} is a trace, no word; leave it out.")
         words.append(word)
-        tags.append(escaped(tag))
+        tags.append(escape(tag))
     return words, tags

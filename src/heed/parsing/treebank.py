@@ -15,7 +15,7 @@ from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
-from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearised, read_trees, sentence
+from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearise, read_trees, sentence
 from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
@@ -264,7 +264,7 @@ def training_trees(
         yield from gold
     for tree in gold:
         yield from constituents(tree, settings.fragments)
-    yield from substituted(gold, settings.substituted)
+    yield from substitute_constituents(gold, settings.substituted)
     yield from trees_of(folder, settings.parsed, functions=settings.functions, left_out=left_out)
 
 
@@ -279,7 +279,7 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
         yield from constituents(child, n_words)
 
 
-def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
+def substitute_constituents(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     """n_each variants of each tree: constituents exchanged for random ones with the same label and parent's label.
 
     After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who require only the same label. Constituents
@@ -297,13 +297,13 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     # Top-down, so that a constituent that is exchanged is not looked into.
     draws = random.Random(1)
 
-    def exchanged(tree: Tree) -> Tree:
+    def exchange(tree: Tree) -> Tree:
         if tree.word is not None:
             return tree
         children = (
             draws.choice(pool[tree.label, child.label])
             if child.word is None and tree.label != ROOT and draws.random() < EXCHANGED
-            else exchanged(child)
+            else exchange(child)
             for child in tree.children
         )
         return Tree(tree.label, tuple(children))
@@ -313,7 +313,7 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
         for tree in trees:
             gather(tree)
         for tree in trees:
-            yield from (variant for _ in range(n_each) if (variant := exchanged(tree)) != tree)
+            yield from (variant for _ in range(n_each) if (variant := exchange(tree)) != tree)
 
 
 def _write(
@@ -334,5 +334,5 @@ def _write(
         for tree in trees:
             n_trees += 1
             words_file.write(f"{sentence(tree.words(), form)}\n")
-            symbols_file.write(f"{' '.join(linearised(tree, settings.leaves, form, settings.order))}\n")
+            symbols_file.write(f"{' '.join(linearise(tree, settings.leaves, form, settings.order))}\n")
     return n_trees

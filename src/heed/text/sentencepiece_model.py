@@ -57,7 +57,7 @@ class SentencePieceModel(Settings):
         if len(set(self.pieces)) != n:
             raise ValueError("a piece occurs twice")
         for piece in self.pieces:
-            if not 1 <= len(encoded(piece)) <= MAX_PIECE or "\0" in piece:
+            if not 1 <= len(encode_utf8(piece)) <= MAX_PIECE or "\0" in piece:
                 raise ValueError(f"piece {shown(piece)} is not of 1 to {MAX_PIECE} bytes without NUL")
         if max(map(abs, self.scores)) > MAX_SCORE:
             raise ValueError(f"a score is beyond {MAX_SCORE:,.0f}")
@@ -65,7 +65,7 @@ class SentencePieceModel(Settings):
             raise ValueError("types of pieces are not 1 to 6, of which one is 2, the unknown piece")
         self._check_bytes()
         self._check_symbols()
-        encoded(self.unk_surface)
+        encode_utf8(self.unk_surface)
         for rules in (self.normalizer, self.denormalizer):
             _check_rules(base64.b64decode(rules, validate=True))
         return self
@@ -94,7 +94,7 @@ class SentencePieceModel(Settings):
         """The model in an .spm file. HeedError if it is damaged, or of a kind that is neither unigram nor BPE."""
         data = read_bounded(path, MAX_FILE_BYTES)
         try:
-            values = _parsed(data)
+            values = _parse_model(data)
         except ValueError as error:
             raise HeedError(f"{path}: not a SentencePiece model ({error}).") from None
         return validated(cls, values, where=str(path))
@@ -117,7 +117,7 @@ class SentencePieceModel(Settings):
         ) + denormalizer
 
 
-def encoded(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """UTF-8. ValueError for half a surrogate pair, without the text: pydantic could not show it."""
     try:
         return text.encode("utf-8")
@@ -171,7 +171,7 @@ def _check_rules(blob: bytes) -> None:
 # sentencepiece_model.proto.
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse_model(data: bytes) -> dict[str, Any]:
     """The fields of SentencePieceModel in a ModelProto. ValueError if it is none."""
     # The messages of a ModelProto: 1 pieces, 2 trainer, 3 normaliser, 5 denormaliser.
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: [], 5: []}

@@ -173,7 +173,7 @@ class Tokenizer:
         """
         lines = [encoding.offsets for encoding in self._backend.encode_batch([" " + text for text in texts])]
         return [
-            [without_space(text, start - 1, end - 1) for start, end in offsets]
+            [trim_span(text, start - 1, end - 1) for start, end in offsets]
             for text, offsets in zip(texts, lines, strict=True)
         ]
 
@@ -349,7 +349,7 @@ def check_unicode(text: str) -> None:
         raise HeedError(f"{shown(text)} is not valid Unicode text; write it in UTF-8.") from None
 
 
-def without_space(text: str, start: int, end: int) -> tuple[int, int]:
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without the white space at its start, which may be before the text."""
     part = text[max(0, start) : end]
     return end - len(part.lstrip()), end

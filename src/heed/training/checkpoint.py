@@ -163,7 +163,7 @@ class Checkpoints:
         A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
         """
         name = self._workers.broadcast(self._newest_good() if self._workers.first else None)
-        return TrainState() if name is None else _restored(self.folder / name, model, optimizer)
+        return TrainState() if name is None else _read_checkpoint(self.folder / name, model, optimizer)
 
     def _newest_good(self) -> str | None:
         for name in reversed(state_names(self.folder)):
@@ -201,7 +201,7 @@ def read_train_state(folder: Path) -> TrainState:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
 
 
-def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
+def _read_checkpoint(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
     train_state = read_train_state(folder)
     try:

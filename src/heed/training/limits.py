@@ -29,7 +29,7 @@ class Limits:
         """Records that the checkpoint of the present step is saved."""
         self._state.saved, self._state.checkpoint_step = self._clock(), self._state.step
 
-    def reached(self) -> str:
+    def reason_to_end(self) -> str:
         """Why training is over, or an empty string."""
         settings, state = self._settings, self._state
         if state.step >= settings.max_steps:

@@ -171,14 +171,14 @@ def _run_to_a_limit(loop: "_Loop") -> bool:
                 raise
             reached = True
         if loop.workers.any(bool(stop.signal)):  # it came after the last step, and the last checkpoint is saved
-            raise _stopped_by(stop)
+            raise _stop_error(stop)
     except UnresponsiveWorker:
         loop.logbook.report("A worker does not answer; the same command resumes from the last checkpoint.")
         raise
     return reached
 
 
-def _stopped_by(stop: StopSignals) -> Stopped:
+def _stop_error(stop: StopSignals) -> Stopped:
     """By this worker's signal, or by another's."""
     return Stopped(stop.signal or signal.SIGTERM)
 
@@ -212,7 +212,7 @@ class _Loop:
         # One that is due already was kept off by a signal or a lack of memory.
         if state.checkpoint_step != state.step and self.limits.checkpoint_is_due():
             self._checkpoint()
-        while not (reason := self.limits.reached()):
+        while not (reason := self.limits.reason_to_end()):
             self._run_epoch(stop)
             if self.stopping:
                 self._stop(stop)
@@ -237,7 +237,7 @@ class _Loop:
             if self.limits.checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                 self._checkpoint()
                 self._listen(stop)
-            if self.limits.reached() or self.stopping:
+            if self.limits.reason_to_end() or self.stopping:
                 return
         if state.batch or not plan:  # an older Heed saved the end of an epoch like this
             state.end_epoch()
@@ -308,7 +308,7 @@ class _Loop:
         if not self.weights.are_finite():
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise NotFinite
-        numbers = self.workers.broadcast(self._validated() if self.workers.first else {})
+        numbers = self.workers.broadcast(self._validate() if self.workers.first else {})
         if numbers is None:
             self.logbook.report(f"step {state.step:,}: the model's numbers on dev are not finite; nothing is saved.")
             raise NotFinite
@@ -319,7 +319,7 @@ class _Loop:
         state.rank_validation(self.settings, numbers)
         shown = "  ".join(f"{name} {short(value)}" for name, value in numbers.items())
         self.logbook.report(f"step {state.step:,}  dev: {shown}")
-        state.finished = self.limits.reached()
+        state.finished = self.limits.reason_to_end()
         failure = self.divergence.failure(numbers["loss"], self.checkpoints.path_of)
         state.finished = failure or state.finished
         if state.finished and state.window_steps:
@@ -335,7 +335,7 @@ class _Loop:
         if failure:
             raise Diverged(failure)
 
-    def _validated(self) -> dict[str, float] | None:
+    def _validate(self) -> dict[str, float] | None:
         """The numbers of dev, or None if the model's are not finite there."""
         try:
             numbers = self.validate(self.weights.model.eval())
@@ -372,7 +372,7 @@ class _Loop:
                 f"Stopped at step {self.state.step:,}; its weights are not finite, so they are not saved. The same "
                 "command resumes from the last checkpoint."
             )
-        raise _stopped_by(stop)
+        raise _stop_error(stop)
 
     def _end_without_memory(self, when: str) -> NoReturn:
         raise HeedError(

@@ -12,7 +12,7 @@ from heed.apps.bench.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.apps.bench.training import peak_memory
 from heed.config import validated
 from heed.decoding.beam import search
-from heed.decoding.loading import chosen_precision, no_report, prepacked
+from heed.decoding.loading import choose_precision, no_report, prepack_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import SearchMemory, Source, max_live_tokens
 from heed.errors import HeedError
@@ -73,8 +73,8 @@ def decoding_speed(
     # Random weights: speed does not depend on what they are.
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)
-    computed = chosen_precision(model, precision, report=no_report)
-    (model,) = prepacked(model, computed, copy=False)
+    computed = choose_precision(model, precision, report=no_report)
+    (model,) = prepack_models(model, computed, copy=False)
     memory = SearchMemory([model], settings, sampling=None)
     most = max(1, min(memory.max_sentences(batch), memory.max_tokens() // tgt_length))
     if most < batch:

@@ -75,7 +75,7 @@ def addresses(kernel: str, **arguments: Wanted) -> dict[str, Address]:
     return found
 
 
-def unchecked(**tensors: Tensor) -> dict[str, Address]:
+def raw_addresses(**tensors: Tensor) -> dict[str, Address]:
     """Where tensors lie that were made for the kernel, or come from an earlier call of it."""
     return {name: address(x.data_ptr()) for name, x in tensors.items()}
 
@@ -178,7 +178,7 @@ def _found() -> tuple[Library | None, str, str]:
         return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler, isa)
-        found = _compiled_or_kept(isa, compiler, version, compiling, linking)
+        found = _compile_or_load(isa, compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
         return found, "Heed's kernels", ""
     except subprocess.CalledProcessError as error:
@@ -235,7 +235,7 @@ def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[by
     return version, [*compiling, *more], [*linking, *more]
 
 
-def _compiled_or_kept(
+def _compile_or_load(
     isa: InstructionSet, compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
 ) -> Library:
     """The kernels for this source, compiler and instruction set. A library that was damaged is made anew."""
@@ -244,16 +244,16 @@ def _compiled_or_kept(
     key = hashlib.sha256(b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, native]))
     path = cache_folder() / f"kernels-{isa.name}-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
-        return _loaded(path)
+        return _load_library(path)
     with ExitStack() as turn:
         with suppress(NoLocks):  # whatever two processes make appears whole
             turn.enter_context(locked(path.parent, wait=COMPILED_SECONDS))  # another process may be making it
         with suppress(OSError):
-            return _loaded(path)
+            return _load_library(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
         log.warning("Compiling Heed's kernels for this processor (%s), once: some twenty seconds.", isa.name)
         compile_kernels(compiler, known_flags(compiler, compiling), known_flags(compiler, linking), path)
-    return _loaded(path)
+    return _load_library(path)
 
 
 def unknown_instructions() -> list[str]:
@@ -342,7 +342,7 @@ def _processor() -> bytes:
     return b"\n".join(sorted(set(facts)))
 
 
-def _loaded(path: Path) -> Library:
+def _load_library(path: Path) -> Library:
     """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others.
 
     NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again

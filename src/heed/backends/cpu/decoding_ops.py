@@ -24,7 +24,7 @@ from heed.backends.beam_account import (
     Ints,
     StepLimits,
 )
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, unchecked
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.weights import PackedWeight
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
@@ -88,7 +88,7 @@ def attend_to_past(
     out = qkv.new_empty(len(qkv), values)
     shape = (len(beams.active), 2 * keys + values)
     at = addresses("attend_to_past", qkv=(qkv, shape, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
-    kernel("attend_to_past", qkv)(**at, beams=beams.structure, **unchecked(out=out))
+    kernel("attend_to_past", qkv)(**at, beams=beams.structure, **raw_addresses(out=out))
     return out
 
 
@@ -99,7 +99,7 @@ def attend_to_source(
     keys, values = (beams.n_heads * width for width in beams.widths)
     out = q.new_empty(len(q), values)
     at = addresses("attend_to_source", q=(q, (len(beams.active), keys), q.dtype), memories=beams.memories(memories))
-    kernel("attend_to_source", q)(**at, beams=beams.structure, **unchecked(out=out))
+    kernel("attend_to_source", q)(**at, beams=beams.structure, **raw_addresses(out=out))
     return out
 
 
@@ -133,7 +133,7 @@ class _Layers:
         norms = (part for layer in layers for norm in layer.norms.values() for part in norm)
         self._dtypes = {part.dtype for part in (*first_norm, *norms)}
         self._options = {"activation": ACTIVATIONS[activation], "first_word": first_word, "epsilon": epsilon}
-        self._options |= unchecked(**dict(zip(("first_gain", "first_bias"), first_norm, strict=False)))
+        self._options |= raw_addresses(**dict(zip(("first_gain", "first_bias"), first_norm, strict=False)))
         self._array = array("DecoderLayer", [_layer_structure(layer) for layer in layers])
 
     def _step(
@@ -210,7 +210,7 @@ class EncoderLayers(_Layers):
             n_sentences=n_sentences,
             n_memories=len(self._kv),
             kv=self._kv,
-            **unchecked(memories=memories),
+            **raw_addresses(memories=memories),
         )
         kernel("encode_sources", embedding)(step=step, sources=sources)
         return memories, torch.from_numpy(offsets[:-1])
@@ -241,7 +241,7 @@ class DecoderLayers(_Layers):
         check_range("decoder_step", "tokens", tokens, 0, len(embedding))
         x = torch.empty(len(beams.active), embedding.shape[1], **IN_FP32)
         step = self._structure(embedding, positions, caches, memories, beams, **at)
-        kernel("decoder_step", embedding)(step=step, **unchecked(x=x))
+        kernel("decoder_step", embedding)(step=step, **raw_addresses(x=x))
         return x
 
     def search(
@@ -342,7 +342,7 @@ def best_continuations(
     at |= {"allowed": address(lists.ctypes.data), "n_allowed": address(counts.ctypes.data)}
     check_range("best_continuations", "rows", active, 0, n_sentences * beam)
     sizes = {"n_rows": len(active), "n_sentences": n_sentences, "beam": beam, "vocab": len(never)}
-    kernel("best_continuations", logits)(**at, **unchecked(values=values, indices=indices), **sizes, eos=eos, k=k)
+    kernel("best_continuations", logits)(**at, **raw_addresses(values=values, indices=indices), **sizes, eos=eos, k=k)
     return values, indices
 
 
@@ -479,7 +479,7 @@ def _layer_structure(layer: Layer) -> Structure:
         for part, x in zip(("gain", "bias"), norm, strict=True)
     }
     weights = {name: weight.structure[0] for name, weight in layer.weights.items()}
-    return structure("DecoderLayer", **weights, **unchecked(**norms))
+    return structure("DecoderLayer", **weights, **raw_addresses(**norms))
 
 
 def _within(numbers: Ints, end: int) -> bool:

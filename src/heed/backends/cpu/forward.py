@@ -61,7 +61,7 @@ def encode(
     stream = ResidualStream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
-        stream.add(attended(layer.self_attention, stream.x, attend))
+        stream.add(attend_and_project(layer.self_attention, stream.x, attend))
         stream.add(feed_forward(layer.feed_forward, stream.x))
     return stream.x, packed
 
@@ -70,7 +70,7 @@ def decoder_layer(
     layer: DecoderLayer, stream: "ResidualStream", attend_to_target: Attention, attend_to_source: Attention
 ) -> None:
     """As `DecoderLayer.forward`, of the rows of packed sequences or of one step of a search."""
-    stream.add(attended(layer.self_attention, stream.x, attend_to_target))
+    stream.add(attend_and_project(layer.self_attention, stream.x, attend_to_target))
     source = layer.cross_attention
     stream.add(linear(source.out, attend_to_source(linear(source.q, stream.x))))
     stream.add(feed_forward(layer.feed_forward, stream.x))
@@ -117,7 +117,7 @@ class ResidualStream:
             self._sum = self.x = add_norm(norm, self._sum, branch, dropout=self._dropout)
 
 
-def attended(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
+def attend_and_project(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
     """Self-attention with both its projections."""
     return linear(attention.out, attend(linear(attention.qkv, x)))
 

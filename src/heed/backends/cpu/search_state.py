@@ -75,7 +75,7 @@ class CpuSearchState:
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
         if not self._caches:
             self._caches = [self._empty_cache(FIRST_CAPACITY) for _ in self._model.decoder]
-        kept, begins = self._encoded(src, src_mask)
+        kept, begins = self._encode_sources(src, src_mask)
         offsets = begins * self._kv_width * kept[0].element_size()
         addresses = torch.stack([kv.data_ptr() + offsets for kv in kept])
         places = [self._free.pop() for _ in src]
@@ -87,7 +87,7 @@ class CpuSearchState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def _encoded(self, src: Tensor, src_mask: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _encode_sources(self, src: Tensor, src_mask: Tensor) -> tuple[list[Tensor], Tensor]:
         """The keys and values that each layer of the decoder attends to, packed; where each source's begin."""
         if self._fused_encoder is None:
             memory, packed = forward.encode(self._model, src, src_mask)

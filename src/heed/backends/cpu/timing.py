@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heed.backends.cpu import decoding_ops, training_ops
-from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, unchecked
+from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
 from heed.backends.cpu.decoding_ops import Beams
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.search_state import CpuSearchState
@@ -64,7 +64,7 @@ def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
     yield from _losses(arch, vocab_size, dtype)
 
 
-def _called(name: str, like: Tensor, **arguments: object) -> Work:
+def _bind_kernel(name: str, like: Tensor, **arguments: object) -> Work:
     """The kernel with arguments that were made before, as one that runs a whole step of a search has them."""
     return partial(kernel(name, like), **arguments)
 
@@ -82,7 +82,9 @@ def _products(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
                 x = torch.randn(n, d_in)
                 given = x.to(dtype)
                 y = given.new_empty(n, d_out)
-                call = _called(name, given, **unchecked(x=given, y=y), weight=packed.structure, n=n, relu=False)
+                call = _bind_kernel(
+                    name, given, **raw_addresses(x=given, y=y), weight=packed.structure, n=n, relu=False
+                )
                 plain = partial(F.linear, x, weight, bias)
                 yield TimedKernel(name, "search", f"{n} × {d_in} × {d_out}", call, plain, [packed, given, y])
 
@@ -137,7 +139,9 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         # Self-attention of one step over all positions before it.
         qkv, out = torch.randn(n, n_heads * (2 * d_k + d_v)), torch.empty(n, n_heads * d_v)
         cache = torch.randn(n, LENGTH, n_heads * (d_k + d_v))
-        call = _called("attend_to_past", qkv, **unchecked(qkv=qkv, cache=cache, out=out), beams=beams.structure)
+        call = _bind_kernel(
+            "attend_to_past", qkv, **raw_addresses(qkv=qkv, cache=cache, out=out), beams=beams.structure
+        )
         q, k, v = (torch.randn(n, n_heads, length, width) for length, width in ((1, d_k), (LENGTH, d_k), (LENGTH, d_v)))
         plain = partial(F.scaled_dot_product_attention, q, k, v)
         yield TimedKernel("attend_to_past", "search", size, call, plain, [qkv, out, cache, beams])
@@ -145,8 +149,8 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         memory = torch.randn(sentences, LENGTH, n_heads * (d_k + d_v))
         places = memory.data_ptr() + torch.arange(sentences) * memory[0].numel() * memory.element_size()
         queries = torch.randn(n, n_heads * d_k)
-        at = unchecked(q=queries, memories=places, out=out)
-        call = _called("attend_to_source", queries, **at, beams=beams.structure)
+        at = raw_addresses(q=queries, memories=places, out=out)
+        call = _bind_kernel("attend_to_source", queries, **at, beams=beams.structure)
         q, k, v = (
             torch.randn(sentences, n_heads, length, width)
             for length, width in ((BEAM, d_k), (LENGTH, d_k), (LENGTH, d_v))
