@@ -226,7 +226,7 @@ def test_minimum_bayes_risk_gives_what_scores_highest_on_average(number_tokenize
     searched = search(ensemble.models, sources, number_tokenizer.special, options, n_best=12, sampling=sampling)
     hypotheses = dict(filter(None, searched))
     candidates = [
-        ensemble.join(text, [hypotheses[n << 21]] if n << 21 in hypotheses else [])
+        ensemble.joined(text, [hypotheses[n << 21]] if n << 21 in hypotheses else [])
         for n, text in enumerate(texts, start=1)
     ]
     found = ensemble.translate(texts, n_best=12, sampling=sampling, utility=utility)

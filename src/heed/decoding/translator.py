@@ -235,7 +235,7 @@ class Translator(PickledByValue):
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
-                translation = self.join(text, results)
+                translation = self.joined(text, results)
             else:
                 ranked = [self._rank(found, utility, drawn=sampling is not None)[:n_best] for found in results]
                 translation = self._join_by_utility(text, ranked)
@@ -278,7 +278,7 @@ class Translator(PickledByValue):
 
     def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
         """As `joined`, of hypotheses that have utilities."""
-        translation = self.join(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
+        translation = self.joined(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
         if len(pieces) != 1:
             return translation
         alternatives = tuple(
@@ -417,7 +417,7 @@ class Translator(PickledByValue):
         links = self.alignments(list(texts), translations)
         return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 
-    def join(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
+    def joined(self, source: str, pieces: list[list[Hypothesis]]) -> Translation:
         """The translation that the hypotheses of a text's `pieces` make.
 
         Of one piece, its n best; of several, the best of each, joined with what stands between the pieces in the text;

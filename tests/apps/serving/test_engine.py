@@ -224,7 +224,7 @@ def test_a_search_that_cannot_begin_and_a_text_that_cannot_be_decoded_fail_their
             patched.setattr(search_thread, "distinct_search", broken)
             asyncio.run(translations(engine, ["one"] * 3))
         with monkeypatch.context() as patched, pytest.raises(SearchFailed, match="internal error: ValueError"):
-            patched.setattr(translator, "join", lambda *_: int("x"))
+            patched.setattr(translator, "joined", lambda *_: int("x"))
             asyncio.run(translations(engine, ["one"]))
         assert asyncio.run(translations(engine, ["one"])) == translator.translate(["one"])
 

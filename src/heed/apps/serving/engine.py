@@ -162,7 +162,7 @@ class Engine:
         if request.over:
             return
         try:
-            translation = self.translator.join(request.sentences[i], pieces)
+            translation = self.translator.joined(request.sentences[i], pieces)
         except BaseException as error:  # of the tokenizer
             self._fail(request, SearchFailed(error_reason(error)))
             return
