@@ -18,7 +18,7 @@ PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    """docs/generate.py, which is no part of the package."""
+    """docs/generate.py, which is not part of the package."""
     spec = importlib.util.spec_from_file_location("generate", PROJECT / "docs" / "generate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

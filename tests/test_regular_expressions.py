@@ -114,7 +114,7 @@ NOTHING: frozenset[int] = frozenset()
 
 
 def faults(pattern: Pattern) -> list[str]:
-    """What of a pattern may take more than linear time."""
+    """The parts of a pattern that may take more than linear time."""
     found: list[str] = []
     tree = sre_parser.parse(pattern.text, pattern.flags)
     flags = tree.state.flags

@@ -21,7 +21,7 @@ from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What `heed.train` made. `evaluations`: of the averaged model and of the last checkpoint, on dev and each test."""
+    """The result of `heed.train`. `evaluations`: of the averaged model and last checkpoint, on dev and each test."""
 
     model: Path  # folder of the averaged model, for heed.load
     evaluations: Sequence[Evaluation]

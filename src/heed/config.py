@@ -40,7 +40,7 @@ S = TypeVar("S", bound=Settings)
 def current_names(kind: type[BaseModel], values: Any) -> Any:
     """`values` of a table, and of those in it, under the settings' current names; each former one is reported once.
 
-    ValueError if a setting stands under both names. What is no table is left to validation.
+    ValueError if a setting stands under both names. Anything but a table is left to validation.
     """
     if not isinstance(values, Mapping):
         return values
@@ -108,7 +108,7 @@ def cut(text: str, length: int = SHOWN) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What another library says is wrong, on one line and cut short."""
+    """Another library's error message, on one line and cut short."""
     return cut(" ".join(str(error).split()), 4 * SHOWN)
 
 

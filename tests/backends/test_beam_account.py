@@ -56,7 +56,7 @@ def test_the_kernel_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, ea
                 mine, other = (written(x, np.abs(ours.best_lengths)) for x in (mine, other))
             np.testing.assert_array_equal(mine, other, err_msg=field.name)
         kept = np.flatnonzero(~done & (ours.log_probs[:, 0] > -np.inf))
-        ours, theirs = ours.kept(kept), theirs.kept(kept)
+        ours, theirs = ours.select(kept), theirs.select(kept)
 
 
 def written(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:

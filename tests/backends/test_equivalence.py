@@ -487,7 +487,7 @@ WORST_ALIKE = 4.0
 # 2^-9 / √3 = 0.11 % on average. Behind a token's logits lie some 20 roundings of numbers of like size, in two layers on
 # either side: √20 · 0.11 % = 0.5 %, and twice that with those of the tokens that it attends to. In int8 a step is a
 # row's largest number / 127, and the error step / √12. That is 0.4 % of weights drawn evenly and 0.6 % of activations
-# that are normal, of which 256 reach 2.8 deviations: 0.75 % a product. Some ten lie one behind the other: 2.4 %.
+# that are normal, of which 256 reach 2.8 deviations: 0.75 % a product. Some ten are consecutive: 2.4 %.
 LOGITS_ERROR = {"bf16": 0.02, "int8": 0.04}
 # What a precision may cost the log-probability of a given token, in nats, by mean. It is off by its logit's error and
 # that of the sum of all; where logits deviate by 3, that is 2.4 % · 3 · √2 · 0.8 = 0.08 in int8 if errors are normal.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from heed.backends.choice import backend_for
 from heed.backends.cpu import supports
 from heed.decoding.beam import search
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from tests.conftest import SPECIAL
@@ -17,7 +17,7 @@ from tests.decoding.searches import MODEL, SOURCE, hypotheses_of
 KERNELS = supports(torch.device("cpu"), torch.float32)
 INT8 = KERNELS and backend_for(MODEL).fastest_precision(torch.device("cpu"))[0] == "int8"
 PRECISIONS = ["fp32", *(["int8"] if INT8 else [])] if KERNELS else []
-MODELS = {name: prepacked(MODEL, name, copy=True)[0] for name in PRECISIONS}
+MODELS = {name: prepack_models(MODEL, name, copy=True)[0] for name in PRECISIONS}
 
 
 def results_with_cancellations(model, sources, options, when, *, sampling=None, n_sentences=64):
@@ -67,7 +67,7 @@ def test_cancelled_sentences_never_change_the_others(precision, sources, when, n
 
 def test_a_cancelled_sentence_leaves_the_plain_network_too(without_kernels):
     sources, options = [[5, 6, 7], [8, 9], [10, 11, 12, 13]], DecodingSettings(beam_size=2, max_tokens=10)
-    (model,) = prepacked(MODEL, "fp32", copy=True)
+    (model,) = prepack_models(MODEL, "fp32", copy=True)
     expected = hypotheses_of(model, sources, options, n_best=2)
     found = results_with_cancellations(model, sources, options, {1: 2})
     assert set(found) == {0, 2}
@@ -85,7 +85,7 @@ def test_a_cancelled_sentence_makes_room_at_once():
         asked.append(number)
         return number == 0 and len(asked) >= 4
 
-    (model,) = prepacked(MODEL, "fp32", copy=True)
+    (model,) = prepack_models(MODEL, "fp32", copy=True)
     (result,) = search([model], sources, SPECIAL, options, n_sentences=1, cancelled=cancelled)
     assert result is not None and result[0] == 1
     assert asked[:4] == [0, 0, 0, 0] and 0 not in asked[4:]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from heed.backends.cpu import supports
 from heed.decoding import distinct
 from heed.decoding.distinct import distinct_search
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import SearchMemory, Source
@@ -17,7 +17,7 @@ from tests.decoding import searches
 from tests.decoding.searches import SHORT, hypotheses_of
 
 pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
-(MODEL,) = prepacked(searches.MODEL, "fp32", copy=True)  # as a translator has it: the same bits for every batching
+(MODEL,) = prepack_models(searches.MODEL, "fp32", copy=True)  # as a translator has it: the same bits for every batching
 SOURCES = [[5, 6, 7], [], [30, 4], [9], [21, 22, 23, 24], [11, 12]]
 
 

@@ -13,7 +13,7 @@ from heed.backends.cpu import supports
 from heed.decoding import parallel
 from heed.decoding.beam import search
 from heed.decoding.distinct import distinct_search
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
@@ -23,7 +23,7 @@ from tests.decoding.searches import MODEL, SHORT
 
 pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
 INT8 = backend_for(MODEL).fastest_precision(torch.device("cpu"))[0] == "int8"
-MODELS = {name: prepacked(MODEL, name, copy=True)[0] for name in ("fp32", *(["int8"] if INT8 else []))}
+MODELS = {name: prepack_models(MODEL, name, copy=True)[0] for name in ("fp32", *(["int8"] if INT8 else []))}
 OPTIONS = DecodingSettings(beam_size=3, max_extra_tokens=4)
 
 
@@ -108,7 +108,7 @@ def test_what_the_stream_raises_ends_all_searches():
 
 
 def test_what_one_search_raises_ends_all_searches(monkeypatch):
-    damaged = prepacked(MODEL, "fp32", copy=True)[0]
+    damaged = prepack_models(MODEL, "fp32", copy=True)[0]
     with torch.no_grad():
         damaged.tgt_embedding.weight.fill_(float("nan"))
     many = [Source(i, [5, 6]) for i in range(40)]

@@ -165,6 +165,6 @@ def test_of_a_text_in_pieces_the_first_begins_with_the_prefix(number_tokenizer):
 def test_the_ids_of_a_prefix_are_ascending_and_lead_on():
     prefix = SPELLINGS.prefix("abcab")
     for state in range(prefix.end):
-        ids = prefix.allowed(state, 100)
+        ids = prefix.allowed_ids(state, 100)
         assert len(ids) and (np.diff(ids) > 0).all()
         assert all(prefix.after(state, int(i)) == min(prefix.end, state + len(SPELLED[int(i)])) for i in ids)

@@ -11,9 +11,10 @@ from tests.end_to_end.test_command_line import assert_one_clear_line, write_corp
 from torch import Tensor
 
 import heed as package
-from heed import HeedError, Transformer
 from heed.backends.choice import backend_for
 from heed.backends.reference import ReferenceBackend
+from heed.errors import HeedError
+from heed.model.transformer import Transformer
 from heed.model_folder import load_model, read_config
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""heed translate and heed parse between pipes: idle, signalled, cut off, closed, and fed with what is no text."""
+"""heed translate and heed parse between pipes: idle, signalled, cut off, closed, and given bytes that are no UTF-8."""
 
 import os
 import pty

@@ -25,7 +25,7 @@ from heed.errors import HeedError
 from heed.model_folder import ModelCard, ModelFolder, read_weights
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 from tests.apps.exchange.folders import random_network
 from tests.apps.exchange.test_marian import LIKE_MARIAN
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line

@@ -104,7 +104,7 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(cuda, corpus, precis
     healthy = gain.detach().clone()
     with torch.no_grad():
         gain[3] = torch.nan
-    training.weights.publish()
+    training.weights.copy_to_compute()
     before = training.parameters()
     cuda.forget()
     result = training.step(training.batch(1))
@@ -114,7 +114,7 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(cuda, corpus, precis
         assert torch.equal(tensor.nan_to_num(), before[name].nan_to_num()), name
     with torch.no_grad():
         gain.copy_(healthy)
-    training.weights.publish()
+    training.weights.copy_to_compute()
     result = training.step(training.batch(1))
     assert result.wait().finite and float(result.loss) > 0
     moved = [name for name, tensor in training.parameters().items() if not torch.equal(tensor, before[name])]

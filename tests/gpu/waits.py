@@ -11,12 +11,12 @@ ONCE: Places = {
 }
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
-    ("training/trainer.py", "_Loop.__init__"): "a run's sums of losses",
+    ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
     ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
-    ("training/trainer.py", "_Loop._log_window"): "the losses of an entry of the log",
+    ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
-    ("training/trainer.py", "_Loop._save"): "the sums of losses of a checkpoint",
+    ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
@@ -34,21 +34,21 @@ SEARCH: Places = {
         "backends/reference.py",
         "ReferenceBackend.best_continuations",
     ): "the log-probabilities so far, and the best continuations",
-    ("backends/forbidden.py", "without_forbidden"): "the rows that may not end yet, and what prefixes ask for",
+    ("backends/forbidden.py", "mask_forbidden"): "the rows that may not end yet, and what prefixes ask for",
     (
         "decoding/token_choice.py",
         "ConstrainedChoice.__init__",
-    ): "the ids that a constraint decides between, once a search",
+    ): "what a constraint decides between, once a search",
     ("decoding/token_choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
     ("decoding/token_choice.py", "SampledChoice.choose"): "the ids that were drawn",
     (
         "decoding/token_choice.py",
         "SampledChoice._random_numbers",
-    ): "drawn on the CPU, so that every device draws the same",
+    ): "drawn on the CPU: the same on every device",
 }
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
-    ("decoding/translator.py", "Translator.log_probs"): "the scores of a batch",
+    ("decoding/pairs.py", "pair_log_probs"): "the scores of a batch",
 }
 ATTENTION: Places = {
     ("decoding/translator.py", "Translator.attention"): "the ids of one pair",

@@ -21,7 +21,7 @@ from heed.model_folder import ModelCard, load_model, save_model, shared_weights
 from heed.runtime.manifest import seal
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
-from heed.text.tokenizer_file import load_tokenizer
+from heed.text.tokenizer_kinds import load_tokenizer
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "tokenizer.json")
 

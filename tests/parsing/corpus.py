@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from heed.parsing.trees import BadTree, Tree, cleaned, parsed
+from heed.parsing.trees import BadTree, Tree, clean, parse_trees
 
 RECIPE = """
 preset = "parsing"
@@ -58,12 +58,12 @@ def write_treebank(folder: Path) -> None:
 
 
 def parse_tree(text: str) -> Tree | None:
-    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is no tree or several."""
-    found = list(parsed([text]))
+    """The one tree in a line, cleaned; None for a blank line or traces only. BadTree if it is not one tree."""
+    found = list(parse_trees([text]))
     if len(found) > 1:
         raise BadTree("more than one tree in a line", 1, 1)
     if not found:
         return None
     if isinstance(found[0], BadTree):
         raise found[0]
-    return cleaned(found[0])
+    return clean(found[0])

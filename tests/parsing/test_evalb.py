@@ -19,7 +19,7 @@ from heed.config import shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
-from heed.parsing.trees import MAX_DEPTH, Tree, read_trees, restored
+from heed.parsing.trees import MAX_DEPTH, Tree, read_trees, restore
 from tests.apps.documents.translators import within_seconds
 from tests.parsing.corpus import parse_tree
 from tests.parsing.damage import damaged
@@ -92,11 +92,11 @@ def test_a_tree_that_a_model_writes_can_be_read_again():
     def nested(depth: int) -> list[str]:
         return ["(S"] * depth + ["NN"] + [")S"] * depth
 
-    deepest = restored(["a"], nested(MAX_DEPTH - 2))  # with TOP's and the word's
+    deepest = restore(["a"], nested(MAX_DEPTH - 2))  # with TOP's and the word's
     assert parse_tree(str(deepest)) == deepest
     for depth in (MAX_DEPTH - 1, 5000):
         with pytest.raises(ValueError, match="deeper than 200"):
-            restored(["a"], nested(depth))
+            restore(["a"], nested(depth))
 
 
 @pytest.mark.parametrize(

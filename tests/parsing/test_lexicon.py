@@ -9,7 +9,7 @@ from heed.errors import HeedError
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.lexicon import NO_LEXICON, Lexicon, has_letters, word_class
 from heed.parsing.parser import Parser, TreeConstraint
-from heed.parsing.trees import LinearisationSettings, linearised, restored, sentence
+from heed.parsing.trees import LinearisationSettings, linearise, restore, sentence
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.parsing.corpus import parse_tree
 from tests.parsing.test_parser import BEAM, random_model
@@ -84,12 +84,12 @@ def test_trees_with_classes_are_restored_with_their_words():
     tree = parse_tree("(TOP (S (NP (DT The) (NN wolf)) (VP (VBZ howls)) (. .)))")
     assert tree is not None
     form = lexicon().form
-    symbols = linearised(tree, "words", form)
+    symbols = linearise(tree, "words", form)
     assert "▁UnknownLower" in symbols and "▁wolf" not in symbols
     assert sentence(tree.words(), form) == "the UnknownLower UnknownLowerS ."
-    assert restored(tree.words(), symbols, form=form) == tree
+    assert restore(tree.words(), symbols, form=form) == tree
     with pytest.raises(ValueError):
-        restored(tree.words(), symbols)
+        restore(tree.words(), symbols)
 
 
 @pytest.mark.parametrize("leaves", ["tags", "words"])

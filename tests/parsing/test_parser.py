@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
@@ -21,16 +21,16 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.parser import MAX_OPEN, MAX_OPENED_AT_ONCE, Parser, TreeConstraint, read_tagged
-from heed.parsing.treebank import constituents, files_of, substituted
+from heed.parsing.treebank import constituents, files_of, substitute_constituents
 from heed.parsing.trees import (
     MAX_DEPTH,
     ROOT,
     LinearisationSettings,
     Tree,
     depth,
-    linearised,
+    linearise,
     read_trees,
-    restored,
+    restore,
 )
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.end_to_end.test_command_line import assert_one_clear_line
@@ -167,12 +167,12 @@ def test_made_trees_are_other_combinations_of_what_the_treebank_has():
         "(TOP (S (NP (PRP she)) (VP (VBZ gives) (NP (PRP him)) (NP (NN time)))))",
     ]
     gold = [tree for tree in map(parse_tree, texts) if tree]
-    made = list(substituted(gold, 200))
-    assert 40 < len(made) < 400 and made == list(substituted(gold, 200))
+    made = list(substitute_constituents(gold, 200))
+    assert 40 < len(made) < 400 and made == list(substitute_constituents(gold, 200))
     assert set().union(*map(pairs, made)) == set().union(*map(pairs, gold))
     assert "she sees a cat" in {" ".join(tree.words()) for tree in made}
     assert not set(made[:20]) & {gold[0]} and not set(made[-20:]) & {gold[1]}  # nor one whole sentence for another
-    assert list(substituted(gold, 0)) == []
+    assert list(substitute_constituents(gold, 0)) == []
 
 
 def test_fragments_are_the_short_constituents_each_once():
@@ -219,7 +219,7 @@ def test_the_best_parse_is_no_worse_than_any_that_the_constraint_allows(tokenize
     scores = {tuple(symbols): sum(values) for symbols, values in zip(candidates, log_probs, strict=True)}
     assert found.tree is not None
     assert found.log_prob == pytest.approx(max(scores.values()), abs=1e-4)
-    assert scores[tuple(linearised(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
+    assert scores[tuple(linearise(found.tree))] == pytest.approx(found.log_prob, abs=1e-4)
 
 
 def test_an_ensemble_of_one_model_twice_is_that_model_and_of_two_another(tokenizer):
@@ -282,7 +282,7 @@ def test_what_is_no_tree_is_none(tokenizer):
         best = Hypothesis(tuple(tokenizer.encode(text)), log_prob=-1.0, score=-1.0, ended=True)
         assert parser._parse(["the", "dog"], None, best).tree is None
     with pytest.raises(ValueError):
-        restored(["the"], ["▁the", "▁the", "DT"])
+        restore(["the"], ["▁the", "▁the", "DT"])
 
 
 @pytest.mark.parametrize("order", ["top-down", "in-order"])
@@ -330,8 +330,8 @@ def test_any_walk_within_the_constraint_is_a_tree(tokenizer, order, n_words, eag
             break
         written.append(names[chosen])
         walk.advance(row, np.array([chosen]))
-    tree = restored(["dog"] * n_words, written, order=order)
-    assert linearised(tree, order=order) == written and depth(tree) <= MAX_DEPTH
+    tree = restore(["dog"] * n_words, written, order=order)
+    assert linearise(tree, order=order) == written and depth(tree) <= MAX_DEPTH
 
 
 def test_in_order_constituents_around_constituents_end_where_a_tree_is_too_deep_to_be_read(tokenizer):
@@ -351,7 +351,7 @@ def test_in_order_constituents_around_constituents_end_where_a_tree_is_too_deep_
         written.append(names[chosen])
         opened = opened + 1 if written[-1][0] == "(" else opened if written[-1][0] == ")" else 0
         walk.advance(row, np.array([chosen]))
-    tree = restored(["dog"] * n_words, written, order="in-order")
+    tree = restore(["dog"] * n_words, written, order="in-order")
     assert MAX_OPEN <= depth(tree) <= MAX_DEPTH
 
 
@@ -367,7 +367,7 @@ CONSTITUENTS = st.recursive(
 def test_the_constraint_allows_every_tree(tokenizer, order, children):
     tree = Tree(ROOT, tuple(children))
     walk, row = under_constraint(tokenizer, len(tree.words()), order), np.zeros(1, np.int64)
-    for symbol in linearised(tree, order=order):
+    for symbol in linearise(tree, order=order):
         assert tokenizer.symbols[symbol] in walk.choices(row, np.array([500]))[0]
         walk.advance(row, np.array([tokenizer.symbols[symbol]]))
     assert tokenizer.special.eos in walk.choices(row, np.array([1]))[0]
@@ -544,7 +544,7 @@ def test_the_name_of_a_test_set_leads_nowhere_else(tmp_path, heed, name):
 
 @pytest.mark.parametrize("leaves", ["tags", "words"])
 def test_a_cancelled_sentence_leaves_the_others_constraint_as_it_was(tokenizer, leaves):
-    (model,) = prepacked(random_model(len(tokenizer), 3), "fp32", copy=False)
+    (model,) = prepack_models(random_model(len(tokenizer), 3), "fp32", copy=False)
     sentences = [["the", "dog"], ["a", "dog", "runs"], ["the", "cat"], ["x"] * 4]
 
     def found(gone: int | None) -> dict[int, list[Hypothesis]]:

@@ -13,13 +13,13 @@ from heed.parsing.trees import (
     BadTree,
     Tree,
     category,
-    cleaned,
+    clean,
     depth,
-    linearised,
-    parsed,
+    linearise,
+    parse_trees,
     plain,
     read_trees,
-    restored,
+    restore,
     sentence,
 )
 from tests.parsing.corpus import parse_tree
@@ -43,12 +43,12 @@ TREES = st.lists(CONSTITUENTS, min_size=1, max_size=3).map(lambda children: Tree
 @given(TREES)
 def test_symbols_and_words_give_the_tree_back(tree):
     words = tree.words()
-    assert restored(words, linearised(tree)) == tree
+    assert restore(words, linearise(tree)) == tree
     tags = [leaf.label for leaf in tree.leaves()]
-    assert restored(words, linearised(tree, "single"), tags) == tree
-    assert restored(words, linearised(tree, "words")) == tree
+    assert restore(words, linearise(tree, "single"), tags) == tree
+    assert restore(words, linearise(tree, "words")) == tree
     for leaves in ("tags", "words"):
-        assert restored(words, linearised(tree, leaves, order="in-order"), order="in-order") == tree
+        assert restore(words, linearise(tree, leaves, order="in-order"), order="in-order") == tree
 
 
 @given(TREES)
@@ -60,35 +60,35 @@ def test_a_written_tree_is_read_as_it_was(tree):
 @given(TREES, st.data())
 def test_symbols_of_another_sentence_or_with_one_lost_are_refused(tree, data):
     order = data.draw(st.sampled_from(["top-down", "in-order"]))
-    words, symbols = tree.words(), linearised(tree, order=order)
+    words, symbols = tree.words(), linearise(tree, order=order)
     with pytest.raises(ValueError):
-        restored([*words, "more"], symbols, order=order)
+        restore([*words, "more"], symbols, order=order)
     lost = data.draw(st.integers(0, len(symbols) - 1))
     with pytest.raises(ValueError):
-        restored(words, symbols[:lost] + symbols[lost + 1 :], order=order)
+        restore(words, symbols[:lost] + symbols[lost + 1 :], order=order)
 
 
 def test_linearisation_is_the_one_of_vinyals_and_kaiser():
     tree = parse_tree(DOG)
-    assert linearised(tree) == ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBD", ")VP", ".", ")S"]
+    assert linearise(tree) == ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBD", ")VP", ".", ")S"]
     copied = "(S (NP ▁The DT ▁dog NN )NP (VP ▁ran VBD )VP ▁. . )S"
-    assert linearised(tree, "words") == copied.split()
-    assert linearised(tree, "single") == ["(S", "(NP", "XX", "XX", ")NP", "(VP", "XX", ")VP", ".", ")S"]
+    assert linearise(tree, "words") == copied.split()
+    assert linearise(tree, "single") == ["(S", "(NP", "XX", "XX", ")NP", "(VP", "XX", ")VP", ".", ")S"]
 
 
 def test_in_order_a_label_is_written_behind_the_first_child():
     tree = parse_tree(DOG)
-    assert linearised(tree, order="in-order") == ["DT", "(NP", "NN", ")NP", "(S", "VBD", "(VP", ")VP", ".", ")S"]
+    assert linearise(tree, order="in-order") == ["DT", "(NP", "NN", ")NP", "(S", "VBD", "(VP", ")VP", ".", ")S"]
     for symbols in ("(NP DT )NP", "DT (NP (S )S )NP", "DT (NP )NP )NP", "DT (NP"):
         with pytest.raises(ValueError):
-            restored(["the"], symbols.split(), order="in-order")
+            restore(["the"], symbols.split(), order="in-order")
 
 
 def test_no_tree_is_deeper_than_may_be_read():
     unary = ["(S", ")S"]
-    assert depth(restored(["a"], ["NN", *unary * (MAX_DEPTH - 2)], order="in-order")) == MAX_DEPTH
+    assert depth(restore(["a"], ["NN", *unary * (MAX_DEPTH - 2)], order="in-order")) == MAX_DEPTH
     with pytest.raises(ValueError, match="nested deeper"):
-        restored(["a"], ["NN", *unary * (MAX_DEPTH - 1)], order="in-order")
+        restore(["a"], ["NN", *unary * (MAX_DEPTH - 1)], order="in-order")
 
 
 @pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1", "VROOT", "ROOT-0"])
@@ -105,11 +105,11 @@ def test_traces_go_with_what_they_leave_empty_and_function_tags_if_asked():
     text = "( (S (NP-SBJ-1 (NNP Kim)) (VP (VBZ likes) (NP=2 (-NONE- *T*-1)) (ADVP-TMP (RB now)))))"
     tree = parse_tree(text)
     assert str(tree) == "(TOP (S (NP-SBJ-1 (NNP Kim)) (VP (VBZ likes) (ADVP-TMP (RB now)))))"
-    assert str(cleaned(tree, functions=False)) == "(TOP (S (NP (NNP Kim)) (VP (VBZ likes) (ADVP (RB now)))))"
+    assert str(clean(tree, functions=False)) == "(TOP (S (NP (NNP Kim)) (VP (VBZ likes) (ADVP (RB now)))))"
     assert parse_tree("(TOP (S (NP (-NONE- *))))") is None
     assert [category(label) for label in ("NP-SBJ", "NP=2", "-LRB-", "PRT|ADVP")] == ["NP", "NP", "-LRB-", "PRT|ADVP"]
     features = parse_tree("(TOP (NP##fct=suj## (N##lemma=chat|g=m## chat) (## #)))")
-    assert str(cleaned(features, functions=False)) == "(TOP (NP (N chat) (## #)))"
+    assert str(clean(features, functions=False)) == "(TOP (NP (N chat) (## #)))"
 
 
 def test_unary_chains_stay():
@@ -196,7 +196,7 @@ def test_what_is_not_a_tree_never_changes_the_trees_around_it(parts, data):
     for part in parts:
         between = data.draw(st.sampled_from([" ", "\n  "])) if isinstance(part, Tree) or part in UNUSABLE else " "
         text += str(part).replace(" (", f"{between}(") + "\n"
-    found = list(parsed(text.split("\n")))
+    found = list(parse_trees(text.split("\n")))
     assert [tree for tree in found if isinstance(tree, Tree)] == trees
     said = [str(tree) for tree in found if isinstance(tree, BadTree)]
     assert all(fault in message for fault, message in zip(faults, said, strict=True)), said
@@ -222,7 +222,7 @@ def test_the_deepest_tree_can_be_written_and_read_again(root):
 
 
 def test_markup_may_stand_in_the_line_of_a_tree():
-    assert [str(tree) for tree in parsed(["<S ID=1> (S (NN a)) </S>", "\ufeff(S (NN b)) (S (NN c))<P>"])] == [
+    assert [str(tree) for tree in parse_trees(["<S ID=1> (S (NN a)) </S>", "\ufeff(S (NN b)) (S (NN c))<P>"])] == [
         "(S (NN a))", "(S (NN b))", "(S (NN c))",
     ]  # fmt: skip
     assert parse_tree("(S (# #) (% %) (NN <S>) (NN *x*) (NN ;))").words() == ["#", "%", "<S>", "*x*", ";"]
@@ -240,10 +240,10 @@ def test_all_trees_of_gum_come_back(data_folder):
     for split in ("train", "dev"):
         for tree in read_trees(data_folder / "gum" / f"{split}.ptb.gz"):
             words, tags = tree.words(), [leaf.label for leaf in tree.leaves()]
-            assert restored(words, linearised(tree)) == tree
-            assert restored(words, linearised(tree, "single"), tags) == tree
-            assert restored(words, linearised(tree, "words")) == tree
-            assert restored(words, linearised(tree, "words", order="in-order"), order="in-order") == tree
+            assert restore(words, linearise(tree)) == tree
+            assert restore(words, linearise(tree, "single"), tags) == tree
+            assert restore(words, linearise(tree, "words")) == tree
+            assert restore(words, linearise(tree, "words", order="in-order"), order="in-order") == tree
             assert parse_tree(str(tree)) == tree
             n_trees += 1
     assert n_trees == 11_799

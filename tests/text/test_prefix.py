@@ -12,7 +12,7 @@ from heed.errors import HeedError
 from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 LINES = [*ENGLISH[:300], *GERMAN[:300], *ODD_LINES]
 BYTE_LEVEL = ["bpe", "wordpiece"]
@@ -46,7 +46,7 @@ def written(prefix: Prefix, ids: list[int]) -> bool:
     """Whether a search with this prefix may write these ids, eos behind."""
     state = 0
     for i in ids:
-        if state < prefix.end and i not in prefix.allowed(state, 10**6):
+        if state < prefix.end and i not in prefix.allowed_ids(state, 10**6):
             return False
         state = prefix.after(state, i)
     return state == prefix.end
@@ -71,7 +71,7 @@ def test_whatever_a_prefix_allows_decodes_to_a_text_that_begins_with_it(tokenize
     state, ids = 0, []
     while state < prefix.end:
         assert prefix.needed[state] <= room - len(ids)
-        ids.append(int(draw.choice(prefix.allowed(state, room - len(ids)))))
+        ids.append(int(draw.choice(prefix.allowed_ids(state, room - len(ids)))))
         state = prefix.after(state, ids[-1])
     assert len(ids) <= room
     special = {tokenizer.special.pad, tokenizer.special.bos, tokenizer.special.eos, tokenizer.special.unk}

@@ -21,7 +21,7 @@ from heed.text.numbers import english, german, number_splits
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary, marian_tokenizer, opus_mt_tokenizer
 from heed.text.sentencepiece_model import SentencePieceModel
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
-from heed.text.tokenizer_file import load_tokenizer
+from heed.text.tokenizer_kinds import load_tokenizer
 
 NUMBERS = number_splits(n_train=1500, n_dev=10, n_test=10).train
 ENGLISH, GERMAN = [english(number) for number in NUMBERS], [german(number) for number in NUMBERS]

@@ -16,20 +16,10 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.manifest import seal
+from heed.text.segmentation import BOS, CONTINUATION, EOS, PAD, SYMBOL
 from heed.text.token_names import TokenNames, readable
-from heed.text.tokenizer import (
-    BOS,
-    CONTINUATION,
-    EOS,
-    MAX_FILE_BYTES,
-    PAD,
-    SYMBOL,
-    SpecialIds,
-    Tokenizer,
-    TokenizerSettings,
-    spelled_bytes,
-    train_tokenizer,
-)
+from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, spelled_bytes, train_tokenizer
+from heed.text.tokenizer_file import MAX_FILE_BYTES
 
 LINES = [
     "the quick brown fox jumps over the lazy dog",
@@ -427,5 +417,5 @@ def test_half_a_surrogate_pair_is_refused_as_no_text(tokenizer, parser_tokenizer
 
 def test_a_target_symbol_that_no_file_may_hold_is_refused_in_training():
     for name in ("x" * 257, "▁x", "", "a b", "a\nb"):
-        with pytest.raises(HeedError, match="is no target symbol"):
+        with pytest.raises(HeedError, match="is not a target symbol"):
             train_tokenizer(LINES, TokenizerSettings(vocab_size=650), ["NP", name])

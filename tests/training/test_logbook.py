@@ -11,8 +11,9 @@ from contextlib import closing
 
 import pytest
 
+from heed.data.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
-from heed.training.logbook import MAX_LINE_BYTES, Logbook, read_entries, short
+from heed.training.logbook import Logbook, read_entries, short
 
 
 def silent(line: str) -> None:

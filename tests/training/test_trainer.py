@@ -221,7 +221,7 @@ def test_checkpoints_every_so_many_minutes_of_training_whether_or_not_it_was_sto
 
 @contextmanager
 def one_fault():
-    """The ninth pass's loss is no number."""
+    """The ninth pass's loss is not a number."""
     real, calls = step.micro_batch_loss, itertools.count(1)
 
     def faulty(*arguments, **options):
@@ -457,7 +457,7 @@ def test_weights_that_are_not_finite_are_not_saved_when_a_signal_comes(tmp_path,
         if calls == 12:
             with torch.no_grad():
                 next(weights.masters.parameters()).fill_(torch.nan)
-            weights.publish()
+            weights.copy_to_compute()
             signal.raise_signal(signal.SIGTERM)
         return real(weights, *arguments, **options)
 

@@ -1,1 +1,1 @@
-"""What a person starts: the command line, the server, documents, other formats, the paper, measurements."""
+"""Applications: the command line, the server, documents, other formats, the paper, measurements."""

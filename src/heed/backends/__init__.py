@@ -1,1 +1,1 @@
-"""What runs the network of model/: PyTorch on any device, or fused kernels on a CPU."""
+"""Backends run the network of model/: PyTorch on any device, or fused kernels on a CPU."""

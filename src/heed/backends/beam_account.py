@@ -56,7 +56,7 @@ class ContinuationRules:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepLimits:
     """How many steps a search takes in one call: at most `most`, and no more once all sentences are done.
 
     After `least` steps, which cost about as much as a call does, it ends as soon as `most_done` sentences are done or
@@ -119,22 +119,22 @@ class BeamAccount:
         """(sentence): the score that a hypothesis must exceed to enter the n_best."""
         return self.best_scores[:, -1]
 
-    def joined(self, other: "BeamAccount") -> "BeamAccount":
+    def concat(self, other: "BeamAccount") -> "BeamAccount":
         """These sentences, then the other's."""
         return BeamAccount(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
-    def kept(self, places: Ints) -> "BeamAccount":
+    def select(self, places: Ints) -> "BeamAccount":
         """The sentences at these places."""
         return BeamAccount(*(array[places] for array in vars(self).values()))
 
     def resize(self, width: int) -> None:
         """Makes room for `width` ids of every target."""
-        self.history, self.best_ids = widened(self.history, width, 0), widened(self.best_ids, width, 0)
+        self.history, self.best_ids = widen(self.history, width, 0), widen(self.best_ids, width, 0)
 
 
-def widened(x: Any, width: int, fill: int) -> Any:
+def widen(x: Any, width: int, fill: int) -> Any:
     """`x` with a last axis of that width."""
     if width <= x.shape[-1]:
         return np.ascontiguousarray(x[..., :width])
@@ -147,6 +147,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
     A hypothesis ends when eos is among the `beam` best continuations of its sentence. Those that end enter the best
     ones, and so do unfinished ones at the limit where none has ended; of equal scores the earlier stays first.
     """
+    # Hypotheses that end now enter the best ones.
     beam = account.last.shape[1]
     account.lengths += 1
     is_eos = continuations.ids == rules.eos
@@ -155,11 +156,13 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
         log_probs, rows, _ = continuations.first(beam)
         _collect(account, ending, log_probs, rows, account.lengths - 1, rules.penalties)
         account.n_ended += ending.sum(axis=1)
-    account.log_probs, parents, account.last = _unfinished(continuations, is_eos, beam, rules)
+    # The best unfinished continuations replace the rows.
+    account.log_probs, parents, account.last = _best_unfinished(continuations, is_eos, beam, rules)
     sentences = np.arange(len(account))
     account.history = account.history[sentences[:, None], parents]
     account.history[sentences, :, account.lengths - 1] = account.last
 
+    # The search of a sentence is over if no row can still enter its best ones.
     at_limit = account.limits <= account.lengths
     if rules.rows_compete:
         # Log-probabilities only fall, so this is the best score that any unfinished hypothesis can reach.
@@ -169,6 +172,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
             done |= account.n_ended >= beam
     else:
         done = at_limit | (account.log_probs == -np.inf).all(axis=1)
+    # At the limit an unfinished hypothesis counts, but only where none has ended.
     cut = at_limit[:, None] & (account.log_probs > -np.inf)
     if rules.rows_compete:
         cut &= (account.best_scores[:, 0] == -np.inf)[:, None]
@@ -178,7 +182,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
     return parents, done
 
 
-def _unfinished(continuations: Continuations, is_eos: Bools, beam: int, rules: EndingRules) -> Continuations:
+def _best_unfinished(continuations: Continuations, is_eos: Bools, beam: int, rules: EndingRules) -> Continuations:
     """The continuations without eos, `beam` of them for each sentence."""
     if not is_eos.any():
         return continuations.first(beam)

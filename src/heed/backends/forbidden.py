@@ -7,7 +7,7 @@ from torch import Tensor
 from heed.backends.live_prefixes import AllowedIds
 
 
-def without_forbidden(
+def mask_forbidden(
     log_probs: Float[Tensor, "row vocab"],
     allowed: AllowedIds | None,
     never: Bool[Tensor, " vocab"],

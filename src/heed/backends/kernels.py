@@ -16,7 +16,7 @@ __all__ = ["KernelsReport", "TimedKernel", "kernels_report", "timed_kernels"]
 
 @dataclass(frozen=True)
 class KernelsReport:
-    """What is used, and why not more."""
+    """The state of the kernels: which are used, and why not more."""
 
     usable: bool
     state: str

@@ -26,13 +26,13 @@ class LivePrefixes:
         """Whether any sentence has a prefix that is not yet written in every row."""
         return self._any
 
-    def joined(self, prefixes: Sequence[Prefix]) -> "LivePrefixes":
+    def concat(self, prefixes: Sequence[Prefix]) -> "LivePrefixes":
         """With these sentences after the others."""
         new = LivePrefixes([*self.prefixes, *prefixes], beam=self.states.shape[1])
         new.states[: len(self.states)] = self.states
         return new
 
-    def kept(self, places: Ints) -> "LivePrefixes":
+    def select(self, places: Ints) -> "LivePrefixes":
         """The sentences at these places; a prefix that is written in every row is forgotten."""
         if not self._any and len(places) == len(self.prefixes):
             return self
@@ -45,13 +45,13 @@ class LivePrefixes:
         kept.states = states
         return kept
 
-    def allowed(self, n_left: Ints) -> AllowedIds | None:
+    def allowed_ids(self, n_left: Ints) -> AllowedIds | None:
         """The ids that may follow each row; None where any may follow any. n_left: of each sentence, the ids that its
         targets may still get."""
         if not self._any:
             return None
         return [
-            prefix.allowed(state, left) if state < prefix.end else None
+            prefix.allowed_ids(state, left) if state < prefix.end else None
             for prefix, states, left in zip(self.prefixes, self.states.tolist(), n_left.tolist(), strict=True)
             for state in states
         ]

@@ -1,4 +1,4 @@
-"""What a backend is: something that runs the network of model/, as fast as it can and with the same results.
+"""The protocol of backends, which run the network of model/ as fast as they can and with the same results.
 
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.data.batching import Batch
 from heed.errors import HeedError
@@ -31,7 +31,7 @@ NO_BF16 = "a search in bf16 needs a GPU, or AMX and Heed's kernels; take int8 or
 
 @runtime_checkable
 class SearchState(Protocol):
-    """What a search keeps of a model between steps. Sentences are in the order of their admission, `beam_size` rows
+    """A model's state between the steps of a search. Sentences are in the order of their admission, `beam_size` rows
     each."""
 
     # Whether `logits` can leave out rows.
@@ -56,11 +56,11 @@ class SearchState(Protocol):
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> NDArray[np.bool_] | None:
-        """Extends all hypotheses by their best continuations, step by step at this pace, without `logits` and `select`.
+        """Extends all hypotheses by their best continuations, within these limits, without `logits` and `select`.
 
         Returns which searches are over, or None, without having done anything, if this state only takes single steps.
         HeedError if the logits are not finite.
@@ -72,7 +72,7 @@ class SearchState(Protocol):
 
 @runtime_checkable
 class TrainingOps(Protocol):
-    """What a step of training does besides running the network."""
+    """The operations of a training step besides the network."""
 
     def product(
         self,
@@ -121,7 +121,7 @@ class TrainingOps(Protocol):
 
 @runtime_checkable
 class SearchOps(Protocol):
-    """What a step of a search does besides running the network."""
+    """The operations of a search's step besides the network."""
 
     def best_continuations(
         self,

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, Pace, extend
-from heed.backends.forbidden import without_forbidden
+from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits, extend
+from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.data.batching import Batch
@@ -128,7 +128,7 @@ class ReferenceBackend:
         if active is not None:
             of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
             next_log_probs = of_all.index_copy_(0, active.to(device), next_log_probs)
-        next_log_probs = without_forbidden(next_log_probs, allowed, never, may_end, eos=eos)
+        next_log_probs = mask_forbidden(next_log_probs, allowed, never, may_end, eos=eos)
         totals = log_probs.to(device).view(-1, 1) + next_log_probs
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu(), indices.cpu()
@@ -173,9 +173,9 @@ class ReferenceSearchState:
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> None:
         return None
 

@@ -20,7 +20,7 @@ from heed.data.repetitions import Repetitions
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
 from heed.text.line_rules import is_blank
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 SIDES = ("source", "target")
 SAMPLE = 10_000  # pairs whose sides and tokens are looked at

@@ -166,7 +166,7 @@ def count_pairs(files: FilePair) -> int:
     return sum(1 for _ in read_pairs(files))
 
 
-class UntilError(Generic[T]):
+class DeferredError(Generic[T]):
     """Items up to a faulty one, so that those before it are still used; then `raise_error`."""
 
     def __init__(self, items: Iterable[T]):

@@ -27,8 +27,9 @@ from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.line_rules import reason_against_loss
 from heed.text.printable import checked_language
-from heed.text.tokenizer import TEXT, TokenizerSettings, train_tokenizer
-from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
+from heed.text.segmentation import TEXT
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files

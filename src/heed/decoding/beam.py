@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, Pace
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, StepLimits
 from heed.backends.choice import backend_for
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
@@ -105,6 +105,7 @@ def search(
     check_n_best(n_best)
     if any(model.training for model in models):
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
+    # Memory decides how many sentences fit at a time; each model keeps keys and values for as many.
     memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
     n_sentences = memory.max_sentences(n_sentences)
     backends = [backend_for(model) for model in models]
@@ -112,6 +113,7 @@ def search(
         backend.search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
         for backend, model in zip(backends, models, strict=True)
     ]
+    # All models have one vocabulary, so the first one's backend chooses for all.
     vocab_size, device, backend = models[0].vocab_size, models[0].src_embedding.weight.device, backends[0]
     choice = make_choice(
         settings,
@@ -125,10 +127,11 @@ def search(
     beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
     queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
+        # Sentences that are no longer wanted make room first.
         if cancelled is not None and (gone := np.array([cancelled(n) for n in beams.numbers.tolist()], np.bool_)).any():
             _select(states, *beams.drop(gone))
+        # Sources enter some at a time: a larger encoder batch costs less a sentence than many small ones.
         n_free = min(state.n_free for state in states)
-        # Some at a time: a larger encoder batch costs less a sentence than many small ones.
         if len(beams) == 0 or n_free >= max(1, n_sentences // 4):
             arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
             if arriving:
@@ -143,14 +146,17 @@ def search(
             yield None
             wait()
             continue
+        # Several steps in one call where a kernel can, until a source may enter; else one step of all models.
         if queue.starved:
-            pace = Pace(FEW_STEPS if n_waiting is None else MANY_STEPS, least=FEW_STEPS, n_waiting=n_waiting)
+            most = FEW_STEPS if n_waiting is None else MANY_STEPS
+            step_limits = StepLimits(most, least=FEW_STEPS, n_waiting=n_waiting)
         else:  # no source enters until this many sentences are done
-            pace = Pace(MANY_STEPS, most_done=max(1, len(beams) // 4))
-        moved = beams.take_steps(states, pace)
+            step_limits = StepLimits(MANY_STEPS, most_done=max(1, len(beams) // 4))
+        moved = beams.take_steps(states, step_limits)
         if moved is None:
             active = beams.active() if all(state.takes_active_rows for state in states) else None
             moved = beams.step(_next_logits(states, beams.tokens(), active), active)
+        # Finished sentences leave; the caches follow the hypotheses that continue.
         yield from beams.pop_finished()
         _select(states, *moved)
 
@@ -194,7 +200,7 @@ class BeamBatch:
         self._beam_size, self._n_best = settings.beam_size, n_best
         self.numbers: Ints = np.empty(0, np.int64)
         self._prefixes = LivePrefixes([], beam=self._beam_size)
-        self._account = self._beginning(np.empty(0, np.int64), FIRST_WIDTH)
+        self._account = self._new_account(np.empty(0, np.int64), FIRST_WIDTH)
         self._longest = 0  # ids written so far
         self._rules = EndingRules(
             special.eos,
@@ -219,7 +225,7 @@ class BeamBatch:
     def log_probs(self) -> Floats:
         return self._account.log_probs
 
-    def _beginning(self, limits: Ints, width: int) -> BeamAccount:
+    def _new_account(self, limits: Ints, width: int) -> BeamAccount:
         # Competing rows that begin alike would stay alike: only the first one counts at first.
         n_first = 1 if self._choice.rows_compete else self._beam_size
         return BeamAccount.of(
@@ -231,9 +237,9 @@ class BeamBatch:
         limits = np.array([maximum_length(source, self._settings) for source in sources])
         if len(self) == 0:
             self._longest = 0
-            self._account = self._beginning(limits[:0], FIRST_WIDTH)
-        self._account = self._account.joined(self._beginning(limits, self._account.width))
-        self._prefixes = self._prefixes.joined([source.prefix for source in sources])
+            self._account = self._new_account(limits[:0], FIRST_WIDTH)
+        self._account = self._account.concat(self._new_account(limits, self._account.width))
+        self._prefixes = self._prefixes.concat([source.prefix for source in sources])
         numbers = [source.number for source in sources]
         self.numbers = np.concatenate([self.numbers, numbers])
         if (most := int(limits.max())) >= len(self._rules.penalties):
@@ -250,33 +256,33 @@ class BeamBatch:
         """The rows that can still enter the n_best, or None for all."""
         if not self._choice.rows_compete:
             return None
-        mildest = self._rules.penalties[self.limits]
-        can_win = self.log_probs / mildest[:, None] > self._account.threshold[:, None]
+        min_penalty = self._rules.penalties[self.limits]
+        can_win = self.log_probs / min_penalty[:, None] > self._account.threshold[:, None]
         return torch.from_numpy(np.flatnonzero(can_win))
 
     def allowed_ids(self) -> AllowedIds | None:
         """The ids that a prefix lets follow each row; None where any may follow any."""
-        return self._prefixes.allowed(self.limits - self.lengths)
+        return self._prefixes.allowed_ids(self.limits - self.lengths)
 
-    def take_steps(self, states: Sequence[SearchState], pace: Pace) -> tuple[Ints, Ints] | None:
+    def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
         """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
-        if len(states) > 1 or self._choice.wanted is None:
+        if len(states) > 1 or self._choice.fused_rules is None:
             return None
         self._make_room()
-        most = min(pace.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
+        most = min(step_limits.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
         done = states[0].take_steps(
-            *(self._account, self._rules, self._choice.wanted, self._prefixes), replace(pace, most=most)
+            *(self._account, self._rules, self._choice.fused_rules, self._prefixes), replace(step_limits, most=most)
         )
         if done is None:
             return None
         self._longest = int(self.lengths.max())
-        return self._ended(self._own_rows(), done)
+        return self._finish(self._own_rows(), done)
 
     def step(self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None) -> tuple[Ints, Ints]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
-        if not (best > -np.inf).all():  # nor is NaN
+        if not (best > -np.inf).all():  # also false for NaN
             raise NotFiniteError
         self._make_room()
         self._longest += 1
@@ -284,12 +290,12 @@ class BeamBatch:
         self._prefixes.advance(parents, self._account.last)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
         self._choice.advance(rows, self._account.last, ~done)
-        return self._ended(rows, done)
+        return self._finish(rows, done)
 
     def drop(self, gone: Bools) -> tuple[Ints, Ints]:
         """Ends the search of some sentences without a result; returns what `step` returns."""
         self._choice.advance(self._own_rows(), None, ~gone)
-        return self._kept(self._own_rows(), np.flatnonzero(~gone))
+        return self._keep(self._own_rows(), np.flatnonzero(~gone))
 
     def _own_rows(self) -> Ints:
         return np.arange(self._account.last.size).reshape(self._account.last.shape)
@@ -299,16 +305,16 @@ class BeamBatch:
         if self._longest == self._account.width:
             self._account.resize(2 * self._account.width)
 
-    def _ended(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
+    def _finish(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
         """Puts the sentences that are done among the finished ones."""
         self._finished += [(int(self.numbers[i]), self._hypotheses(i)) for i in np.flatnonzero(done).tolist()]
-        return self._kept(rows, np.flatnonzero(~done))
+        return self._keep(rows, np.flatnonzero(~done))
 
-    def _kept(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
-        self._prefixes = self._prefixes.kept(kept)
+    def _keep(self, rows: Ints, kept: Ints) -> tuple[Ints, Ints]:
+        self._prefixes = self._prefixes.select(kept)
         if len(kept) == len(self):
             return rows.ravel(), kept
-        self.numbers, self._account = self.numbers[kept], self._account.kept(kept)
+        self.numbers, self._account = self.numbers[kept], self._account.select(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need
             self._longest = int(self.lengths.max())
             self._account.resize(min(self._account.width, max(FIRST_WIDTH, 2 * self._longest)))

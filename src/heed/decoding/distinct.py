@@ -43,10 +43,12 @@ def distinct_search(
 
     Samples are independent draws, so they stay as they are, as do all hypotheses without `text_of`.
     """
+    # A plain search suffices where texts cannot be equal, or may be.
     plain = n_best == 1 or text_of is None or sampling is not None
     in_search: dict[int, Source] = {}
 
-    def remembered() -> Iterator[Source | None]:
+    # Sources are kept while they are searched, in case their lists come out too short.
+    def remember() -> Iterator[Source | None]:
         for source in sources:
             if source is not None:
                 in_search[source.number] = source
@@ -58,9 +60,10 @@ def distinct_search(
             in_search.pop(number, None)
         return gone
 
+    # The first search keeps more hypotheses than texts are asked for.
     found = search(
         models,
-        sources if plain else remembered(),
+        sources if plain else remember(),
         special,
         settings,
         n_best=n_best if plain else KEPT * n_best,
@@ -74,11 +77,13 @@ def distinct_search(
     if plain:
         yield from found
         return
+    # Short lists are searched again with wider beams, some sentences together.
     assert text_of is not None
 
     def again(short: list["_Short"]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Searches with wider and wider beams; the lists that are long enough, in the end all others too."""
         for beam_size in dict.fromkeys(min(factor * settings.beam_size, MAX_BEAM_SIZE) for factor in WIDER):
+            # A source that memory holds no wider beam for stays as it is.
             wider = settings.model_copy(update={"beam_size": beam_size})
             memory = SearchMemory(models, wider, None, n_searches=n_searches)
             here = {one.source.number: one for one in short if memory.holds(maximum_length(one.source, wider))}
@@ -94,7 +99,7 @@ def distinct_search(
                 n_searches=n_searches,
             )
             for number, more in filter(None, retried):
-                texts = _merged(here[number].texts, _by_text(more, text_of, at_most=len(more)))
+                texts = _merge(here[number].texts, _by_text(more, text_of, at_most=len(more)))
                 if len(texts) >= n_best:
                     yield number, list(texts.values())[:n_best]
                 else:
@@ -102,6 +107,7 @@ def distinct_search(
         for one in short:
             yield one.source.number, list(one.texts.values())
 
+    # Lists that are long enough leave at once; the others wait for company, but not too long.
     short: list[_Short] = []
     n_since = 0  # results since the first of them
     for result in found:
@@ -143,7 +149,7 @@ def _by_text(
     return texts
 
 
-def _merged(texts: dict[str, Hypothesis], more: dict[str, Hypothesis]) -> dict[str, Hypothesis]:
+def _merge(texts: dict[str, Hypothesis], more: dict[str, Hypothesis]) -> dict[str, Hypothesis]:
     """These texts and, of more, those that score no higher than the first of these; best first."""
     most = next(iter(texts.values())).score
     added = {text: one for text, one in more.items() if text not in texts and one.score <= most}

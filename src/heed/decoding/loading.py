@@ -49,7 +49,7 @@ def recipe_settings(
     return validated(DecodingSettings, recipe.model_dump() | asked, where="the search")
 
 
-def prepacked(
+def prepack_models(
     models: Transformer | Sequence[Transformer], precision: DecodingPrecision, *, copy: bool
 ) -> list[Transformer]:
     """The models with their weights packed for the search. Without `copy` they are changed, which halves the memory."""
@@ -57,7 +57,7 @@ def prepacked(
     return [backend_for(model).prepack(model, precision, copy=copy) for model in models]
 
 
-def chosen_precision(
+def choose_precision(
     models: Transformer | Sequence[Transformer], precision: DecodingPrecisionChoice, *, report: Callable[[str], None]
 ) -> DecodingPrecision:
     """`precision`, or in place of "auto" the one in which these models search fastest, which is reported.

@@ -56,15 +56,15 @@ def parallel_search(
     if n_threads == 1:
         yield from run(sources, wait=wait)
         return
-    ahead = _Ahead(sources)
+    ahead = _ReadAhead(sources)
     while not ahead.exhausted:
         if ahead.many():
-            yield from _side_by_side(run, ahead, backend, n_threads=n_threads)
+            yield from _search_in_parallel(run, ahead, backend, n_threads=n_threads)
         else:
             yield from run(ahead.while_few(), wait=wait)
 
 
-class _Ahead:
+class _ReadAhead:
     """The stream of sources, with those that have already arrived read ahead."""
 
     def __init__(self, sources: Iterable[Source | None]):
@@ -98,7 +98,7 @@ class _Ahead:
             yield self.pop()
 
 
-class _Shared:
+class _SharedQueue:
     """Sources that several searches take from, whichever has room, until `end`."""
 
     def __init__(self) -> None:
@@ -131,10 +131,11 @@ class _Shared:
             self._changed.wait_for(lambda: self._sources or self._ended)
 
 
-def _side_by_side(run: Run, ahead: _Ahead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
+def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
     """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
+    # One queue feeds all searches, one takes their results.
     n_searches = min(n_threads, MAX_SEARCHES)
-    shared, results = _Shared(), queue.SimpleQueue[Result | BaseException | None]()
+    shared, results = _SharedQueue(), queue.SimpleQueue[Result | BaseException | None]()
     stopped = threading.Event()
 
     def work() -> None:
@@ -148,6 +149,7 @@ def _side_by_side(run: Run, ahead: _Ahead, backend: Backend, *, n_threads: int) 
         except BaseException as error:
             results.put(error)
 
+    # Sources are read by this thread alone, since the stream belongs to it.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_searches)]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""What the translation of each line of a stream must begin with."""
+"""Prefixes of a stream: the text that each line's translation must begin with."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import lru_cache

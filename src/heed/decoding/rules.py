@@ -23,7 +23,7 @@ class Rule:
     without: str | None = None
     when: Callable[[Given], bool] = lambda given: True
 
-    def broken_by(self, given: Given) -> bool:
+    def is_broken_by(self, given: Given) -> bool:
         """Whether these settings break it."""
         return (
             any(name in given for name in self.options)
@@ -72,12 +72,12 @@ def check_rules(rules: Iterable[Rule], settings: Given, spelling: Spelling = IN_
     """HeedError for the first rule that these settings break, in the user's spelling."""
     given = {name: value for name, value in settings.items() if value is not None}
     for rule in rules:
-        if rule.broken_by(given):
+        if rule.is_broken_by(given):
             raise HeedError(rule.says.format_map(_Words(rule, given, spelling)))
 
 
 class _Words(dict[str, str]):
-    """What the placeholders of a rule's message stand for."""
+    """The values for the placeholders of a rule's message."""
 
     def __init__(self, rule: Rule, given: Given, spelling: Spelling):
         super().__init__()

@@ -220,6 +220,7 @@ def search_in_order(
     the next one has not arrived yet; None in place of a result, that the search has nothing to do. Memory does not grow
     with the number of items.
     """
+    # Items wait here until all their results, and those of the items before them, are there.
     pending: deque[_Pending[T, R]] = deque()
     places: dict[int, tuple[_Pending[T, R], int]] = {}  # of each source's result, by its number
 
@@ -236,15 +237,16 @@ def search_in_order(
                 arriving += item_sources
             yield from sorted(arriving, key=lambda source: len(source.ids))
 
-    def completed() -> Iterator[tuple[T, list[R]]]:
+    def complete_items() -> Iterator[tuple[T, list[R]]]:
         while pending and pending[0].complete:
             entry = pending.popleft()
             yield entry.item, [result for result in entry.results if result is not None]
 
+    # Results come in any order; what is complete at the front leaves.
     for found in search(sources()):
         if found is not None:
             number, result = found
             entry, place = places.pop(number)
             entry.results[place] = result
-        yield from completed()
-    yield from completed()  # items without sources at the end of the stream
+        yield from complete_items()
+    yield from complete_items()  # items without sources at the end of the stream

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
-from heed.backends.forbidden import without_forbidden
+from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
@@ -23,7 +23,7 @@ from heed.text.tokenizer import SpecialIds
 
 @runtime_checkable
 class LiveHypotheses(Protocol):
-    """What a choice reads of the sentences that are being searched."""
+    """The view that a choice has of the sentences that are being searched."""
 
     numbers: Ints  # of each sentence, its source's number
 
@@ -52,8 +52,8 @@ class Choice(Protocol):
     rows_compete: bool
 
     @property
-    def wanted(self) -> ContinuationRules | None:
-        """Which of the most probable continuations are wanted; None where others are chosen."""
+    def fused_rules(self) -> ContinuationRules | None:
+        """The rules by which a kernel can choose the most probable continuations; None where others are chosen."""
 
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on, behind the others."""
@@ -120,7 +120,7 @@ class BestChoice:
         self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
         k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
         never = _never_chosen(special, vocab_size, torch.device("cpu"))
-        self.wanted = ContinuationRules(never, settings.min_tokens, k)
+        self.fused_rules = ContinuationRules(never, settings.min_tokens, k)
 
     def admit(self, numbers: Sequence[int]) -> None:
         pass
@@ -131,10 +131,10 @@ class BestChoice:
             active,
             torch.from_numpy(np.ascontiguousarray(beams.log_probs)),
             beams.allowed_ids(),
-            self.wanted.never,
-            torch.from_numpy(beams.lengths >= self.wanted.min_tokens),
+            self.fused_rules.never,
+            torch.from_numpy(beams.lengths >= self.fused_rules.min_tokens),
             eos=self._eos,
-            k=self.wanted.k,
+            k=self.fused_rules.k,
         )
         places = index.numpy()
         parents = places // self._vocab_size
@@ -147,7 +147,7 @@ class BestChoice:
 class ConstrainedChoice:
     """The most probable continuations among those that a constraint allows."""
 
-    rows_compete, wanted = True, None
+    rows_compete, fused_rules = True, None
 
     def __init__(self, settings: DecodingSettings, constraint: Constraint, *, device: torch.device):
         self._beam_size, self._constraint, self._device = settings.beam_size, constraint, device
@@ -186,7 +186,7 @@ class SampledChoice:
     what is searched at the same time.
     """
 
-    rows_compete, wanted = False, None
+    rows_compete, fused_rules = False, None
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class SampledChoice:
 
     def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
         may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
-        log_probs = without_forbidden(
+        log_probs = mask_forbidden(
             torch.log_softmax(logits.detach().float(), dim=-1),
             *(beams.allowed_ids(), self._never, may_end),
             eos=self._eos,

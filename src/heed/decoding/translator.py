@@ -10,27 +10,32 @@ from typing import Unpack, overload
 import torch
 
 from heed.config import shown
-from heed.data.batching import make_batch
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
-from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import (
+    PickledByValue,
+    choose_precision,
+    load_models,
+    no_report,
+    prepack_models,
+    recipe_settings,
+)
+from heed.decoding.pairs import attended_places, pair_log_probs
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
-from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, Source, longest_source, search_in_order
+from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.errors import HeedError, refuse_text
 from heed.evaluation.utility import Utility, checked_utility, expected_utilities
-from heed.model.attention_weights import AttentionWeights, attention_weights, mean_cross_attention
+from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
-MAX_TOKENS = 4096  # ids of a batch of pairs to score, padding included
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
@@ -83,8 +88,8 @@ class Translator(PickledByValue):
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
-        self.precision = chosen_precision(models, precision, report=report)
-        self.models = prepacked(models, self.precision, copy=copy)
+        self.precision = choose_precision(models, precision, report=report)
+        self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self.languages = languages
@@ -187,6 +192,7 @@ class Translator(PickledByValue):
         name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
         prefixes, such as their file.
         """
+        # Faults that show before any text is read.
         refuse_text(texts=texts)
         check_n_best(n_best)
         n_candidates = self.settings.beam_size
@@ -196,6 +202,7 @@ class Translator(PickledByValue):
             raise HeedError(
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
+        # Texts that reports at the end will mention; numbers are counted twice, as results come later.
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
         unread, cut_off = Mentions(), Mentions()
@@ -224,18 +231,20 @@ class Translator(PickledByValue):
                 sampling=sampling, wait=wait_for_more(texts),
             )  # fmt: skip
 
+        # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
         for text, results in search_in_order(texts, sources_of, find, size=len):
             if utility is None:
                 translation = self.joined(text, results)
             else:
-                ranked = [self._ranked(found, utility, drawn=sampling is not None)[:n_best] for found in results]
-                translation = self._joined_by_utility(text, ranked)
+                ranked = [self._rank(found, utility, drawn=sampling is not None)[:n_best] for found in results]
+                translation = self._join_by_utility(text, ranked)
             number = next(results_numbers)
             if not translation.ended:
                 cut_off.add(name(number, text))
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
+        # What the user should know of all texts together.
         prefixes.end()
         if n_short:
             lines = "1 line has" if n_short == 1 else f"{n_short:,} lines have"
@@ -253,7 +262,7 @@ class Translator(PickledByValue):
         found = zip(ids, spans, strict=False)  # an id at the end may have no span
         return " ".join(text[start:end] for i, (start, end) in found if i == self.tokenizer.special.unk)
 
-    def _ranked(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
+    def _rank(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
         """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""
         weights: dict[str, float] = {}
         first: list[Hypothesis] = []
@@ -267,7 +276,7 @@ class Translator(PickledByValue):
         utilities = expected_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
         return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
 
-    def _joined_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
+    def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
         """As `joined`, of hypotheses that have utilities."""
         translation = self.joined(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
         if len(pieces) != 1:
@@ -278,7 +287,7 @@ class Translator(PickledByValue):
         return replace(translation, alternatives=alternatives, utility=alternatives[0].utility)
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every translation that begins with this text have in common; a search takes it.
+        """The prefix that all translations with this beginning share, as a search takes it.
 
         HeedError for text that the vocabulary lacks, and if no translation has room for it.
         """
@@ -335,14 +344,7 @@ class Translator(PickledByValue):
                     f"line {number:,}: {longest:,} positions to score, but the model has "
                     f"max_positions={min(learned):,}; leave the line out."
                 )
-        results: list[list[float]] = [[] for _ in pairs]
-        device = self.models[0].src_embedding.weight.device
-        for group in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
-            rows = torch.tensor(group).numpy()
-            batch = make_batch([pairs[i] for i in group], self.tokenizer.special, rows=rows).to(device)
-            for i, values in zip(group, token_log_probs(self.models, batch).tolist(), strict=True):
-                results[i] = values[: len(pairs[i][1]) + 1]
-        return results
+        return pair_log_probs(self.models, pairs, self.tokenizer.special)
 
     def _target_ids(self, targets: Sequence[str | Sequence[str]]) -> list[list[int]]:
         """The ids of texts and lists of tokens."""
@@ -381,10 +383,9 @@ class Translator(PickledByValue):
         n_layers = len(self.models[0].decoder)
         if layer is not None and not 1 <= layer <= n_layers:
             raise HeedError(f"layer {layer}: the model has {n_layers}.")
-        tokenizer, special = self.tokenizer, self.tokenizer.special
+        tokenizer = self.tokenizer
         pairs = list(zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(targets), strict=True))
         spans = list(zip(tokenizer.src_spans(sources), tokenizer.tgt_spans(targets), strict=True))
-        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
         # Symbols of trees have no spans.
         known = [
             i
@@ -395,19 +396,11 @@ class Translator(PickledByValue):
             and not is_blank(targets[i])
             and max(map(len, pair)) <= self._piece_tokens
         ]
-        model = self.models[0]
-        device = model.src_embedding.weight.device
-        for group in _groups([max(map(len, pairs[i])) + 1 for i in known]):
-            places = [known[i] for i in group]
-            rows = torch.tensor(places).numpy()
-            batch = make_batch([pairs[i] for i in places], special, rows=rows).to(device)
-            weights = mean_cross_attention(model, batch.src, batch.src_mask, batch.tgt_in)
-            for i, layers in zip(places, weights.cpu(), strict=True):
-                src_spans, tgt_spans = spans[i]
-                # Without eos, where attention rests that has nothing to look for.
-                found = layers[:, : len(tgt_spans), : len(src_spans)].argmax(dim=2).tolist()
-                best = max(reversed(found), key=lambda row: len(set(row))) if layer is None else found[layer - 1]
-                results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, best, strict=True))
+        attended = attended_places(self.models[0], [pairs[i] for i in known], tokenizer.special, layer=layer)
+        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
+        for i, places in zip(known, attended, strict=True):
+            src_spans, tgt_spans = spans[i]
+            results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, places, strict=True))
         return results
 
     def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
@@ -448,7 +441,7 @@ class Translator(PickledByValue):
         )
 
     def text_of(self, hypothesis: Hypothesis) -> str:
-        """What it spells, as one line, whatever the model writes."""
+        """The text of a hypothesis, as one line, whatever the model writes."""
         return _one_line(self.tokenizer.decode(hypothesis.ids))
 
     def _text(self, source: str, hypotheses: list[Hypothesis], parts: Sequence[Part] = (Part(""),)) -> Translation:
@@ -473,7 +466,7 @@ def _one_line(text: str) -> str:
 
 
 def _limits(settings: DecodingSettings) -> str:
-    """What a user may raise so that translations can be longer."""
+    """The limits that a user may raise so that translations can be longer."""
     limits = {
         "max_extra_tokens": settings.max_extra_tokens,
         "max_length_factor": settings.max_length_factor,
@@ -481,15 +474,3 @@ def _limits(settings: DecodingSettings) -> str:
     }
     given = [f"{name} ({value:g})" for name, value in limits.items() if value is not None]
     return f"Raise {' or '.join(given)}."
-
-
-def _groups(lengths: list[int]) -> Iterator[list[int]]:
-    """Places of like lengths, shortest first, each group within the limits of a batch."""
-    group: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if group and (len(group) == MAX_SENTENCES or (len(group) + 1) * lengths[i] > MAX_TOKENS):
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group

@@ -77,7 +77,7 @@ def comet_scores(
 
 
 def _visible(gpu: int) -> str:
-    """What CUDA_VISIBLE_DEVICES must be for this GPU to be the only one."""
+    """The value of CUDA_VISIBLE_DEVICES by which this GPU is the only one."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return visible[gpu] if gpu < len(visible) else str(gpu)
 

@@ -47,7 +47,7 @@ class _EditDistance(BeamEditDistance):
             self.next_round, self._least = False, math.inf
             found: tuple[int, str] = super().__call__(words_hyp)
             return found
-        distance = self._unlimited(words_hyp)
+        distance = self._distance(words_hyp)
         if distance <= self._least and not self._in_band(distance, len(words_hyp)):
             distance = super().__call__(words_hyp)[0]
         self._least = min(self._least, distance)
@@ -60,7 +60,7 @@ class _EditDistance(BeamEditDistance):
         """
         return distance + 3 * abs(n_words - self._n_words_ref) <= 2 * (_BEAM_WIDTH - 2)
 
-    def _unlimited(self, words: list[str]) -> int:
+    def _distance(self, words: list[str]) -> int:
         """Levenshtein distance to the reference: Myers' algorithm, as Hyyrö (2003) writes it."""
         every, last = (1 << self._n_words_ref) - 1, 1 << (self._n_words_ref - 1)
         up, down, distance = every, 0, self._n_words_ref

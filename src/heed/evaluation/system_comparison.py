@@ -150,6 +150,7 @@ def compare(
     TER is left out, which `report` is told, where a line has more than MAX_TER_WORDS.
     HeedError for fewer than two systems, too many sentences, or numbers of lines that differ; CometFailed.
     """
+    # Metrics: their signatures name the tokenisation, and the seed of the resampling.
     _check(systems, references, sources)
     seed = checked_seed()
     bleu, chrf = bleu_metric(choose_tokenization(tokenize, references, language=language)), CHRF()
@@ -159,17 +160,21 @@ def compare(
         report(f"TER is left out: {too_long}, more than {MAX_TER_WORDS}, for which it takes too long; split it.")
     else:
         metrics.append(ter)
-    if comet is not None:  # before the training text is read, so that a caller can do without it
+    # COMET may fail, so it comes before the training text is read: the caller then does without it.
+    if comet is not None:
         if sources is None:
             raise HeedError("COMET needs the source lines.")
         texts = [lines for _, lines in systems]
         scored = comet_scores(comet, texts, sources=sources, references=references, gpu=gpu)
         metrics.append(_Comet(comet, texts, scored))
+    # The breakdown by word frequency.
     words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
     frequencies = _frequencies(
         words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
     )
-    scores, signatures, n_resamples = _tested(systems, references, metrics, seed)
+    # Whole systems: scores, intervals and significance.
+    scores, signatures, n_resamples = _test_systems(systems, references, metrics, seed)
+    # Single sentences by chrF: BLEU of one sentence says little.
     by_sentence = [[_sentence(chrf, h, r) for h, r in zip(lines, references, strict=True)] for _, lines in systems]
     differences = [[b - a for a, b in zip(by_sentence[0], values, strict=True)] for values in by_sentence]
     compared = [
@@ -205,7 +210,7 @@ def compare(
 
 
 def statements(comparison: Comparison) -> list[str]:
-    """What the tests say, a sentence per system and verdict."""
+    """The tests' results in words, a sentence per system and verdict."""
     first, *others = comparison.systems
     lines = []
     for system in others:
@@ -261,15 +266,17 @@ def checked_seed() -> str:
     return seed
 
 
-def _tested(
+def _test_systems(
     systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], metrics: Sequence[Any], seed: str
 ) -> tuple[list[dict[str, ComparedScore]], dict[str, str], int]:
     """Each system's scores by metric, the metrics' signatures, and the number of bootstrap's resamples."""
+    # sacrebleu resamples all metrics at once.
     test = PairedTest(list(systems), {type(metric).__name__: metric for metric in metrics}, [list(references)], "bs")
     results: Any = test()
     signatures, bootstrap = results
     scores: list[dict[str, ComparedScore]] = [{} for _ in systems]
     for metric, (name, signature) in zip(metrics, signatures.items(), strict=True):
+        # Approximate randomisation, from the statistics of each sentence; the first system is the baseline.
         signature.update("ar", N_TRIALS)
         statistics = [
             np.array(metric._extract_corpus_statistics(list(lines), [list(references)])) for _, lines in systems
@@ -325,7 +332,7 @@ def _too_long_for_ter(ter: "_Ter", texts: Iterable[tuple[str, Sequence[str]]]) -
     """The first line that has too many words or characters, and how many; empty if there is none."""
     for name, lines in texts:
         for number, line in enumerate(lines, start=1):
-            if (n := len(ter.tokenized(line).split())) > MAX_TER_WORDS:
+            if (n := len(ter.tokenize(line).split())) > MAX_TER_WORDS:
                 return f"{name}, line {number:,}, has {n:,} {ter.unit}"
     return ""
 
@@ -347,12 +354,12 @@ class _Ter(TER):
         self._report = report
         self._counted: dict[tuple[str, ...], list[Any]] = {}
 
-    def tokenized(self, line: str) -> str:
+    def tokenize(self, line: str) -> str:
         """The line with a space between words, or characters."""
         return str(self.tokenizer((split_characters(line) if self._splitting else line).rstrip()))
 
     def _preprocess_segment(self, sent: str) -> str:
-        return self.tokenized(sent)
+        return self.tokenize(sent)
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
         (words,) = ref_kwargs["ref_words"]
@@ -442,6 +449,7 @@ def _frequencies(
 
     A word is found as often as its sentence's translation and reference both have it.
     """
+    # Only words that occur in a translation or reference are counted, so that memory does not grow with the corpus.
     wanted = {word for lines in (references, *systems) for line in lines for word in line}
     counts: Counter[str] = Counter()
     n_lines = 0
@@ -450,9 +458,11 @@ def _frequencies(
         counts.update(word for word in line if word in wanted)
     if not n_lines:
         raise HeedError("the training text is empty.")
+    # Each word belongs to the group of the largest number that its count reaches.
     group = {word: sum(counts[word] >= least for least in FREQUENCIES) - 1 for word in wanted}
     in_references = Counter(group[word] for line in references for word in line)
     in_systems = [Counter(group[word] for line in lines for word in line) for lines in systems]
+    # Matches are clipped by sentence, as in BLEU.
     found: list[Counter[int]] = [Counter() for _ in systems]
     for i, lines in enumerate(systems):
         for hypothesis, reference in zip(lines, references, strict=True):

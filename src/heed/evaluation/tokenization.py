@@ -1,4 +1,4 @@
-"""What BLEU and TER count as a word, by the language of the references.
+"""The words that BLEU and TER count, by the language of the references.
 
 13a splits at spaces and punctuation, so a line of Chinese, Japanese or Thai is a token or two: no n-gram of four tokens
 ever matches. sacrebleu has tokenisations for these; TER is counted on characters.
@@ -147,7 +147,7 @@ def bleu_metric(tokenize: Tokenization) -> "BLEU":
 
 
 def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> list[str]:
-    """What to tell the user where BLEU would tokenise text a second time, or hardly split it at all."""
+    """Warnings where BLEU would tokenise text a second time, or hardly split it at all."""
     advice = []
     n_tokenised = sum(line.endswith(" .") for line in references)
     if tokenize != "none" and 2 * n_tokenised > len(references):

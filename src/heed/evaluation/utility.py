@@ -1,4 +1,4 @@
-"""What each of several translations is worth if the others are taken as references: minimum Bayes risk's utilities.
+"""Expected utilities for minimum Bayes risk: each translation is scored with the others as references.
 
 Kumar & Byrne 2004; with samples Eikema & Aziz 2020. Axes of a matrix of scores: [hypothesis, reference].
 """

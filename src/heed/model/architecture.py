@@ -96,7 +96,7 @@ class Architecture(Settings):
         return self
 
     def shape(self) -> dict[str, Any]:
-        """What decides which network this is: all settings but dropout, as they are in effect."""
+        """The settings that decide which network this is: all but dropout, as they are in effect."""
         return self.model_dump(exclude={*DROPOUTS, "n_layers"}) | {
             "n_encoder_layers": self.encoder_layers,
             "n_decoder_layers": self.decoder_layers,

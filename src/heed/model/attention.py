@@ -98,7 +98,7 @@ def _bias(visible: Bool[Tensor, "*axes"], dtype: torch.dtype) -> Float[Tensor, "
 
 @runtime_checkable
 class Attend(Protocol):
-    """What computes attention in the network's layers: `attention`, or something that watches it."""
+    """A function that computes attention in the network's layers: `attention`, or one that watches it."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor: ...
 

@@ -33,6 +33,7 @@ def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | Non
     """The shape of every weight by its name in a model's state, of a shared matrix under its first name."""
     if arch.network is not None:
         return own_weight_shapes(arch, vocab_size, src_vocab_size)
+    # Tables at both ends; a shared one has the name that comes first.
     d, keys, values = arch.d_model, arch.n_heads * arch.key_width, arch.n_heads * arch.value_width
     tgt_tables = ["tgt_embedding", "output"][: {"all": 0, "tgt": 1, "none": 2}[arch.share]]
     shapes: dict[str, tuple[int, ...]] = {"src_embedding.weight": (src_vocab_size or vocab_size, d)}
@@ -41,6 +42,7 @@ def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | Non
         shapes["output.bias"] = (vocab_size,)
     if arch.positions == "learned":
         shapes |= {f"{side}_positions.weight": (arch.max_positions, d) for side in ("src", "tgt")}
+    # One layer: queries, keys and values of self-attention are one matrix.
     self_attention: dict[str, tuple[int, ...]] = {
         "self_attention.qkv.weight": (2 * keys + values, d),
         "self_attention.out.weight": (d, values),
@@ -64,6 +66,7 @@ def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | Non
         for part in ("self_attention", "cross_attention", "feed_forward")
         for vector in ("weight", "bias")
     }
+    # An encoder layer is a decoder layer without cross-attention.
     decoder_layer = self_attention | cross_attention | feed_forward | norms
     encoder_layer = {name: shape for name, shape in decoder_layer.items() if not name.startswith("cross_attention")}
     stacks = (("encoder", arch.encoder_layers, encoder_layer), ("decoder", arch.decoder_layers, decoder_layer))
@@ -82,7 +85,7 @@ def n_parameters(arch: Architecture, vocab_size: int, src_vocab_size: int | None
 
 @dataclass(frozen=True)
 class Workload:
-    """What passes went through: tokens, eos and bos included, and pairs of a query with a key, of all sentences."""
+    """The work of some passes: tokens, eos and bos included, and pairs of a query with a key, of all sentences."""
 
     n_src: int
     n_tgt: int

@@ -37,7 +37,7 @@ EPSILON = 1e-5  # of layer normalization, which no setting changes
 Answer = bool | str
 
 
-def _written(kind: type) -> list[tuple[type, str, Any]]:
+def _own_functions(kind: type) -> list[tuple[type, str, Any]]:
     """The functions and properties of a class and of those that it is made of, nn.Module apart."""
     bases = [base for base in kind.__mro__ if base not in nn.Module.__mro__]
     return [
@@ -49,13 +49,13 @@ def _written(kind: type) -> list[tuple[type, str, Any]]:
 
 
 # As they are written, whoever replaces them later.
-WRITTEN = list(dict.fromkeys(method for kind in CLASSES for method in _written(kind)))
-METHODS = {kind: {name for _, name, _ in _written(kind)} for kind in CLASSES}
+WRITTEN = list(dict.fromkeys(method for kind in CLASSES for method in _own_functions(kind)))
+METHODS = {kind: {name for _, name, _ in _own_functions(kind)} for kind in CLASSES}
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What somebody implements of the network.
+    """The parts of the network that a backend or another program implements.
 
     settings: each of Architecture's, with the answer for each value (`...`: for all others), or True for any value.
     classes: of modules that may stand for the network's own.
@@ -69,7 +69,7 @@ class Coverage:
         arch = getattr(model, "arch", None)
         if type(arch) is not Architecture:
             return f"settings of another class, {type(arch).__name__}"
-        return self._missing_setting(arch) or _changed(model, arch, self.classes)
+        return self._missing_setting(arch) or _find_change(model, arch, self.classes)
 
     def _missing_setting(self, arch: Architecture) -> str | None:
         for name in Architecture.model_fields:
@@ -83,11 +83,12 @@ class Coverage:
         return None
 
 
-def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Module]]) -> str | None:
-    """What of these modules is not as model/transformer.py has it, if anything is; others: classes that may be there.
+def _find_change(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Module]]) -> str | None:
+    """How these modules differ from model/transformer.py's, or None. others: further classes that may be there.
 
     It is asked for every search and every step of training, so it takes microseconds a layer.
     """
+    # Changes that concern all modules.
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global hook"
     if type(model) is not Transformer:
@@ -97,6 +98,7 @@ def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Mod
             return f"another {kind.__name__}.{name}"
     if ACTIVATIONS.get(arch.activation) is not FUNCTIONS.get(arch.activation):
         return f"another function for activation = {arch.activation}"
+    # Each module: its class, hooks, methods, mode and sizes.
     waiting: list[nn.Module] = [model]
     while waiting:
         module = waiting.pop()
@@ -115,6 +117,7 @@ def _changed(model: nn.Module, arch: Architecture, others: frozenset[type[nn.Mod
             waiting += [child for child in state["_modules"].values() if child is not None]
         elif kind not in others:
             return f"a {kind.__name__} at {_name_of(module, model)}"
+    # Layers may have been added or taken away.
     n_layers = len(model.encoder), len(model.decoder)
     if n_layers != (arch.encoder_layers, arch.decoder_layers):
         return f"{n_layers[0]} and {n_layers[1]} layers, unlike its settings"

@@ -39,7 +39,7 @@ def network_of(arch: Architecture, *, where: str = "") -> type[Transformer]:
         )
     found = extension("heed.networks", name)
     if not (isinstance(found, type) and issubclass(found, Transformer)):
-        raise HeedError(f"{prefix}the network {name} of an installed package is no subclass of heed.Transformer.")
+        raise HeedError(f"{prefix}the network {name} of an installed package is not a subclass of heed.Transformer.")
     return found
 
 

@@ -190,7 +190,7 @@ class LayerCache:
 
 
 class DecoderState:
-    """What decoding has seen so far: every layer's cache, the sources' mask, the number of target positions."""
+    """The past of a decoding: every layer's cache, the sources' mask, the number of target positions."""
 
     def __init__(self, caches: list[LayerCache], src_mask: Bool[Tensor, "sentence src"]):
         self.caches, self.src_mask = caches, src_mask

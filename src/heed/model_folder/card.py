@@ -15,7 +15,7 @@ from heed.model.cost import n_parameters
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import check
 from heed.text.printable import checked_language
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 FORMAT = 1
 # Settings that Heed 0.1 does not have: config.json holds those that differ from their defaults, so that it can read all

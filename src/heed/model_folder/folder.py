@@ -17,7 +17,7 @@ from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_co
 from heed.model_folder.weights import checked_weights, model_of_weights, shared_weights, write_weights
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
-from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heed.config import SHOWN, cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parsed, without_empty
+from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parse_trees, remove_empty
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
@@ -115,7 +115,7 @@ class Counts:
 
 @dataclass
 class ParseScore:
-    """What `evalb` found, over all sentences and over those of at most `cutoff` words."""
+    """The scores of `evalb`, over all sentences and over those of at most `cutoff` words."""
 
     params: Params
     all: Counts = field(default_factory=Counts)
@@ -137,7 +137,7 @@ class ParseScore:
 
 
 def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: Params | None = None) -> ParseScore:
-    """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.cleaned`), or from `read_pairs_of_trees`.
+    """Scores predicted trees against gold ones, pair by pair: cleaned (`trees.clean`), or from `read_pairs_of_trees`.
 
     A prediction of None is skipped and one of other words is an error, as EVALB has it; a text instead of a tree says
     why there is none, and is an error. A gold tree of None has no words; a text instead of it says why it cannot be
@@ -154,7 +154,7 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
             continue
         gold = gold or Tree(ROOT)
         length = sum(leaf.label not in params.deleted_for_length for leaf in gold.leaves())
-        counts, why = _compared(gold, predicted, params)
+        counts, why = _compare_pair(gold, predicted, params)
         if why or counts.skipped:
             score.missed_gold += len(_brackets(gold, params)[1])
         else:
@@ -167,7 +167,8 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
     return score
 
 
-def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
+def _compare_pair(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple[Counts, str]:
+    # Numbers of words must agree; if they do not, quotation marks that only one tree would delete stay in both.
     if isinstance(predicted, str):
         return Counts(sentences=1, errors=1), predicted
     gold_leaves, gold_brackets = _brackets(gold, params)
@@ -176,6 +177,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
         doubtful = _quotes(gold, predicted, params)
         gold_leaves, gold_brackets = _brackets(gold, params, doubtful)
         leaves, brackets = _brackets(predicted, params, doubtful)
+    # A sentence that cannot be compared is counted, but not scored.
     if not leaves:
         return Counts(sentences=1, skipped=1), ""
     if len(leaves) != len(gold_leaves):
@@ -183,6 +185,7 @@ def _compared(gold: Tree, predicted: Tree | str | None, params: Params) -> tuple
     for ours, theirs in zip(leaves, gold_leaves, strict=True):
         if not _same(str(ours.word), str(theirs.word), params.equal_words):
             return Counts(sentences=1, errors=1), _other_word(str(ours.word), str(theirs.word))
+    # EVALB's counts, which are summed over sentences before F1 is computed.
     matched = _matches(gold_brackets, brackets, params)
     crossing = _crossing([bracket[1:] for bracket in brackets], [bracket[1:] for bracket in gold_brackets])
     return Counts(
@@ -219,7 +222,7 @@ def _brackets(tree: Tree, params: Params, kept: Container[int] = ()) -> tuple[li
         brackets.append((node.label, start, start))
         for child in node.children:
             visit(child)
-        brackets[number] = (_trimmed(node.label), start, len(leaves))
+        brackets[number] = (_trim_label(node.label), start, len(leaves))
 
     for child in tree.children:
         for node in child.children if _is_root(child, tree) and not params.count_root else (child,):
@@ -251,17 +254,17 @@ def _quotes(gold: Tree, predicted: Tree, params: Params) -> set[int]:
     }
 
 
-def _trimmed(label: str) -> str:
+def _trim_label(label: str) -> str:
     """EVALB cuts a label at its first - or =."""
     return label.split("-")[0].split("=")[0]
 
 
 def _matches(gold: list[Bracket], predicted: list[Bracket], params: Params) -> int:
     """How many gold brackets have one of the same span and label, each used once."""
-    left = Counter(_unlabelled(bracket, params) for bracket in predicted)
+    left = Counter(_drop_label(bracket, params) for bracket in predicted)
     matched = 0
     for bracket in gold:
-        label, start, end = _unlabelled(bracket, params)
+        label, start, end = _drop_label(bracket, params)
         for other in (label, *params.alike.get(label, ())):
             if left[other, start, end]:
                 left[other, start, end] -= 1
@@ -270,7 +273,7 @@ def _matches(gold: list[Bracket], predicted: list[Bracket], params: Params) -> i
     return matched
 
 
-def _unlabelled(bracket: Bracket, params: Params) -> Bracket:
+def _drop_label(bracket: Bracket, params: Params) -> Bracket:
     return bracket if params.labelled else ("", *bracket[1:])
 
 
@@ -333,6 +336,7 @@ def _percent(part: int, whole: int) -> float:
 
 def read_params(path: Path) -> Params:
     """Parameters in the form of EVALB's .prm files. HeedError names the line of an unknown or broken one."""
+    # The values of each parameter, in the order of the file; the last one counts where only one can.
     found: dict[str, list[str]] = {}
     kinds = {  # DEBUG and MAX_ERROR are known, but nothing here depends on them: all sentences are scored
         "DELETE_LABEL": 1, "DELETE_LABEL_FOR_LENGTH": 1, "EQ_LABEL": 2, "EQ_WORD": 2, "LABELED": 1, "CUTOFF_LEN": 1,
@@ -402,7 +406,7 @@ def read_pairs_of_trees(
 def _lines_of_pairs(gold_lines: list[str], lines: list[str]) -> list[int] | None:
     """The numbers of the lines of pairs; None if one file has more lines, or a tree beside a comment in the gold file.
 
-    A comment beside a gold tree, such as "# no parse", is no prediction.
+    A comment beside a gold tree, such as "# no parse", is not a prediction.
     """
     if len(gold_lines) != len(lines):
         return None
@@ -421,7 +425,7 @@ def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tre
     golds: list[Tree | str | None] = []
     try:
         for number in numbers:
-            found = list(parsed([lines[number - 1]]))
+            found = list(parse_trees([lines[number - 1]]))
             faults = [tree for tree in found if isinstance(tree, BadTree)]
             trees = [tree for tree in found if isinstance(tree, Tree)]
             if len(trees) > 1:
@@ -437,7 +441,7 @@ def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tre
 def _trees_in_order(lines: list[str], *, name: str, report: Callable[[str], None]) -> list[Tree | str | None]:
     golds: list[Tree | str | None] = []
     try:
-        for tree in parsed(lines):
+        for tree in parse_trees(lines):
             if isinstance(tree, StrayText):
                 report(f"{name}, {tree.where}: {tree}; skipped.")
             elif isinstance(tree, BadTree):
@@ -450,7 +454,7 @@ def _trees_in_order(lines: list[str], *, name: str, report: Callable[[str], None
 
 
 def _as_written(trees: Iterable[Tree]) -> Tree | None:
-    return without_empty(Tree(AS_WRITTEN, tuple(trees)))
+    return remove_empty(Tree(AS_WRITTEN, tuple(trees)))
 
 
 def _prediction(line: str) -> Tree | str | None:
@@ -458,7 +462,7 @@ def _prediction(line: str) -> Tree | str | None:
         return None
     trees: list[Tree] = []
     try:
-        for tree in parsed([line]):
+        for tree in parse_trees([line]):
             if isinstance(tree, BadTree):
                 raise tree
             trees.append(tree)

@@ -1,4 +1,4 @@
-"""What a parser knows of words: those that it has met often enough, classes for all others, tags of punctuation."""
+"""A parser's words: those that it has met often enough, classes for all others, tags of punctuation."""
 
 import re
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ class Lexicon(Settings):
         return frozenset(self.word_tags.split(" ")) - {""}
 
     def form(self, word: str) -> str:
-        """What the model reads, and copies, for a treebank's word: the plain word, or its class if it is rare.
+        """The form in which the model reads and copies a treebank's word: the plain word, or its class if it is rare.
 
         A rare word with capitals that is known without them loses them.
         """
@@ -81,7 +81,7 @@ class Lexicon(Settings):
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
-        """What `save` wrote; an empty one if there is no such file, as in runs of Heed 0.1. HeedError if damaged."""
+        """The lexicon that `save` wrote; empty if there is no file, as in runs of Heed 0.1. HeedError if damaged."""
         return validated(cls, read_json(path), where=str(path)) if path.exists() else NO_LEXICON
 
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from heed.config import shown, validated
 from heed.data.lines import wait_for_more
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.loading import PickledByValue, chosen_precision, load_models, no_report, prepacked, recipe_settings
+from heed.decoding.loading import (
+    PickledByValue,
+    choose_precision,
+    load_models,
+    no_report,
+    prepack_models,
+    recipe_settings,
+)
 from heed.decoding.rules import PARSER_RULES
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.decoding.stream import Source, search_in_order
@@ -28,27 +35,27 @@ from heed.parsing.trees import (
     LinearisationSettings,
     Order,
     Tree,
-    escaped,
+    escape,
     leaf_symbol,
-    linearised,
-    restored,
+    linearise,
+    restore,
     sentence,
     split_words,
 )
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.text.tokenizer import Tokenizer, check_unicode
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 Ints = NDArray[np.int64]
 Tagged = tuple[Sequence[str], Sequence[str] | None]  # the words of a sentence, and their tags if they are given
 
 MAX_TOKENS = 2048  # of a sentence: attention's memory grows with the square
 ANY_TAG = -1  # in a script
-MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: within one another, one behind the other
+MAX_OPEN, MAX_OPENED_AT_ONCE = 100, 20  # brackets: nested, consecutive
 
 
 class ParserCard(LinearisationSettings):
-    """What the card of a parser's model folder says of its trees and words."""
+    """The form of a parser's trees and words, in its model folder's card."""
 
     lexicon: Lexicon = NO_LEXICON
 
@@ -113,8 +120,8 @@ class Parser(PickledByValue):
 
         copy: whether the models stay as they are; else they become the parser's, which halves the memory.
         """
-        self.precision = chosen_precision(models, precision, report=report)
-        self.models = prepacked(models, self.precision, copy=copy)
+        self.precision = choose_precision(models, precision, report=report)
+        self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer = tokenizer
         self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
         self.constrained, self.linearisation, self.report = constrained, linearisation, report
@@ -176,7 +183,9 @@ class Parser(PickledByValue):
         HeedError if a word or a tag is empty or contains a space, if a tag contains a bracket, or if there are not as
         many tags as words.
         """
-        return list(self.stream(((words, None) for words in sentences) if tags is None else _paired(sentences, tags)))
+        return list(
+            self.stream(((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags))
+        )
 
     def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
@@ -219,7 +228,7 @@ class Parser(PickledByValue):
         if parse.tree is None:
             raise HeedError("the model writes no tree for this sentence.")
         how, form = self.linearisation, self._lexicon.form
-        symbols = linearised(parse.tree, leaves=how.leaves, form=form, order=how.order)
+        symbols = linearise(parse.tree, leaves=how.leaves, form=form, order=how.order)
         return sentence(words, form), " ".join(symbols)
 
     def _encode(self, sentences: list[Tagged]) -> list[list[int]]:
@@ -228,7 +237,7 @@ class Parser(PickledByValue):
     def _source(
         self, number: int, tagged: Tagged, ids: list[int], constraint: "TreeConstraint | None"
     ) -> Source | None:
-        """What to search for a sentence; None if it is blank or far too long."""
+        """The source to search for a sentence; None if it is blank or far too long."""
         words, tags = tagged
         _check(number, words, tags)
         if not words:
@@ -248,7 +257,7 @@ class Parser(PickledByValue):
             if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
             symbols = self.tokenizer.decode(best.ids).split(" ")
-            tree = restored(words, symbols, tags, self._lexicon.form, self.linearisation.order)
+            tree = restore(words, symbols, tags, self._lexicon.form, self.linearisation.order)
         except ValueError:
             tree = None
         confidence = math.exp(best.log_prob / (len(best.ids) + 1))
@@ -256,7 +265,7 @@ class Parser(PickledByValue):
 
 
 def _parser_card(loaded: ModelFolder, where: str) -> ParserCard:
-    """What a model folder says of its trees. HeedError if its model translates or it is damaged."""
+    """The form of the trees in a model folder's card. HeedError if its model translates or it is damaged."""
     if not loaded.card.parsing:
         raise HeedError(f"{where}: this model translates (heed translate); it was not trained on trees.")
     if not isinstance(loaded.tokenizer, Tokenizer):
@@ -272,7 +281,7 @@ def _unpaired_label(tokenizer: Tokenizer) -> str | None:
     return min(opened ^ closed, default=None)
 
 
-def _paired(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[Tagged]:
+def _pair_with_tags(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[Tagged]:
     """HeedError if there are more of one than of the other."""
     for number, (words, own) in enumerate(itertools.zip_longest(sentences, tags), start=1):
         if words is None or own is None:
@@ -294,7 +303,7 @@ def _check(number: int, words: Sequence[str], tags: Sequence[str] | None) -> Non
         if [tag] != split_words(tag) or not set(tag).isdisjoint("()"):
             raise HeedError(f"sentence {number + 1}: the tag {shown(tag)} is empty or has spaces or brackets within.")
         if tag == EMPTY:
-            raise HeedError(f"sentence {number + 1}: {EMPTY} is the tag of a trace, which is no word; leave it out.")
+            raise HeedError(f"sentence {number + 1}: {EMPTY} is the tag of a trace, not of a word; leave it out.")
 
 
 class TreeConstraint:
@@ -458,5 +467,5 @@ def read_tagged(line: str, number: int) -> tuple[list[str], list[str]]:
         if tag == EMPTY:
             raise HeedError(f"standard input, line {number}: {shown(token)} is a trace, no word; leave it out.")
         words.append(word)
-        tags.append(escaped(tag))
+        tags.append(escape(tag))
     return words, tags

@@ -16,7 +16,7 @@ from heed.data.prepare import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
-from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearised, read_trees, sentence
+from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearise, read_trees, sentence
 from heed.runtime.files import remove_unfinished, whole_file
 
 EXCHANGED = 0.15  # probability that a constituent outside exchanged ones is exchanged
@@ -27,7 +27,7 @@ TREES = re.compile(r"([^.].*\.mrg)(\.gz|)", re.IGNORECASE)  # a section's files;
 
 
 class ParsingSettings(LinearisationSettings):
-    """What to train a parser on. A list names files (globs) or sections in the LDC's layout: 02-21 is wsj/02 to 21."""
+    """The treebank of a parser. A list names files (globs) or sections in the LDC's layout: 02-21 is wsj/02 to 21."""
 
     treebank: str = Field(min_length=1, description="folder of the trees; also searched for in --mirror and --dir")
     train: list[str] = Field(min_length=1, description="trees to learn from")
@@ -86,6 +86,7 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
     """
     matches: list[Path] = []
     for entry in entries:
+        # Sections of the Penn Treebank, as 02-21.
         if match := SECTIONS.fullmatch(entry):
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
@@ -95,6 +96,7 @@ def files_of(folder: Path, entries: Sequence[str]) -> list[Path]:
         if Path(entry).is_absolute() and Path(entry).is_file():  # also if its name looks like a pattern
             matches.append(Path(entry))
             continue
+        # Any other entry is a glob, below the folder or absolute.
         anchor = Path(entry).anchor  # of an absolute name
         pattern, base = (entry.removeprefix(anchor), Path(anchor)) if anchor else (entry, folder)
         if not Path(pattern).parts:
@@ -154,7 +156,7 @@ class LeftOut:
             self._report(f"{fault}; left out.")
 
     def __str__(self) -> str:
-        """What a report on the other trees adds."""
+        """The clause for a report on the other trees, or an empty string."""
         return f"; left out: {self._n_trees:,}" if self._n_trees else ""
 
 
@@ -172,6 +174,7 @@ def write_lines(settings: ParsingSettings, out: Path, corpora: Corpora) -> TextF
     dev and the tests have OUT/NAME.trees too, which `gold_trees` reads, and all sets OUT/lexicon.json, which
     `read_lexicon` reads.
     """
+    # The files of each set; those that a stopped call has written completely stay.
     sets = {"train": settings.train, "dev": settings.dev, **settings.tests}
     pairs = {name: (out / f"{name}.words", out / f"{name}.symbols") for name in sets}
 
@@ -186,11 +189,13 @@ def write_lines(settings: ParsingSettings, out: Path, corpora: Corpora) -> TextF
     remove_unfinished(out)
     if missing := [name for name in sets if not complete(name)]:
         folder = treebank_folder(settings, corpora)
+        # A mistake in the name of any set shows before hours are spent on another.
         for name in missing:
-            files_of(folder, sets[name])  # a mistake in any set shows before hours are spent on another
+            files_of(folder, sets[name])
         if "train" in missing:
             files_of(folder, settings.parsed)
         for name in missing:
+            # Training trees may be changed and multiplied; dev and tests keep the gold trees for the score.
             left_out = LeftOut(corpora.report)
             gold = _gold(settings, folder, name, sets[name], left_out=left_out)
             trees: Iterable[Tree] = gold
@@ -256,7 +261,7 @@ def training_trees(
         yield from gold
     for tree in gold:
         yield from constituents(tree, settings.fragments)
-    yield from substituted(gold, settings.substituted)
+    yield from substitute_constituents(gold, settings.substituted)
     yield from trees_of(folder, settings.parsed, functions=settings.functions, left_out=left_out)
 
 
@@ -271,12 +276,13 @@ def constituents(tree: Tree, n_words: int) -> Iterator[Tree]:
         yield from constituents(child, n_words)
 
 
-def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
+def substitute_constituents(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
     """n_each variants of each tree: constituents exchanged for random ones with the same label and parent's label.
 
     After Shi et al., "Substructure Substitution" (Findings of ACL 2021), who require only the same label. Constituents
     right below the root are whole sentences and stay; a variant that equals its tree is left out. Deterministic.
     """
+    # Constituents that may replace each other, by the labels of parent and child.
     pool: dict[tuple[str, str], list[Tree]] = defaultdict(list)
 
     def gather(tree: Tree) -> None:
@@ -285,24 +291,26 @@ def substituted(trees: Sequence[Tree], n_each: int) -> Iterator[Tree]:
                 pool[tree.label, child.label].append(child)
                 gather(child)
 
+    # Top-down, so that a constituent that is exchanged is not looked into.
     draws = random.Random(1)
 
-    def exchanged(tree: Tree) -> Tree:
+    def exchange(tree: Tree) -> Tree:
         if tree.word is not None:
             return tree
         children = (
             draws.choice(pool[tree.label, child.label])
             if child.word is None and tree.label != ROOT and draws.random() < EXCHANGED
-            else exchanged(child)
+            else exchange(child)
             for child in tree.children
         )
         return Tree(tree.label, tuple(children))
 
+    # All trees are gathered before the first is changed.
     if n_each:
         for tree in trees:
             gather(tree)
         for tree in trees:
-            yield from (variant for _ in range(n_each) if (variant := exchanged(tree)) != tree)
+            yield from (variant for _ in range(n_each) if (variant := exchange(tree)) != tree)
 
 
 def _write(
@@ -323,5 +331,5 @@ def _write(
         for tree in trees:
             n_trees += 1
             words_file.write(f"{sentence(tree.words(), form)}\n")
-            symbols_file.write(f"{' '.join(linearised(tree, settings.leaves, form, settings.order))}\n")
+            symbols_file.write(f"{' '.join(linearise(tree, settings.leaves, form, settings.order))}\n")
     return n_trees

@@ -11,7 +11,7 @@ from pydantic import Field
 from heed.config import Settings, cut, shown
 from heed.data.lines import read_lines
 from heed.errors import HeedError
-from heed.text.tokenizer import TEXT
+from heed.text.segmentation import TEXT
 
 Leaves = Literal["tags", "single", "words"]
 Order = Literal["top-down", "in-order"]
@@ -78,7 +78,7 @@ class Tree:
     def __str__(self) -> str:
         """In one line of brackets. What a word may not hold there is written -LRB-, -RRB-."""
         if self.word is not None:
-            return f"({self.label} {escaped(self.word)})"
+            return f"({self.label} {escape(self.word)})"
         return f"({self.label} {' '.join(map(str, self.children))})"
 
 
@@ -92,7 +92,7 @@ def depth(tree: Tree) -> int:
     return deepest
 
 
-def escaped(word: str) -> str:
+def escape(word: str) -> str:
     """A word as treebanks write it: brackets by name."""
     return word.replace("(", ESCAPES["("]).replace(")", ESCAPES[")"])
 
@@ -108,7 +108,7 @@ def split_words(line: str) -> list[str]:
 
 
 def sentence(words: Iterable[str], form: Callable[[str], str] = plain) -> str:
-    """What the model reads: the words' forms with a space between."""
+    """The model's source: the words' forms with a space between."""
     return " ".join(map(form, words))
 
 
@@ -129,24 +129,24 @@ class StrayText(BadTree):
 
 
 def read_trees(path: Path, *, functions: bool = True, left_out: Callable[[str], None] | None = None) -> Iterator[Tree]:
-    """The trees of a plain or gzipped file, a line each or over many lines, cleaned by `cleaned`.
+    """The trees of a plain or gzipped file, a line each or over many lines, cleaned by `clean`.
 
     Comments between trees and trees of traces only are skipped. left_out: told what is wrong with each tree that cannot
     be used, and where; without it, that is a HeedError. So are brackets that do not pair.
     """
     try:
-        for tree in parsed(read_lines(path)):
+        for tree in parse_trees(read_lines(path)):
             if isinstance(tree, BadTree):
                 if left_out is None:
                     raise tree
                 left_out(f"{path}, {tree.where}: {tree}")
-            elif kept := cleaned(tree, functions=functions):
+            elif kept := clean(tree, functions=functions):
                 yield kept
     except BadTree as error:
         raise HeedError(f"{path}, {error.where}: {error}.") from None
 
 
-def parsed(lines: Iterable[str]) -> Iterator[Tree | BadTree]:
+def parse_trees(lines: Iterable[str]) -> Iterator[Tree | BadTree]:
     """Trees as written, traces and all; in place of one that cannot be used, a BadTree that says why.
 
     Raises BadTree where brackets do not pair: nothing says then which tree lost one.
@@ -211,7 +211,7 @@ class _OpenTree:
         tree = None
         if self._fault is None:
             try:
-                tree = self._built(token, line, column)
+                tree = self._take_token(token, line, column)
             except BadTree as error:
                 self._fault = error
         if self.n_open or self._fault is None:
@@ -221,13 +221,14 @@ class _OpenTree:
         message = f"{self._fault}; its tree spans lines {self._begin[0]} to {line}"
         return BadTree(message, self._fault.line, self._fault.column)
 
-    def _built(self, token: str, line: int, column: int) -> Tree | None:
+    def _take_token(self, token: str, line: int, column: int) -> Tree | None:
         """The tree when its last bracket is closed. BadTree at its first fault."""
         stack = self._stack
+        # A bracket opens; only the outermost one may lack a label.
         if token == "(":
             if stack and stack[-1][2] is not None:
                 raise BadTree(f"a bracket after the word {shown(stack[-1][2])}; expected )", line, column)
-            # `cleaned` puts a root above a tree without one.
+            # `clean` puts a root above a tree without one.
             if len(stack) >= MAX_DEPTH - 1 and len(stack) + (not is_root_label(stack[0][0])) >= MAX_DEPTH:
                 raise BadTree(f"brackets nested deeper than {MAX_DEPTH}", line, column)
             if stack and stack[-1][0] is None:
@@ -236,6 +237,7 @@ class _OpenTree:
                 stack[-1][0] = ""
             stack.append([None, [], None, line, column])
             return None
+        # A word or label: the first in a bracket is its label, the second its word.
         if token != ")":
             top = stack[-1]
             if top[0] is None:
@@ -245,6 +247,7 @@ class _OpenTree:
             else:
                 raise BadTree(f"the word {shown(token)} beside other contents; expected (TAG word)", line, column)
             return None
+        # A bracket closes: its tree joins the children of the one around it.
         label, children, word, *opened = stack.pop()
         if not children and word is None:
             if label is None:
@@ -262,24 +265,24 @@ class _OpenTree:
         return BadTree(f"this bracket is never closed{first}", *self._begin)
 
 
-def cleaned(tree: Tree, *, functions: bool = True) -> Tree | None:
+def clean(tree: Tree, *, functions: bool = True) -> Tree | None:
     """Without traces and what they leave empty, its root called TOP (put above a tree that has none).
 
     With functions=False constituents lose function tags and indices. None if nothing but traces is left.
     """
     if tree.word is not None or not is_root_label(tree.label):
         tree = Tree(ROOT, (tree,))
-    kept = without_empty(tree, functions=functions)
+    kept = remove_empty(tree, functions=functions)
     return None if kept is None else Tree(ROOT, kept.children)
 
 
-def without_empty(tree: Tree, *, functions: bool = True) -> Tree | None:
-    """Without traces and what they leave empty, its root as it is; None if nothing is left. functions: as `cleaned`."""
+def remove_empty(tree: Tree, *, functions: bool = True) -> Tree | None:
+    """Without traces and what they leave empty, its root as it is; None if nothing is left. functions: as `clean`."""
     if tree.word is not None:
         if tree.label == EMPTY:
             return None
-        return tree if functions or FEATURES not in tree.label else Tree(without_features(tree.label), word=tree.word)
-    children = tuple(kept for child in tree.children if (kept := without_empty(child, functions=functions)))
+        return tree if functions or FEATURES not in tree.label else Tree(strip_features(tree.label), word=tree.word)
+    children = tuple(kept for child in tree.children if (kept := remove_empty(child, functions=functions)))
     return Tree(tree.label if functions else category(tree.label), children) if children else None
 
 
@@ -290,16 +293,16 @@ def is_root_label(label: str) -> bool:
 
 def category(label: str) -> str:
     """A constituent's label without function tags, indices and features: NP-SBJ-1 is NP, NP=2 is NP, -LRB- stays."""
-    label = without_features(label)
+    label = strip_features(label)
     return re.split("[-=]", label, maxsplit=1)[0] or label
 
 
-def without_features(label: str) -> str:
+def strip_features(label: str) -> str:
     """NP##fct=suj## is NP."""
     return label.split(FEATURES, maxsplit=1)[0] or label
 
 
-def linearised(
+def linearise(
     tree: Tree, leaves: Leaves = "tags", form: Callable[[str], str] = plain, order: Order = "top-down"
 ) -> list[str]:
     """Symbols of a cleaned tree below its root, brackets labelled at both ends: (NP DT NN )NP; in-order DT (NP NN )NP.
@@ -330,7 +333,7 @@ def linearised(
 
 
 def leaf_symbol(tag: str, leaves: Leaves) -> str:
-    """What stands for a leaf with this tag: the tag, or XX.
+    """The symbol of a leaf with this tag: the tag, or XX.
 
     A tag that looks like text gets a _ before it, so that no two tags and words are one symbol.
     """
@@ -348,22 +351,24 @@ def is_punctuation(tag: str) -> bool:
     return tag in UNESCAPES or not any(character.isalpha() for character in tag)
 
 
-def restored(
+def restore(
     words: Sequence[str],
     symbols: Sequence[str],
     tags: Sequence[str] | None = None,
     form: Callable[[str], str] = plain,
     order: Order = "top-down",
 ) -> Tree:
-    """The tree of which `linearised` made the symbols. ValueError if they are none over exactly these words.
+    """The tree of which `linearise` made the symbols. ValueError if they are none over exactly these words.
 
-    `tags` takes the place of the leaves' symbols. form, order: as for `linearised`.
+    `tags` takes the place of the leaves' symbols. form, order: as for `linearise`.
     """
+    # Open brackets with their children so far; the bottom one is the root, which no symbol writes.
     stack: list[tuple[str, list[Tree]]] = [(ROOT, [])]
     n_words, copied, before = 0, "", ""
     for symbol in symbols:
         if not symbol:
             raise ValueError("nothing where a symbol was expected")
+        # A copied word must be followed by the tag of a leaf, and be the next word.
         if copied and (
             symbol[0] in "()"
             or symbol.startswith(TEXT)
@@ -371,6 +376,7 @@ def restored(
             or copied != TEXT + form(words[n_words])
         ):
             raise ValueError(f"the word {copied} has no leaf")
+        # Each kind of symbol: a copied word, an opening or closing bracket, a tag.
         if symbol.startswith(TEXT):
             copied = symbol
         elif symbol.startswith("("):
@@ -393,6 +399,7 @@ def restored(
             stack[-1][1].append(Tree(tags[n_words] if tags else _tag_of(symbol), word=words[n_words]))
             n_words, copied = n_words + 1, ""
         before = symbol
+    # Everything is closed, and every word has its leaf.
     if len(stack) > 1:
         raise ValueError(f"{stack[-1][0]} is not closed")
     if n_words < len(words) or copied:

@@ -22,7 +22,7 @@ from heed.runs.tasks.task import Task
 from heed.runtime.files import UNFINISHED
 from heed.runtime.manifest import check
 from heed.runtime.reading import NotNow
-from heed.text.tokenizer_file import load_tokenizer
+from heed.text.tokenizer_kinds import load_tokenizer
 from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries, short
 from heed.training.settings import TrainingSettings

@@ -31,7 +31,7 @@ from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
-from heed.text.tokenizer_file import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import is_spawned, join_workers, may_spawn, spawn_workers

@@ -1,4 +1,4 @@
-"""What the machine decides: device, precision, threads.
+"""The settings that the machine decides: device, precision, threads.
 
 Only this file, instruction_sets.py, process_tuning.py, training/distributed.py and training/process_group.py read
 environment variables that say how Heed computes.

@@ -1,4 +1,4 @@
-"""What other installed packages add to Heed, by entry points.
+"""Extensions by other installed packages, found by entry points.
 
 A package's pyproject.toml names them, for example
 
@@ -17,12 +17,12 @@ Group = Literal["heed.networks", "heed.schedules", "heed.formats"]
 
 
 def installed(group: Group) -> dict[str, EntryPoint]:
-    """What is there, by name; it is not yet imported."""
+    """The entry points of a group by name, not yet imported."""
     return {found.name: found for found in entry_points(group=group)}
 
 
 def extension(group: Group, name: str) -> Any:
-    """What an entry point leads to. HeedError if there is none of this name, or if its package cannot be imported."""
+    """The object of an entry point. HeedError if there is none of this name, or if its package cannot be imported."""
     found = installed(group).get(name)
     if found is None:
         raise HeedError(f"{name}: no installed package offers it (entry points {group}).")

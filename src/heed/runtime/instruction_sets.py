@@ -104,7 +104,7 @@ def sets_of(features: Collection[str], *, machine: str | None = None) -> list[In
 
 @functools.cache
 def processor_features(root: Path = Path("/")) -> frozenset[str]:
-    """What the processor's every core has, as Linux names it; on macOS what matters here."""
+    """The features that every core has, by Linux's names; on macOS only those that matter here."""
     if platform.system() == "Darwin":
         return _macos_features()
     cores = []

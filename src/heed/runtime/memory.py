@@ -53,7 +53,7 @@ def free_memory(root: Path = Path("/")) -> float:
 
 
 class _Names(NamedTuple):
-    """What a version of control groups calls what it says of memory: two files, and keys of memory.stat.
+    """Names in a version of control groups: two files, and keys of memory.stat.
 
     page_cache: counts as taken, and is given back when somebody needs it.
     """
@@ -87,7 +87,7 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, _Names]]:
 
 
 def _free_in(group: Path, names: _Names) -> float:
-    """What a control group's limit leaves; ∞ if it has none."""
+    """Bytes that a control group's limit leaves; ∞ if it has none."""
     try:
         limit, taken = (int((group / name).read_text()) for name in (names.limit, names.taken))
         kinds = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

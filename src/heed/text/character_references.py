@@ -9,10 +9,10 @@ _MAX_DIGITS = 8  # of a number without leading zeros; every character's has fewe
 
 
 def resolved(text: str) -> str:
-    """The text with its character references resolved as browsers do: a number that is no character's is U+FFFD."""
-    return html.unescape(_LONG.sub(_shortened, text)) if "&" in text else text
+    """The text with its character references resolved as browsers do: a number without a character becomes U+FFFD."""
+    return html.unescape(_LONG.sub(_shorten, text)) if "&" in text else text
 
 
-def _shortened(match: re.Match[str]) -> str:
+def _shorten(match: re.Match[str]) -> str:
     digits = (match[1] or match[2]).lstrip("0") or "0"
     return "\ufffd" if len(digits) > _MAX_DIGITS else f"&#{'x' if match[2] else ''}{digits};"

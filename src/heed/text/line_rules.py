@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # what reads lines alone needs no tokenizer
-    from heed.text.tokenizer_file import AnyTokenizer
+    from heed.text.tokenizer_kinds import AnyTokenizer
 
 Spans = Sequence[tuple[int, int]]
 

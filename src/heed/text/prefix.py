@@ -1,4 +1,4 @@
-"""What a target must begin with: a text, whichever ids spell it.
+"""Prefixes: the text that a target must begin with, whichever ids spell it.
 
 A prefix is text, not one segmentation of it: a model that would write "hat" as one id is not helped by the ids that
 "ha" alone would have. So any id may follow whose bytes agree with what is still to come, also one that goes beyond it.
@@ -48,7 +48,7 @@ class Prefix:
         """The fewest ids that spell it."""
         return int(self.needed[0])
 
-    def allowed(self, state: int, n_left: int) -> NDArray[np.int32]:
+    def allowed_ids(self, state: int, n_left: int) -> NDArray[np.int32]:
         """The ids that may follow in this state so that the prefix is complete after at most n_left ids."""
         here = slice(*self.begins[state : state + 2])
         ids: NDArray[np.int32] = self.ids[here][self.needed[self.nexts[here]] < n_left]
@@ -86,17 +86,17 @@ class Spellings:
             return NO_PREFIX
         # A target may begin with the space that decoding drops.
         whole = text.encode() if self._n_dropped == 0 else b" " + text.encode()
-        found = [self._following(whole, at) for at in range(len(whole))]
+        found = [self._next_ids(whole, at) for at in range(len(whole))]
         if self._n_dropped != 0 and not text.startswith(" "):
             found[0] += found[1]
         if self._n_dropped is None:
-            found[1] = found[1] + self._following(whole, 0)
+            found[1] = found[1] + self._next_ids(whole, 0)
         prefix = _automaton(found)
         if prefix is None:
             self._refuse(text, whole, found)
         return prefix
 
-    def _following(self, whole: bytes, at: int) -> list[tuple[NDArray[np.int32], int]]:
+    def _next_ids(self, whole: bytes, at: int) -> list[tuple[NDArray[np.int32], int]]:
         """The ids that agree with the text from a place on, each with the place where it ends, at most the text's."""
         found = []
         first, last = 0, len(self._texts)

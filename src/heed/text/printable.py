@@ -1,4 +1,4 @@
-"""What strangers wrote, as a terminal may be given it."""
+"""Text from strangers, made safe for a terminal."""
 
 import unicodedata
 

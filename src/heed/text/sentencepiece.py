@@ -29,11 +29,12 @@ from heed.text.sentencepiece_model import (
     MAX_PIECES,
     UNKNOWN,
     SentencePieceModel,
-    encoded,
+    encode_utf8,
     places,
 )
 from heed.text.token_names import SPACE, TokenNames, readable
-from heed.text.tokenizer import SpecialIds, check_unicode, read_tokenizer_file, spelled_bytes, without_space
+from heed.text.tokenizer import SpecialIds, check_unicode, spelled_bytes, trim_span
+from heed.text.tokenizer_file import read_tokenizer_file
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
 _ID = re.compile("[0-9]{1,9}")  # in a table
@@ -56,7 +57,7 @@ class Vocabulary(Settings):
         known = [piece for piece in self.pieces or [] if piece is not None]
         if len(set(known)) < len(known):
             raise ValueError("a piece has two ids")
-        if any(len(encoded(piece)) > MAX_PIECE for piece in known):
+        if any(len(encode_utf8(piece)) > MAX_PIECE for piece in known):
             raise ValueError(f"a piece has more than {MAX_PIECE} bytes")
         return self
 
@@ -80,7 +81,7 @@ class _Special(Settings):
 
 
 class _File(Settings):
-    """What tokenizer.json holds. tgt: None if both sides have the same vocabulary."""
+    """The contents of tokenizer.json. tgt: None if both sides have the same vocabulary."""
 
     sentencepiece: Literal[1]
     special: _Special
@@ -145,7 +146,7 @@ class SentencePieceTokenizer:
         return self._tgt.encode_lines(lines)
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every target that begins with this text, once it is normalised, have in common.
+        """The prefix that all targets share which begin with this text, once it is normalised.
 
         HeedError if the text is not valid Unicode, or if no ids spell it.
         """
@@ -156,12 +157,12 @@ class SentencePieceTokenizer:
         return self._tgt.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each target id stands for, readable; a space before what begins a word. Bytes: `spelled_bytes`."""
-        return self._tgt.spelled(ids)
+        """Each target id's text, readable; with a space before it if it begins a word. Bytes: `spelled_bytes`."""
+        return self._tgt.spell(ids)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
         """As `pieces`, for source ids."""
-        return self._src.spelled(ids)
+        return self._src.spell(ids)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """A readable name for each target id, no two ids alike and none with white space; pad, bos and eos have none.
@@ -245,13 +246,13 @@ class _Side:
                 assert self._processor is not None
                 lines: list[list[int]] = self._processor.encode(texts, out_type=int)
                 return lines
-            return [[self._ids.get(piece, self._unk) for piece in line] for line in self._segmented(texts)]
+            return [[self._ids.get(piece, self._unk) for piece in line] for line in self._segment(texts)]
         except (RuntimeError, TypeError):  # what the library makes of half a surrogate pair
             for text in texts:
                 check_unicode(text)
             raise
 
-    def _segmented(self, texts: list[str]) -> list[list[str]]:
+    def _segment(self, texts: list[str]) -> list[list[str]]:
         """The pieces of each text; what a model does not know is a piece as it stands."""
         if self._processor is None:
             for text in texts:
@@ -264,12 +265,12 @@ class _Side:
 
     def prefix(self, text: str) -> Prefix:
         check_unicode(text)
-        (pieces,) = self._segmented([text])
+        (pieces,) = self._segment([text])
         model = self.vocabulary.model
         if model is None:
             normalized = " ".join(pieces)
         else:
-            normalized = b"".join(map(self._spelled, pieces)).decode("utf-8")
+            normalized = b"".join(map(self._spelling, pieces)).decode("utf-8")
             if model.add_dummy_prefix and model.whitespace_as_suffix:
                 normalized = normalized.removesuffix(" ")
             elif model.add_dummy_prefix:
@@ -283,7 +284,7 @@ class _Side:
     def _spellings(self) -> Spellings:
         model = self.vocabulary.model
         spelled = (
-            (i, self._spelled(piece))
+            (i, self._spelling(piece))
             for i, piece in enumerate(self.vocabulary.table)
             if piece is not None and i != self._unk and i not in self._left_out and piece not in self._invisible
         )
@@ -299,8 +300,8 @@ class _Side:
         model = self.vocabulary.model
         return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
 
-    def _spelled(self, piece: str) -> bytes:
-        """What a piece adds to the text, with a space before a word."""
+    def _spelling(self, piece: str) -> bytes:
+        """The bytes that a piece adds to the text, with a space before a word."""
         if self._processor is None:
             return f" {piece}".encode()
         return bytes([self._bytes[piece]]) if piece in self._bytes else piece.replace(SPACE, " ").encode()
@@ -314,7 +315,7 @@ class _Side:
         begins_character = np.frombuffer(rest.encode(), np.uint8) & 0xC0 != 0x80
         character = len(code) + np.concatenate([[0], begins_character.cumsum()])  # of each byte
         pieces = places(self._processor.encode(rest, out_type="serialized_proto"))
-        spans = [without_space(text, int(character[begin]), int(character[end])) for begin, end in pieces]
+        spans = [trim_span(text, int(character[begin]), int(character[end])) for begin, end in pieces]
         return [(0, len(code)), *spans] if code else spans
 
     def _code(self, text: str) -> str:
@@ -339,8 +340,8 @@ class _Side:
             return " ".join(pieces)
         return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
 
-    def spelled(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, with spaces; bytes by `spelled_bytes`."""
+    def spell(self, ids: Iterable[int]) -> list[str]:
+        """Each id's text, with spaces; bytes by `spelled_bytes`."""
         spelled: list[str] = []
         for is_byte, run in groupby((self.vocabulary.table[i] or "" for i in ids), key=self._bytes.__contains__):
             if is_byte:
@@ -459,10 +460,10 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
             raise ValueError("no table of pieces and ids")
         while isinstance(key := next(events), yaml.ScalarEvent):
             if not isinstance(value := next(events), yaml.ScalarEvent):
-                raise ValueError(f"the id of {shown(key.value)} is no number")
+                raise ValueError(f"the id of {shown(key.value)} is not a number")
             yield key.value, value.value
         if not isinstance(key, yaml.MappingEndEvent):
-            raise ValueError("a piece is no word")
+            raise ValueError("a piece is not a word")
     except (ValueError, StopIteration, yaml.YAMLError) as error:
         raise HeedError(f"{path}: damaged ({reason(error)}).") from None
 

@@ -57,7 +57,7 @@ class SentencePieceModel(Settings):
         if len(set(self.pieces)) != n:
             raise ValueError("a piece occurs twice")
         for piece in self.pieces:
-            if not 1 <= len(encoded(piece)) <= MAX_PIECE or "\0" in piece:
+            if not 1 <= len(encode_utf8(piece)) <= MAX_PIECE or "\0" in piece:
                 raise ValueError(f"piece {shown(piece)} is not of 1 to {MAX_PIECE} bytes without NUL")
         if max(map(abs, self.scores)) > MAX_SCORE:
             raise ValueError(f"a score is beyond {MAX_SCORE:,.0f}")
@@ -65,7 +65,7 @@ class SentencePieceModel(Settings):
             raise ValueError("types of pieces are not 1 to 6, of which one is 2, the unknown piece")
         self._check_bytes()
         self._check_symbols()
-        encoded(self.unk_surface)
+        encode_utf8(self.unk_surface)
         for rules in (self.normalizer, self.denormalizer):
             _check_rules(base64.b64decode(rules, validate=True))
         return self
@@ -94,7 +94,7 @@ class SentencePieceModel(Settings):
         """The model in an .spm file. HeedError if it is damaged, or of a kind that is neither unigram nor BPE."""
         data = read_bounded(path, MAX_FILE_BYTES)
         try:
-            values = _parsed(data)
+            values = _parse_model(data)
         except ValueError as error:
             raise HeedError(f"{path}: not a SentencePiece model ({error}).") from None
         return validated(cls, values, where=str(path))
@@ -117,7 +117,7 @@ class SentencePieceModel(Settings):
         ) + denormalizer
 
 
-def encoded(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """UTF-8. ValueError for half a surrogate pair, without the text: pydantic could not show it."""
     try:
         return text.encode("utf-8")
@@ -134,6 +134,7 @@ def _check_rules(blob: bytes) -> None:
     """
     if not blob:
         return
+    # The outer form: the trie in whole kilobytes, the replacements as valid UTF-8, each short.
     n_bytes, replacements = int.from_bytes(blob[:4], "little"), blob[4 + int.from_bytes(blob[:4], "little") :]
     if len(blob) > MAX_RULES_BYTES or not n_bytes or n_bytes % 1024 or not replacements.endswith(b"\0"):
         raise ValueError("its rules of normalisation are damaged")
@@ -143,12 +144,14 @@ def _check_rules(blob: bytes) -> None:
         raise ValueError("its rules of normalisation write invalid UTF-8") from None
     if max(map(len, replacements.split(b"\0"))) > MAX_REPLACEMENT:
         raise ValueError(f"its rules of normalisation write more than {MAX_REPLACEMENT} bytes")
+    # The links of the double array, for all places at once.
     units = np.frombuffer(blob, "<u4", n_bytes // 4, offset=4)
     places = np.arange(len(units))
     targets = places ^ ((units >> 10) << ((units & 2**9) >> 6))
     parents = np.where(units < 2**31, places ^ (units & 255), -1)  # the target of which a place would be a child
     # A replacement begins with a whole character.
     starts = np.append(np.frombuffer(replacements, np.uint8) & 0xC0 != 0x80, False)
+    # All nodes at each depth, from the root on; an endless trie is one that is too deep.
     nodes = places[:1]
     for _ in range(MAX_RULE_BYTES + 1):
         if (targets[nodes] >= len(units)).any():
@@ -168,8 +171,9 @@ def _check_rules(blob: bytes) -> None:
 # sentencepiece_model.proto.
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse_model(data: bytes) -> dict[str, Any]:
     """The fields of SentencePieceModel in a ModelProto. ValueError if it is none."""
+    # The messages of a ModelProto: 1 pieces, 2 trainer, 3 normaliser, 5 denormaliser.
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: [], 5: []}
     for number, value in _fields(data):
         if number in parts:
@@ -178,6 +182,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
                 raise ValueError(f"more than {MAX_PIECES:,} pieces")
     # Of a message that occurs twice the fields are merged.
     trainer, normalizer, denormalizer = (dict(_fields(b"".join(parts[number]))) for number in (2, 3, 5))
+    # Fields that are missing have protobuf's defaults.
     kind = trainer.get(3, 1)
     if kind not in _KINDS:
         raise ValueError(f"its model type is {shown(kind)}, expected 1 (unigram) or 2 (BPE)")
@@ -244,7 +249,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 def _float(value: int | bytes) -> float:
     if not isinstance(value, bytes) or len(value) != 4:
-        raise ValueError("a score is no number of 4 bytes")
+        raise ValueError("a score is not a number of 4 bytes")
     return float(struct.unpack("<f", value)[0])
 
 

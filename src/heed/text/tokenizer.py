@@ -6,39 +6,37 @@ so a word has the same ids at the beginning of a line as within it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from pydantic import Field
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
+from tokenizers import models, trainers
 
 from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
-from heed.runtime.reading import read_bounded
 from heed.text.prefix import Prefix, Spellings
+from heed.text.segmentation import (
+    BOS,
+    BYTE_OF,
+    BYTES,
+    CONTINUATION,
+    EOS,
+    PAD,
+    SYMBOL,
+    TEXT,
+    check_symbol,
+    make_backend,
+    word_pieces,
+)
 from heed.text.token_names import SPACE, TokenNames, readable
+from heed.text.tokenizer_file import checked_backend, read_tokenizer_file
 
-# Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
-PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
-SYMBOL = "[symbol] "  # before the name of a target symbol, an id of its own
-TEXT = "▁"  # before a word that is text among symbols
-CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
-# Runs of letters, of digits, of other signs, each with the space before it; other white space by itself. Runs are
-# cut at 64 characters: word pieces are matched in quadratic time.
-WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
-BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())
-# The byte that each of these stands for: printable ones for themselves, the others in order from 256 on.
-_SHIFTED = [byte for byte in range(256) if chr(byte) not in BYTES]
-BYTE_OF = {chr(byte): byte for byte in range(256)} | {chr(256 + n): byte for n, byte in enumerate(_SHIFTED)}
-MAX_PIECE = 1 + 64 * 4  # bytes: of the longest of WORDS
-MAX_SYMBOL = 256  # characters of a target symbol's name
-MAX_FILE_BYTES = 2**26
 MIN_VOCAB_SIZE, MAX_VOCAB_SIZE = 600, 2**18  # of a vocabulary to learn
 
 
@@ -144,7 +142,7 @@ class Tokenizer:
         return encoded
 
     def prefix(self, text: str) -> Prefix:
-        """What the ids of every target that begins with this text have in common; of symbols, their ids.
+        """The prefix that all targets with this beginning share; of symbols, their ids.
 
         HeedError if the text is not valid Unicode, or for an unknown symbol.
         """
@@ -175,7 +173,7 @@ class Tokenizer:
         """
         lines = [encoding.offsets for encoding in self._backend.encode_batch([" " + text for text in texts])]
         return [
-            [without_space(text, start - 1, end - 1) for start, end in offsets]
+            [trim_span(text, start - 1, end - 1) for start, end in offsets]
             for text, offsets in zip(texts, lines, strict=True)
         ]
 
@@ -198,7 +196,7 @@ class Tokenizer:
         return " ".join(tokens)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, readable; a space before what begins a word, as a symbol does.
+        """Each id's text, readable; with a space before it if it begins a word, as a symbol does.
 
         An id that is a part of a character shows it with the bytes of that part: `spelled_bytes`.
         """
@@ -248,7 +246,7 @@ class Tokenizer:
         return name[: -len(piece)] + readable(bytes(BYTE_OF[c] for c in piece), space=SPACE)
 
     def to_json(self) -> dict[str, Any]:
-        """What tokenizer.json holds."""
+        """The contents of tokenizer.json."""
         file: dict[str, Any] = json.loads(self._backend.to_str())
         return file
 
@@ -268,28 +266,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, file: Any, *, where: Path) -> "Tokenizer":
         """The tokenizer in the JSON of a file."""
-        try:
-            backend = _checked_backend(file)
-            if field := _difference(json.loads(backend.to_str()), file):
-                raise ValueError(f"{shown(field[1:])} differs from what Heed writes")
-        except (ValueError, RecursionError) as error:
-            raise _not_a_tokenizer(where, error) from None
-        return cls(backend)
-
-
-def read_tokenizer_file(path: Path) -> Any:
-    """The JSON of a tokenizer file. HeedError if it is missing, too long or no strict JSON."""
-    content = read_bounded(path, MAX_FILE_BYTES)
-    try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise _not_a_tokenizer(path, error) from None
-
-
-def _not_a_tokenizer(path: Path, error: Exception) -> HeedError:
-    return HeedError(
-        f"{path}: not a tokenizer file that Heed wrote ({error}); restore it from a backup, or train again."
-    )
+        return cls(checked_backend(file, where=where))
 
 
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
@@ -299,6 +276,7 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
 
     Memory grows with the number of different words, not of lines.
     """
+    # Every byte is in the vocabulary, so that no text is unknown.
     alphabet = sorted(BYTES)
     common: dict[str, Any] = {
         "vocab_size": settings.vocab_size,
@@ -306,10 +284,11 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
         "initial_alphabet": alphabet,
         "show_progress": False,
     }
+    # Special and target symbols have ids of their own, before all pieces.
     symbols = list(symbols)
     try:
         for name in symbols:
-            _check_symbol(name)
+            check_symbol(name)
     except ValueError as error:
         raise HeedError(f"{error}; change the target lines.") from None
     special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols)]
@@ -319,9 +298,10 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
             f"tokenizer.vocab_size={settings.vocab_size:,} has no room for {len(symbols):,} target symbols, "
             f"{least - len(special)} bytes and 3 special ids: {least:,} is the least; set more, to learn merges too."
         )
+    # A line begins with a space, as `encode` writes it.
     spaced_lines = (" " + line for line in lines)
     if settings.kind == "bpe":
-        backend = _backend(models.BPE())
+        backend = make_backend(models.BPE())
         backend.train_from_iterator(spaced_lines, trainer=trainers.BpeTrainer(special_tokens=special, **common))
         return Tokenizer(backend)
     # Every byte is a continuation from the start: so nothing is unknown, and the ids, which decide between equally
@@ -330,84 +310,9 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
     trainer = trainers.WordPieceTrainer(
         special_tokens=special_and_bytes, continuing_subword_prefix=CONTINUATION, **common
     )
-    learner = _backend(models.WordPiece(unk_token=PAD))
+    learner = make_backend(models.WordPiece(unk_token=PAD))
     learner.train_from_iterator(spaced_lines, trainer=trainer)
-    return Tokenizer(_backend(_word_pieces(learner.get_vocab()), special))
-
-
-def _word_pieces(vocab: dict[str, int]) -> models.WordPiece:
-    return models.WordPiece(
-        vocab,
-        unk_token=PAD,  # required, never used
-        continuing_subword_prefix=CONTINUATION,
-        max_input_chars_per_word=10_000,
-    )
-
-
-def _backend(model: models.Model, special: Sequence[str] = ()) -> Backend:
-    """Words as bytes, for either model."""
-    backend = Backend(model)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(WORDS, behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    if isinstance(model, models.WordPiece):
-        backend.decoder = decoders.Sequence([decoders.Replace(CONTINUATION, ""), backend.decoder])
-    backend.add_special_tokens(list(special))
-    return backend
-
-
-def _checked_backend(file: Any) -> Backend:
-    """A backend of the vocabulary and the merges in a tokenizer file. ValueError if Heed would not write these."""
-    model: Any = file.get("model") if isinstance(file, dict) else None
-    if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
-        raise ValueError("it holds neither byte pairs nor word pieces")
-    vocab, merges = model.get("vocab", {}), model.get("merges", [])
-    special = _checked_special(vocab, "" if model["type"] == "BPE" else CONTINUATION)
-    if model["type"] == "WordPiece":
-        return _backend(_word_pieces(vocab), special)
-    for merge in merges if isinstance(merges, list) else [merges]:
-        if not (isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)):
-            raise ValueError(f"merge {shown(merge)} is no pair of pieces")
-        if not vocab.keys() >= {*merge, "".join(merge)} or not BYTES.issuperset("".join(merge)):
-            raise ValueError(f"merge {shown(merge)} is not of pieces in the vocabulary")
-    return _backend(models.BPE(vocab, [(left, right) for left, right in merges]), special)
-
-
-def _checked_special(vocab: Any, continuation: str) -> list[str]:
-    """The special symbols of a vocabulary. ValueError if its ids or pieces are not as Heed makes them."""
-    if not isinstance(vocab, dict) or any(type(i) is not int for i in vocab.values()):
-        raise ValueError("its vocabulary is no table of pieces and ids")
-    names = sorted(vocab, key=vocab.__getitem__)
-    if any(vocab[name] != i for i, name in enumerate(names)):
-        raise ValueError(f"its ids are not 0 to {len(names) - 1}, each once")
-    if names[:3] != [PAD, BOS, EOS]:
-        raise ValueError(f"its first three ids are not {PAD}, {BOS} and {EOS}")
-    symbols = [name for name in names if name.startswith(SYMBOL)]
-    for name in symbols:
-        _check_symbol(name.removeprefix(SYMBOL))
-    special = [PAD, BOS, EOS, *symbols]
-    for name in vocab.keys() - set(special):
-        piece = name.removeprefix(continuation)
-        if not 1 <= len(piece) <= MAX_PIECE or not BYTES.issuperset(piece):
-            raise ValueError(f"piece {shown(name)} is not of 1 to {MAX_PIECE} bytes")
-    missing = {prefix + byte for prefix in ("", continuation) for byte in BYTES} - vocab.keys()
-    if missing:
-        raise ValueError(f"its vocabulary lacks the byte {shown(min(missing))}")
-    return special
-
-
-def _check_symbol(name: str) -> None:
-    """ValueError if the name of a target symbol is too long, or could not stand in a line of symbols."""
-    name.encode("utf-8")  # half a surrogate pair is a ValueError as well
-    if not 1 <= len(name) <= MAX_SYMBOL or name.startswith(TEXT) or " " in name or "\n" in name:
-        raise ValueError(
-            f"{shown(name)} is no target symbol: it must have 1 to {MAX_SYMBOL} characters, no space or line end, and "
-            f"not begin with {TEXT}"
-        )
+    return Tokenizer(make_backend(word_pieces(learner.get_vocab()), special))
 
 
 def spelled_bytes(parts: Iterable[bytes]) -> list[str]:
@@ -444,36 +349,7 @@ def check_unicode(text: str) -> None:
         raise HeedError(f"{shown(text)} is not valid Unicode text; write it in UTF-8.") from None
 
 
-def without_space(text: str, start: int, end: int) -> tuple[int, int]:
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without the white space at its start, which may be before the text."""
     part = text[max(0, start) : end]
     return end - len(part.lstrip()), end
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice in an object")
-    return found
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _difference(expected: Any, found: Any, name: str = "") -> str:
-    """The first field whose values differ, such as ".model.dropout", or nothing.
-
-    Null, false and what is empty equal a missing field: versions of the library differ in which of these they write.
-    """
-    if expected == found:
-        return ""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in (*expected, *(found.keys() - expected.keys())):
-            if inner := _difference(expected.get(key), found.get(key), f"{name}.{key}"):
-                return inner
-        return ""
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
-        return next(filter(None, (_difference(*pair, f"{name}.{i}") for i, pair in pairs)), "")
-    return "" if (expected or None) == (found or None) else name

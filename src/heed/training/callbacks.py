@@ -18,7 +18,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class ValidationRecord:
-    """What was measured on the dev set. numbers: by name, such as loss (nats a token), perplexity, greedy_bleu."""
+    """A validation on the dev set. numbers: by name, such as loss (nats a token), perplexity, greedy_bleu."""
 
     step: int
     numbers: Mapping[str, float]

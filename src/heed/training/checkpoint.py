@@ -1,8 +1,9 @@
 """Checkpoints: a model folder plus the trainer's state, kept to the last n; and their average."""
 
+import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from heed.runtime.files import whole_folder
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import check, seal
 from heed.runtime.reading import NotNow
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.distributed import Workers
+from heed.training.settings import TrainingSettings
 
 # Where a run that is asked to stop between two checkpoints leaves its state: no part of the averages that follow.
 STOPPED = "stopped"
@@ -79,6 +81,23 @@ class TrainState:
         """Passes over the corpus, the last one counted by its share of batches; `n_batches` are in the present plan."""
         earlier = sum(part.n_batches for part in self.earlier_parts)
         return self.epoch + (earlier + self.batch) / max(1, earlier + n_batches)
+
+    def rank_validation(self, settings: TrainingSettings, numbers: Mapping[str, float]) -> None:
+        """Counts a validation of this step: whether it is the best so far, by the setting `best_by`."""
+        loss, number = numbers["loss"], numbers[settings.best_number]
+        best = self.best_loss if settings.best_by == "loss" else self.best_score
+        if settings.rank(number) < settings.rank(best):
+            self.best_step, self.validations_since_best = self.step, 0
+        else:
+            self.validations_since_best += 1
+        self.best_loss = min(loss, self.best_loss)
+        if settings.best_by != "loss":
+            self.best_score = max(number, self.best_score)
+
+    def rank_anew(self, settings: TrainingSettings) -> None:
+        """Begins to choose the best checkpoint among those from here on, since `best_by` has changed."""
+        self.best_loss, self.best_score, self.best_step = math.inf, -math.inf, -1
+        self.best_by, self.validations_since_best = settings.best_by, 0
 
     def add(self, work: Workload) -> None:
         """Counts what a step's passes went through."""
@@ -147,7 +166,7 @@ class Checkpoints:
         A damaged one is reported and put aside as NAME.damaged. HeedError if all are.
         """
         name = self._workers.broadcast(self._newest_good() if self._workers.first else None)
-        return TrainState() if name is None else _restored(self.folder / name, model, optimizer)
+        return TrainState() if name is None else _read_checkpoint(self.folder / name, model, optimizer)
 
     def _newest_good(self) -> str | None:
         for name in reversed(state_names(self.folder)):
@@ -172,7 +191,7 @@ class Checkpoints:
 
 
 def read_train_state(folder: Path) -> TrainState:
-    """The state in a checkpoint's folder. HeedError if it is none of this Heed."""
+    """The state in a checkpoint's folder. HeedError if this version did not write it."""
     values = read_json(folder / "trainer.json")
     if "detours" in values:  # as older checkpoints call it
         values["rollbacks"] = values.pop("detours")
@@ -185,7 +204,7 @@ def read_train_state(folder: Path) -> TrainState:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
 
 
-def _restored(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
+def _read_checkpoint(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:
     weights, moments = (read_weights(folder / f"{name}.safetensors") for name in ("model", "trainer"))
     train_state = read_train_state(folder)
     try:

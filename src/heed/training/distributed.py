@@ -293,6 +293,7 @@ def spawn_workers(
     They end with the block, whatever happens in it; HeedError if one ends earlier. If the system has no memory to
     share, this process works alone and reports it.
     """
+    # Without memory to share there is one worker.
     all_threads = torch.get_num_threads()
     memory = _anonymous_memory(report) if n > 1 else None
     if memory is None:
@@ -302,10 +303,12 @@ def spawn_workers(
     command = [sys.executable, "-P", *program, *arguments]
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ExitStack() as at_the_end:
+        # Undone in the reverse order when the block ends: workers are killed, then waited for.
         at_the_end.callback(os.close, memory)
         quiet = subprocess.DEVNULL
         spawned, channels = [], []
         for rank in range(1, n):
+            # Each worker inherits one end of a socket pair and the memory, and nothing else.
             messages = at_the_end.enter_context(TemporaryFile())
             ours, theirs = socket.socketpair()
             channels.append(at_the_end.enter_context(ours))
@@ -318,6 +321,7 @@ def spawn_workers(
             at_the_end.callback(worker.wait)
             at_the_end.callback(worker.kill)
             spawned.append((worker, messages))
+        # This process is the first worker.
         at_the_end.callback(torch.set_num_threads, all_threads)
         torch.set_num_threads(all_threads // n)
         try:

@@ -1,4 +1,4 @@
-"""What training minimises: the label-smoothed loss of section 5.4, and with R-Drop how far two passes are apart."""
+"""The training loss: label-smoothed as in section 5.4, and with R-Drop also the distance between two passes."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def consistent_loss(
     consistency: float,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """As `projected_loss`, of two passes over the same tokens, whose features lie one behind the other: R-Drop.
+    """As `projected_loss`, of two passes over the same tokens, whose features are concatenated: R-Drop.
 
     A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
     their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α
@@ -69,6 +69,7 @@ class _ProjectedLoss(torch.autograd.Function):
         label_smoothing: float,
         consistency: float | None,
     ) -> tuple[Tensor, Tensor]:
+        # Gradients are computed here, since the logits are there only now; `backward` scales them.
         vocab_size, d_model = weight.shape
         n_passes = 1 if consistency is None else 2
         passes = features.view(n_passes, len(targets), d_model)
@@ -76,6 +77,7 @@ class _ProjectedLoss(torch.autograd.Function):
         feature_grad = torch.empty_like(passes) if with_grad else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if with_grad else None
         bias_grad = torch.zeros_like(bias, dtype=torch.float32) if with_grad and bias is not None else None
+        # A chunk of logits at a time, in one buffer, so that memory does not grow with batch times vocabulary.
         loss = torch.zeros((), device=features.device)
         nll = torch.zeros((), device=features.device)
         chunk = CPU_CHUNK if features.is_cpu else GPU_CHUNK
@@ -93,6 +95,7 @@ class _ProjectedLoss(torch.autograd.Function):
                 losses, nlls = backend.consistent_loss_(
                     logits[:n], y, label_smoothing=label_smoothing, consistency=consistency
                 )
+            # Either loss leaves the gradient in place of the logits.
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:
@@ -102,6 +105,7 @@ class _ProjectedLoss(torch.autograd.Function):
                 backend.product(logits.T, x, out=weight_grad, add=True)
                 if bias_grad is not None:
                     bias_grad += logits.sum(0, dtype=torch.float32)
+        # A weight with `main_grad` takes its gradient in `backward`, without a copy in the model's precision.
         if with_grad:
             ctx.save_for_backward(None if feature_grad is None else feature_grad.flatten(0, 1), weight_grad, bias_grad)
         ctx.main_grads, ctx.dtype = [getattr(x, "main_grad", None) for x in (weight, bias)], weight.dtype

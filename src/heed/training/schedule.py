@@ -84,14 +84,14 @@ def inverse_square_root(step: int, settings: ScheduleSettings, d_model: int) -> 
 
 def linear(step: int, settings: ScheduleSettings, d_model: int) -> float:
     """peak · min(step / warmup, (max − step) / (max − warmup)), never below 0."""
-    return _peak(settings) * min(step / settings.warmup_steps, 1 - _fallen(step, settings))
+    return _peak(settings) * min(step / settings.warmup_steps, 1 - _decay_progress(step, settings))
 
 
 def cosine(step: int, settings: ScheduleSettings, d_model: int) -> float:
     """Half a cosine from the peak to 0 (Loshchilov and Hutter 2017), after the warm-up."""
     if step < settings.warmup_steps:
         return _peak(settings) * step / settings.warmup_steps
-    return _peak(settings) * (1 + math.cos(math.pi * _fallen(step, settings))) / 2
+    return _peak(settings) * (1 + math.cos(math.pi * _decay_progress(step, settings))) / 2
 
 
 def constant(step: int, settings: ScheduleSettings, d_model: int) -> float:
@@ -104,7 +104,7 @@ def _peak(settings: ScheduleSettings) -> float:
     return settings.learning_rate_factor * settings.learning_rate
 
 
-def _fallen(step: int, settings: ScheduleSettings) -> float:
+def _decay_progress(step: int, settings: ScheduleSettings) -> float:
     """Which share of the way from the end of the warm-up to max_steps lies behind; negative before it."""
     return min(1.0, (step - settings.warmup_steps) / (settings.max_steps - settings.warmup_steps))
 
@@ -120,7 +120,7 @@ FALLING = ("linear", "cosine")  # that need max_steps
 
 
 def rate_of_step(step: int, settings: ScheduleSettings, *, d_model: int) -> float:
-    """The learning rate of a step, counted from 1. HeedError for a rate of another package's that is no number."""
+    """The learning rate of a step, counted from 1. HeedError if another package's rate is not a number."""
     known = SCHEDULES.get(settings.schedule)
     schedule: Schedule = extension("heed.schedules", settings.schedule) if known is None else known
     rate = schedule(step, settings, d_model)

@@ -17,7 +17,7 @@ from heed.training.settings import TrainingSettings
 
 
 class StepSums:
-    """What the workers add up in a step, in one piece of memory, so that one all-reduce serves it all.
+    """The sums of a step over all workers, in one piece of memory, so that one all-reduce serves them all.
 
     The gradients of all weights lie one after another; four scalars follow them. All are views of `buffer`, in fp32.
     """
@@ -70,7 +70,7 @@ class MasterWeights:
                 parameter.grad = None
 
     @torch.no_grad()
-    def publish(self) -> None:
+    def copy_to_compute(self) -> None:
         """Renews the copy from the masters."""
         if self.model is not self.masters:
             for master, parameter in self.pairs:
@@ -116,7 +116,7 @@ def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSetting
 
 
 class StepOutcome(NamedTuple):
-    """What the loop must know of a step; all workers get the same."""
+    """The outcome of a step, the same on all workers."""
 
     finite: bool  # whether loss and gradient are; otherwise the step is skipped
     stopping: bool  # whether a worker was asked to stop

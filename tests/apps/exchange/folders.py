@@ -14,7 +14,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.numbers import english, german, number_splits
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 NUMBERS = number_splits(n_train=3000, n_dev=10, n_test=200)
 ENGLISH = [english(number) for number in NUMBERS.test]

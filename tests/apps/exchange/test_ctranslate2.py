@@ -13,8 +13,8 @@ from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import load_model
+from heed.text.segmentation import BOS
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
-from heed.text.tokenizer import BOS
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 NETWORKS = [

@@ -180,7 +180,10 @@ def not_finite(weights):
         (not_finite, "not finite"),
         (zero_dimensional, "src_embedding.weight has shape ()"),
         (lambda weights: weights.pop("model.encoder.layers.0.fc1.weight"), "feed_forward.inner.weight is missing"),
-        (lambda weights: weights.update({"model.extra.weight": torch.ones(1)}), "'model.extra.weight' is none of"),
+        (
+            lambda weights: weights.update({"model.extra.weight": torch.ones(1)}),
+            "MarianMTModel has no weight 'model.extra.weight'",
+        ),
         (lambda weights: weights.update({"model.encoder.layers.x.fc1.weight": torch.ones(1)}), "is one too many"),
         (lambda weights: weights.update({"lm_head.weight": torch.ones(3)}), "differ, which config.json says are one"),
         (
@@ -236,7 +239,7 @@ def test_code_in_a_pickle_never_runs(hf, refused, form):
         ({1: torch.ones(1)}, "holds no tensors by name"),
         ({"model.shared.weight": 3}, "holds no tensors by name"),
         ({"model.shared.weight": torch.ones(1).expand(10**6, 10**6)}, "its tensors are larger than the file"),
-        ({"model.shared.weight": torch.ones(3, 3, dtype=torch.int8)}, "is no matrix of floats"),
+        ({"model.shared.weight": torch.ones(3, 3, dtype=torch.int8)}, "is not a float matrix"),
         ({"model.shared.weight": torch.eye(3).to_sparse()}, "holds more than tensors"),
         ({"model.shared.weight": torch.ones(2**20, 2**20, device="meta")}, "holds more than tensors"),
     ],
@@ -476,8 +479,8 @@ def test_options_of_the_network_that_heed_does_not_have_are_named(npz, refused, 
     [
         ({"models": ["a.npz", "b.npz"]}, "an ensemble of 2 models; import each by settings of its own"),
         ({"models": []}, "an ensemble of 0 models"),
-        ({"models": "model.npz"}, "models is no list of files"),
-        ({"models": [3]}, "models is no list of files"),
+        ({"models": "model.npz"}, "models is not a list of files"),
+        ({"models": [3]}, "models is not a list of files"),
         ({"models": ["other.npz"]}, "other.npz: missing; model.npz.decoder.yml names it"),
         ({"models": ["x" * 5000]}, "missing; model.npz.decoder.yml names it"),
         ({"models": [".."]}, "missing"),
@@ -535,7 +538,7 @@ def test_yaml_made_to_do_harm_is_one_line(npz, refused, content):
         ({"encoder_l1_self_Wq": np.ones((32, 31), np.float32)}, "self_attention.q.weight has shape (31, 32)"),
         ({"encoder_l1_self_bq": np.ones((1, 31), np.float32)}, "self_attention.q.bias has shape (31,)"),
         ({"encoder_l1_self_Wq": None}, "encoder_l1_self_Wq is missing"),
-        ({"Wpos": np.ones((32, 32), np.float32)}, "'Wpos' is no part of a Transformer that Heed has"),
+        ({"Wpos": np.ones((32, 32), np.float32)}, "'Wpos' is not part of a Transformer that Heed has"),
         ({SETTINGS: None}, "has no special:model.yml; was it trained with Marian?"),
         ({SETTINGS: np.zeros(5, np.int8)}, "holds no settings of Marian's"),
         ({SETTINGS: np.frombuffer(b"[" * 100_000, np.int8)}, "damaged settings"),
@@ -563,7 +566,7 @@ def test_an_archive_that_is_cut_expands_or_claims_a_huge_array_is_refused(npz, r
     refused("import", npz, npz.parent / "out", "--from", "marian", message="model.npz: damaged or not an .npz")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("special:model.yml", b"hello")
-    refused("import", npz, npz.parent / "out", "--from", "marian", message="'special:model.yml' is no array")
+    refused("import", npz, npz.parent / "out", "--from", "marian", message="'special:model.yml' is not an array")
 
 
 # Commands

@@ -14,7 +14,8 @@ from tests.conftest import random_pairs
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.model_folder import load_model
-from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.segmentation import BOS, EOS, PAD
+from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
 from heed.apps.serving.documents import translate_file
-from heed.apps.serving.engine import Engine, TooLate
+from heed.apps.serving.engine import Engine
 from heed.apps.serving.files import FileStore, disposition, translated_name
+from heed.apps.serving.request_queue import TooLate
 from heed.apps.serving.service import Limits, Service
 
 PAGE = """<!DOCTYPE html><html><head><title>Seven hundred</title><style>p { margin: 0 }</style></head><body>

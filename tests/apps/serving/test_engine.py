@@ -8,8 +8,9 @@ from contextlib import aclosing, contextmanager
 
 import pytest
 
-from heed.apps.serving import engine as engine_module
-from heed.apps.serving.engine import Closing, Engine, QueueFull, SearchFailed, TooLate
+from heed.apps.serving import search_thread
+from heed.apps.serving.engine import Engine
+from heed.apps.serving.request_queue import Closing, QueueFull, SearchFailed, TooLate
 from heed.backends.cpu import CpuBackend
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -33,9 +34,9 @@ def running(translator: Translator, **options) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close(0.2)
-        for search in engine._searches:
+        for search in engine.searches:
             search.thread.join(30)
-        assert not any(search.thread.is_alive() for search in engine._searches)
+        assert not any(search.thread.is_alive() for search in engine.searches)
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_try_again(slow_translator
         requests = [asyncio.create_task(translations(engine, ["one"] * 20_000))]  # counts for half of the queue
         await until(lambda: engine.n_searching >= 48)
         requests += [asyncio.create_task(translations(engine, ["two"])) for _ in range(2)]
-        await until(lambda: len(list(engine._all_waiting())) == 3)
+        await until(lambda: len(engine.queue.requests()) == 3)
         with pytest.raises(QueueFull, match="try again in") as refused:
             await translations(engine, ["three"])
         assert 1 <= refused.value.retry_after <= 60
@@ -148,7 +149,7 @@ def test_requests_that_are_given_up_leave_the_queue_and_the_search(slow_translat
         await asyncio.gather(book, return_exceptions=True)
         assert engine.n_waiting == 0
         await until(lambda: engine.n_searching == 0)
-        assert engine._n_done == 0  # nothing was searched to its end
+        assert engine.queue.n_done == 0  # nothing was searched to its end
         with pytest.raises(TooLate, match="not finished in time"):
             await translations(engine, ["one"] * 200, timeout_seconds=0.01)
         await until(lambda: engine.n_searching == 0)
@@ -179,8 +180,8 @@ def test_an_error_in_the_search_fails_the_request_that_causes_it_and_no_other(tr
 
         return search(models, watched(), *args, **options)
 
-    search = engine_module.distinct_search
-    monkeypatch.setattr(engine_module, "distinct_search", poisoned)
+    search = search_thread.distinct_search
+    monkeypatch.setattr(search_thread, "distinct_search", poisoned)
     expected = translator.translate(SENTENCES)
 
     async def all_at_once(engine):
@@ -205,7 +206,7 @@ def test_a_search_with_nothing_to_do_frees_its_memory_and_the_next_sentence_begi
         states.append(weakref.ref(state))
         return state
 
-    monkeypatch.setattr(engine_module, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(search_thread, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(CpuBackend, "search_state", watched)
     with running(translator) as engine:
         for n_begun in (1, 2):
@@ -220,7 +221,7 @@ def test_a_search_that_cannot_begin_and_a_text_that_cannot_be_decoded_fail_their
 
     with running(translator) as engine:
         with monkeypatch.context() as patched, pytest.raises(SearchFailed, match="not enough memory"):
-            patched.setattr(engine_module, "distinct_search", broken)
+            patched.setattr(search_thread, "distinct_search", broken)
             asyncio.run(translations(engine, ["one"] * 3))
         with monkeypatch.context() as patched, pytest.raises(SearchFailed, match="internal error: ValueError"):
             patched.setattr(translator, "joined", lambda *_: int("x"))
@@ -243,10 +244,10 @@ def test_alternatives_are_those_of_the_translator_each_text_once(translator, mon
 def test_what_was_accepted_is_finished_before_the_end(translator):
     async def close_under_load(engine):
         requests = [asyncio.create_task(translations(engine, SENTENCES * 10)) for _ in range(5)]
-        await until(lambda: engine._n_done + engine.n_searching + engine.n_waiting >= 5 * 50)  # all are accepted
+        await until(lambda: engine.queue.n_done + engine.n_searching + engine.n_waiting >= 5 * 50)  # all are accepted
         closing = threading.Thread(target=engine.close, args=(60,))
         closing.start()
-        await until(lambda: engine._closing)
+        await until(lambda: engine.queue.closing)
         with pytest.raises(Closing):
             await translations(engine, ["one"])
         found = await asyncio.gather(*requests)

@@ -17,7 +17,7 @@ from heed.backends.cpu import decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.data.batching import padded_sources
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no fast products of 8-bit integers")
@@ -53,7 +53,7 @@ def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_
 @pytest.mark.slow
 @pytest.mark.parametrize("d_in", [100, 128, 2048])
 def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
-    """PyTorch's own product is no measure: on some processors it adds up parts of a long sum, and errs less."""
+    """PyTorch's own product is not a measure: on some processors it adds up parts of a long sum, and errs less."""
     torch.manual_seed(d_in)
     # Sizes from 1e-6 to 1e6, so that a product of fewer digits would show.
     x, weight = (torch.randn(*shape) * 10 ** torch.empty(shape).uniform_(-3, 3) for shape in ((64, d_in), (96, d_in)))
@@ -190,7 +190,7 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 def test_sources_encoded_in_one_call_are_those_encoded_operation_by_operation(precision, changes):
     """Each source has the same bits in every batch, whatever threads share it."""
-    (model,) = prepacked(sharp_model(**changes), precision, copy=True)
+    (model,) = prepack_models(sharp_model(**changes), precision, copy=True)
     state = CpuSearchState(model, n_sentences=40, beam_size=2)
     draw = torch.Generator().manual_seed(5)
     sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in (1, 60, 7, 2, 33, 40, 8, 9)]
@@ -237,7 +237,7 @@ from tests.decoding.searches import sharp_model
 
 from heed.backends.cpu.training_ops import smoothed_loss_
 from heed.decoding.beam import search
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -261,7 +261,7 @@ def loss(more):
     limit(more)
     smoothed_loss_(logits, target, label_smoothing=0.1)
 
-(model,) = prepacked(sharp_model(vocab_size=4000), "fp32", copy=False)
+(model,) = prepack_models(sharp_model(vocab_size=4000), "fp32", copy=False)
 
 def hypotheses(more, *, beam_size=600):  # of which the kernels take some 20 MB, after PyTorch's 10
     def sources():

@@ -131,7 +131,7 @@ def structure(name: str, **values: Any) -> Table:
 
 
 def several(tables: Sequence[Table]) -> Table:
-    """Structures one behind the other."""
+    """Consecutive structures."""
     size = len(tables[0].content)
     addresses = {i * size + at: memory for i, table in enumerate(tables) for at, memory in table.addresses.items()}
     return Table(b"".join(table.content for table in tables), addresses)

@@ -63,7 +63,7 @@ def loops_of(assembly: str) -> list[Loop]:
         if begin <= end and begin >= ends[-1]:  # back, and over no other loop
             ends.append(end)
             loop = Loop(function, [line for _, line in instructions[begin : end + 1]])
-            # A jump back is no loop if the function ends between; what scales integers is no product of theirs.
+            # A jump back is not a loop if the function ends between; scaling integers is not a product of theirs.
             is_loop = not any(re.match(r"(?:call|ret)", line) for line in loop.body)
             scales = "int8" in function and any(line.startswith("vcvtdq2ps") for line in loop.body)
             loops += [loop] * (is_loop and not scales and loop.n_multiplies > 0)

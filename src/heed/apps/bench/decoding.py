@@ -12,7 +12,7 @@ from heed.apps.bench.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.apps.bench.training import peak_memory
 from heed.config import validated
 from heed.decoding.beam import search
-from heed.decoding.loading import chosen_precision, no_report, prepacked
+from heed.decoding.loading import choose_precision, no_report, prepack_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import SearchMemory, Source, max_live_tokens
 from heed.errors import HeedError
@@ -26,7 +26,7 @@ WARM_UP = 1 / 5  # of all measurements: the first ones allocate memory and fill 
 
 @dataclass(frozen=True)
 class DecodingSpeed:
-    """What `heed bench decode` prints. Only tokens of the best hypotheses count; latency is from reading to result."""
+    """The result of `heed bench decode`. Only tokens of the best hypotheses count; latency: from reading to result."""
 
     target_tokens_per_second: float
     sentences_per_second: float
@@ -60,6 +60,7 @@ def decoding_speed(
 
     HeedError if the batch is more than a search holds at a time.
     """
+    # Every output has the same length, so that a number of tokens is known before the search.
     lengths = dict.fromkeys(("max_extra_tokens", "max_tokens", "min_tokens"), tgt_length)
     settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)
@@ -69,10 +70,11 @@ def decoding_speed(
             f"--batch {batch}, --tgt-len {tgt_length}: a search holds {most:,} tokens of outputs at a time; lower one "
             "of them."
         )
+    # Random weights: speed does not depend on what they are.
     torch.manual_seed(1)
     model = Transformer(arch, vocab_size).to(machine.device)
-    computed = chosen_precision(model, precision, report=no_report)
-    (model,) = prepacked(model, computed, copy=False)
+    computed = choose_precision(model, precision, report=no_report)
+    (model,) = prepack_models(model, computed, copy=False)
     memory = SearchMemory([model], settings, sampling=None)
     most = max(1, min(memory.max_sentences(batch), memory.max_tokens() // tgt_length))
     if most < batch:
@@ -80,6 +82,7 @@ def decoding_speed(
             f"--batch {batch}: a search with --beam {beam} and --tgt-len {tgt_length} holds {most} sentences at a "
             "time; lower one of the three."
         )
+    # A stream that never runs dry, so that the batch stays full.
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
     sources = stopwatch.sources(src_length, vocab_size)
     for result in search([model], sources, SPECIAL, settings, n_sentences=batch):

@@ -1,4 +1,4 @@
-"""What this machine offers Heed, what Heed takes of it, and what would make it faster."""
+"""The diagnosis of `heed doctor`: what this machine offers, what Heed uses, and how to make it faster."""
 
 import importlib.metadata
 import os
@@ -84,7 +84,7 @@ def _shown(kernels: KernelsReport) -> dict[str, Any]:
 
 
 def _precision() -> dict[str, str]:
-    """What training and translation take if nothing else is asked for."""
+    """The precision that training and translation use by default, and why."""
     machine = choose_machine()
     facts = {"train": str(machine)}
     for name in SHAPES:
@@ -101,7 +101,7 @@ def _threads() -> dict[str, Any]:
 
 
 def _libraries() -> dict[str, str]:
-    """What MKL and oneDNN have chosen, by their own account."""
+    """The instruction sets that MKL and oneDNN report."""
     environment = os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
     command = [sys.executable, "-c", _LIBRARIES_CHOICE]
     try:
@@ -154,7 +154,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _faster(kernels: KernelsReport) -> list[str]:
-    """What would make Heed faster here, and can be changed."""
+    """Changes that would make Heed faster here."""
     found = []
     if native_kernels() == "none":
         found.append("unset HEED_KERNELS: it turns Heed's kernels off")

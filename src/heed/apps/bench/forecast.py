@@ -1,4 +1,4 @@
-"""What a training run will take on this machine."""
+"""A forecast of a training run's time and memory on this machine."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from heed.training.settings import TrainingSettings
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will take on this machine, from steps on random sentences of MEAN_LENGTH tokens on average."""
+    """A run's time and memory on this machine, from steps on random sentences of MEAN_LENGTH tokens on average."""
 
     parameters: int
     n_steps: int

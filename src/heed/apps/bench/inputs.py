@@ -1,4 +1,4 @@
-"""What the benchmarks run on: the shape of a preset, and random sentences."""
+"""Inputs of the benchmarks: the shape of a preset, and random sentences."""
 
 from collections.abc import Iterator
 from pathlib import Path

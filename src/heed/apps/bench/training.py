@@ -39,7 +39,7 @@ LEARNING_RATE = 1e-5  # of every step: small, so that random targets do no harm
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """What `heed bench train` prints. Only real tokens count, not padding."""
+    """The result of `heed bench train`. Only real tokens count, not padding."""
 
     target_tokens_per_second: float
     source_tokens_per_second: float
@@ -105,6 +105,7 @@ def training_speed(
         loop.end()
         backend = loop.backend
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
+    # The ceiling multiplies matrices of a mean micro-batch's size, on all threads.
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
     )
@@ -143,7 +144,7 @@ def join_training_speed(
 def training_profile(
     arch: Architecture, settings: TrainingSettings, *, vocab_size: int, n_steps: int, device: str | None = None
 ) -> profile:
-    """What torch.profiler records of whole steps on random sentences, after some that are not recorded."""
+    """torch.profiler's record of whole steps on random sentences, after some that are not recorded."""
     machine = choose_machine(settings.precision, device=device)
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (machine.device.type == "cuda")
     with _training_loop(arch, settings, vocab_size, machine, ALONE) as loop:
@@ -227,7 +228,7 @@ class _TrainingLoop:
 
     @property
     def backend(self) -> Backend:
-        """What runs its network."""
+        """The backend that runs its network."""
         return backend_for(self._weights.model)
 
     def end(self) -> None:

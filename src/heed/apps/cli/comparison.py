@@ -53,6 +53,7 @@ def compare(
     from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
+    # What can be known to be wrong before anything is read.
     choice, decoded_in = checked_tokenization(tokenize), decoding_precision(precision)
     checked_seed()
     if comet is not None:
@@ -68,6 +69,7 @@ def compare(
         check_target(html)
         if any(html.exists() and path.exists() and html.samefile(path) for path in inputs):
             raise HeedError(f"--html {html}: is one of the files to read; choose another name.")
+    # Files are read before models translate, which may take hours.
     references = list(read_lines(ref))
     if not references:
         raise HeedError(f"{ref} is empty: a comparison needs at least one line.")
@@ -85,6 +87,7 @@ def compare(
             )
         return lines
 
+    # Folders are models, which translate the sources.
     sources = None if src is None else lines_of(src)
     if sources is None:
         for path in filter(Path.is_dir, systems):
@@ -95,6 +98,7 @@ def compare(
         (str(path), _translate(path, sources or [], decoded_in, device) if path.is_dir() else finished[path])
         for path in systems
     ]
+    # COMET may fail after all that: the comparison is then printed without it, and the failure last.
     gpu = None
     if comet is not None:
         import_torch()
@@ -166,6 +170,7 @@ def _show(comparison: "Comparison") -> None:
     titles = {m: f"{m} (lower is better)" if m in LOWER_IS_BETTER else m for m in comparison.signatures}
     width = max(map(len, (*names, *titles.values())))
     print(f"{comparison.n_sentences:,} sentences; systems are compared with the first.")
+    # A table for each metric, with significance.
     for metric, title in titles.items():
         print(f"\n{title:{width}}    score   95 % interval  difference  p bootstrap  p randomisation")
         for name, system in zip(names, systems, strict=True):
@@ -183,6 +188,7 @@ def _show(comparison: "Comparison") -> None:
             f"Sentences of {system.name} by chrF2: {system.n_better:,} better, {system.n_worse:,} worse, {n_equal:,} "
             "equal."
         )
+    # BLEU by length of the reference; F1 by word frequency.
     numbers = "".join(f"{number:9}" for number in range(1, len(systems) + 1))
     print(f"\nBLEU by length of the reference\nwords       sentences{numbers}")
     for group in comparison.lengths:
@@ -193,6 +199,7 @@ def _show(comparison: "Comparison") -> None:
     for words in comparison.frequencies:
         cells = (f"{100 * f1:6.2f} ({100 * recall:.2f})" for f1, recall in zip(words.f1, words.recall, strict=True))
         print(f"{words.span:11}  {words.n_words:8,}" + "".join(f"{cell:>17}" for cell in cells))
+    # The sentences that differ most, and the signatures with which all this can be repeated.
     for system, sentences in zip(systems[1:], comparison.sentences, strict=True):
         gains = [sentence for sentence in sentences if sentence.difference > 0][:N_PRINTED]
         losses = [sentence for sentence in sentences if sentence.difference < 0][:N_PRINTED]

@@ -98,7 +98,7 @@ def data_check(
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.parsing_task import ParsingTask
     from heed.runs.tasks.translation_task import TranslationTask
-    from heed.text.tokenizer_file import load_tokenizer
+    from heed.text.tokenizer_kinds import load_tokenizer
 
     values = read_recipe(recipe, settings or [])
     given = (

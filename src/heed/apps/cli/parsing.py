@@ -53,7 +53,7 @@ def parse(
 ) -> None:
     """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
     import_torch()
-    from heed.data.lines import Arriving, UntilError
+    from heed.data.lines import Arriving, DeferredError
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 
@@ -71,8 +71,9 @@ def parse(
         for number, line in enumerate(lines, start=1):
             yield read_tagged(line, number) if tags else (split_words(line), None)
 
+    # Trees appear as sentences arrive; a faulty line is reported after the trees before it.
     n_sentences = n_broken = n_left_out = 0
-    sentences = UntilError(read())
+    sentences = DeferredError(read())
     for parsed in parser.stream(Arriving(sentences, size=n_characters)):
         n_sentences += len(parsed.words) > 0
         n_broken += parsed.tree is None and len(parsed.words) > 0

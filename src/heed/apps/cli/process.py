@@ -41,7 +41,7 @@ def run_and_exit(app: typer.Typer) -> None:
             status = _run(app, sys.argv[1:])
         except (Interrupted, SystemExit):
             raise
-        except BaseException as error:  # a panic of the tokenizers library is no Exception
+        except BaseException as error:  # a panic of the tokenizers library is not an Exception
             status = _report(error)
         sys.stdout.flush()
     except Interrupted as stop:

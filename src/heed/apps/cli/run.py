@@ -88,6 +88,7 @@ def train(
     from heed.runs.tasks.task import task_of
     from heed.runs.train import train_recipe
 
+    # A recipe from two text files, or one that exists; both give the same values.
     if recipe is None:
         own = _recipe_of_files(src, tgt, src_language, tgt_language)
         values = recipe_of_text(own.text, settings or [], path=own.path)
@@ -108,6 +109,7 @@ def train(
     results = train_recipe(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
+    # What was learned, and commands to go on with.
     model = run / "model"
     kept = read_config(model).card.trained_on[KEPT]
     if as_json:

@@ -45,4 +45,4 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print Heed's version and exit.")
     ] = False,
 ) -> None:
-    """What stands before a verb."""
+    """Options before the verb."""

@@ -1,4 +1,4 @@
-"""What the verbs share: common options, standard input, and printing that is safe for terminals."""
+"""Shared by the verbs: common options, standard input, and printing that is safe for terminals."""
 
 import json
 import math

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from heed.decoding.translator import Translation
     from heed.runs.tasks.evaluation import Evaluation
     from heed.runtime.device import DecodingPrecisionChoice
-    from heed.text.tokenizer_file import AnyTokenizer
+    from heed.text.tokenizer_kinds import AnyTokenizer
 
 Tokenize = Annotated[
     str,
@@ -123,15 +123,17 @@ def translate(
         strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None, sample=sample,
         top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
+    # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
         checked_format(document_format, but="docx")
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
-    from heed.data.lines import Arriving, UntilError
+    from heed.data.lines import Arriving, DeferredError
     from heed.decoding.translator import Translator
     from heed.evaluation.utility import checked_utility
 
+    # Candidates of minimum Bayes risk, and samples, take the place of the beam.
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
     compared_by = None if mbr is None else checked_utility("chrf" if utility is None else utility)
     if mbr is not None or sampling is not None:
@@ -147,7 +149,8 @@ def translate(
     if document_format is not None:
         print_document(content, translator, format=document_format, language=language)
         return
-    lines = UntilError(standard_input())
+    # Lines are read ahead by a thread, so that translations appear while the input is still open.
+    lines = DeferredError(standard_input())
     arriving = Arriving(_with_count(lines), size=len)
     stream = translator.stream(
         arriving,
@@ -306,6 +309,7 @@ def evaluate(
         raise HeedError("give either model folders and --src, or --hyp.")
     how = None if precision == "auto" else precision
     check_options(EVALUATE_RULES, **decoding, hyp=hyp, device=device, precision=how)
+    # Translations from a file need no model.
     if hyp is not None:
         (texts, references), *more = (read_sides((hyp, path)) for path in ref)
         language = language_of_file(ref[0], references)
@@ -317,6 +321,7 @@ def evaluate(
         }
         _show_evaluation(Evaluation(str(hyp), len(texts), scores), as_json=as_json)
         return
+    # Otherwise a model translates, once for each precision asked for.
     assert models and src is not None
     import_torch()
     from heed.model_folder import read_config

@@ -32,6 +32,7 @@ def attention(
     from heed.model_folder import read_config
     from heed.runtime.files import check_target
 
+    # Mistakes that show without the model.
     if out.suffix not in (".html", ".svg", ".png"):
         raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
     if view not in VIEWS:
@@ -39,6 +40,7 @@ def attention(
     check_target(out)
     if out.suffix != ".html":
         render.require_matplotlib()
+    # A parser's target is a tree, which a search under its grammar finds.
     if read_config(model).card.parsing and sentence.strip():
         from heed.parsing.parser import Parser
         from heed.parsing.trees import split_words
@@ -48,6 +50,7 @@ def attention(
     traced = trace(
         Translator.load(model, precision="fp32", report=say), sentence, target=target, whole_words=whole_words
     )
+    # Layers, heads and word as they are counted in the options: from 1.
     shown = traced.view(view)
     n_layers, n_heads = shown.weights.shape[:2]
     for name, number, most in (("--layer", layer, n_layers), *(("--head", h, n_heads) for h in head or ())):

@@ -31,7 +31,7 @@ from heed.apps.cluster.plan import (
 from heed.apps.cluster.storage import is_passing, is_url, joined, write_whole
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
-from heed.decoding.loading import chosen_precision, load_models, recipe_settings
+from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.device import DecodingPrecisionChoice
@@ -165,7 +165,7 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
     precision: str = job.precision
     if precision == "auto":
         planned = read_plan(job.out)  # nodes of several kinds work in the precision that the first one chose
-        precision = planned.work.precision if planned else chosen_precision(folder.model, "auto", report=report)
+        precision = planned.work.precision if planned else choose_precision(folder.model, "auto", report=report)
     work = Work(
         job.task,
         str(job.model.resolve()),

@@ -90,7 +90,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What CTranslate2 does not have of this network; None if it has all."""
+    """The part of this network that CTranslate2 lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -122,6 +122,7 @@ def _specification(folder: ModelFolder) -> Any:
         pre_norm=arch.norm == "pre",
         activation=activations[arch.activation],
     )
+    # Both stacks: tables, layers, and the last norm where norms come first.
     n_positions = arch.max_positions if arch.positions == "learned" else N_POSITIONS
     sides = (
         (specification.encoder, model.encoder, model.src_embedding, "src"),
@@ -138,6 +139,7 @@ def _specification(folder: ModelFolder) -> Any:
             _fill_layer(target, layer)
         if arch.norm == "pre":
             _fill_norm(stack.layer_norm, model.encoder_norm if side == "src" else model.decoder_norm)
+    # What begins, ends and pads a sentence, by the names of pieces.
     _fill_linear(specification.decoder.projection, model.output)
     specification.decoder.start_from_zero_embedding = arch.decoder_start == "zero"
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
@@ -184,7 +186,7 @@ def _fill_norm(target: Any, ours: Any) -> None:
 
 @torch.inference_mode()
 def _compared_scores(folder: ModelFolder, theirs: Any) -> float:
-    """The largest difference of a token's log-probability. HeedError if it is no rounding error."""
+    """The largest difference of a token's log-probability. HeedError if it is more than a rounding error."""
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
     special, worst = folder.tokenizer.special, 0.0
     adds_eos = isinstance(folder.tokenizer, SentencePieceTokenizer)

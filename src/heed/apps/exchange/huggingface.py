@@ -106,7 +106,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What MarianMTModel does not have of this network; None if it has all."""
+    """The part of this network that MarianMTModel lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -174,7 +174,7 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
 
 
 def _for_the_way_back(folder: ModelFolder, out: Path) -> dict[str, Any]:
-    """What MarianMTModel does not need to know."""
+    """The part of a Heed model that MarianMTModel lacks, for importing it again."""
     weights = sha256_of(out / "model.safetensors")
     return {"architecture": folder.model.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
 
@@ -263,12 +263,13 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """What two tensors have in common if they are the same numbers in memory."""
+    """A key that two tensors share if they are the same numbers in memory."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
+    # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:
         with _unpacked(path) as file:
             _check_pickles(file, path)
@@ -287,13 +288,15 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
         raise HeedError(f"{path}: cannot be read, or copied into {tempfile.gettempdir()} ({reason}).") from None
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
+    # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
     found = dict(dict.items(found)) if isinstance(found, dict) else {}  # its own methods, the pickle may have replaced
     if not found or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()):
         raise HeedError(f"{path}: holds no tensors by name.")
     for name, tensor in found.items():
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
-            raise HeedError(f"{path}: {shown(name)} is no matrix of floats; import the model before it was quantised.")
+            raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
+    # Several names of the same numbers count once.
     sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
@@ -395,6 +398,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
     """Their weights under our names, with all biases."""
     parts, left = Parts(), dict(theirs)
 
+    # Weights leave `left` as they are used, so that what remains is known.
     def take(ours: str, *names: str) -> None:
         """A matrix that stands under any of these names, and is the same wherever it stands."""
         found = [left.pop(name) for name in names if name in left]
@@ -408,6 +412,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
         *("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
         "lm_head.weight",
     )
+    # Embeddings and output, which may be one matrix under several names.
     if share == "all":
         take("src_embedding.weight", shared, src, tgt, output)
     else:
@@ -417,21 +422,23 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
             take("output.weight", output)
     table = parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"]
     parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(table.shape[:1])).flatten()
+    # Layers: model.STACK.layers.N.PART.KIND.
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
     for name, tensor in left.items():
         words = name.split(".")
         if words[-2:] == ["embed_positions", "weight"] or name == shared:  # made anew; not used where nothing is shared
             continue
         if len(words) < 6 or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
-            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
         _, stack, _, layer, *part, kind = words
         if ".".join(part) not in ours_of:
-            raise HeedError(f"{path}: weight {shown(name)} is none of a MarianMTModel.")
+            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
         parts[f"{stack}.{layer}.{ours_of['.'.join(part)]}.{kind}"] = tensor
     return parts
 
 
 def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Path) -> Architecture:
+    # What Heed cannot express is refused by the name that config.json gives it.
     where = str(path / "config.json")
     for name in ("attention_heads", "ffn_dim"):
         if config.get(f"encoder_{name}") != config.get(f"decoder_{name}"):
@@ -445,6 +452,7 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
     for name in ("encoder_layers", "decoder_layers", "d_model", "encoder_ffn_dim", "encoder_attention_heads"):
         if type(config.get(name)) is not int:
             raise HeedError(f"{where}: {name} is {shown(config.get(name))}; expected a number.")
+    # Biases that are all zero are as good as none.
     values = {
         "n_layers": config.get("encoder_layers"),
         "n_decoder_layers": config.get("decoder_layers"),

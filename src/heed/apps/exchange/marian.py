@@ -2,9 +2,9 @@
 
 Marian's network is the paper's but for its positions, all sines before all cosines and with the frequencies of
 tensor2tensor, and for its decoder, which starts from a zero vector instead of an embedding. What else Heed has Marian
-lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), is no other program's; with pre-norm its
-search makes keys and values of the target's positions from inputs that are not normalised, from the second token on;
-and its network ignores the option for learned positions.
+lacks, as measured with 1.12.42: its approximation of GELU, x · σ(1.702 x), differs from other programs'; with pre-norm
+its search makes keys and values of the target's positions from inputs that are not normalised, from the second token
+on; and its network ignores the option for learned positions.
 """
 
 import json
@@ -42,7 +42,7 @@ from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, Model
 from heed.runtime.reading import read_bounded
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 MAX_CONFIG_BYTES = 2**17
 MAX_DEPTH = 16  # of nested settings; PyYAML's time grows with its square
@@ -150,7 +150,7 @@ def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Pat
     def names(key: str) -> list[str]:
         found = decoder.get(key)
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise HeedError(f"{yml}: {key} is no list of files.")
+            raise HeedError(f"{yml}: {key} is not a list of files.")
         return found
 
     models, vocabularies = names("models"), names("vocabs")
@@ -175,7 +175,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise HeedError(f"{path}: damaged or not an .npz ({reason(error)}).") from None
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # a member that does not begin as an array does
-            raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is no array).")
+            raise HeedError(f"{path}: damaged or not an .npz ({shown(name)} is not an array).")
     return arrays
 
 
@@ -198,6 +198,7 @@ def _vocabulary_sizes(settings: Mapping[str, Any], path: Path) -> tuple[int, int
 
 
 def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
+    # Options that Heed cannot express are refused by Marian's names.
     for key in ("enc-depth", "dec-depth", "dim-emb", "transformer-dim-ffn", "transformer-heads"):
         if type(settings.get(key)) is not int:
             raise HeedError(f"{path}: {key} is {shown(settings.get(key))}; expected a number.")
@@ -212,6 +213,7 @@ def _architecture(settings: Mapping[str, Any], path: Path) -> Architecture:
             f"{path}: transformer-ffn-activation is {shown(activation)}; Heed has {', '.join(ACTIVATIONS)}."
         )
     _check_norm(settings, path)
+    # What Marian always has, and Heed has as a choice.
     n_layers, n_decoder_layers = settings.get("enc-depth"), settings.get("dec-depth")
     values = {
         "n_layers": n_layers,
@@ -273,7 +275,7 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
     for ours, name in _layer_names(arch):
         take(ours, name, transposed=True)
     if left:
-        raise HeedError(f"{path}: {shown(min(left))} is no part of a Transformer that Heed has.")
+        raise HeedError(f"{path}: {shown(min(left))} is not part of a Transformer that Heed has.")
     return parts
 
 
@@ -312,6 +314,7 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
     check_covered(covers(folder.model), program="Marian")
+    # The network: arrays by Marian's names, and its options as one of them.
     folder = with_symbols_barred(folder)
     model = folder.model
     theirs = _their_arrays(model)
@@ -320,6 +323,7 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
     vocabularies = _write_vocabularies(folder.tokenizer, out, report)
+    # The search: what Marian has no word for is reported.
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
     if note := ranking_note(folder.card, "Marian"):
         report(note)
@@ -363,7 +367,7 @@ COVERAGE = Coverage(
 
 
 def covers(model: Transformer) -> str | None:
-    """What Marian does not have of this network; None if it has all."""
+    """The part of this network that Marian lacks; None if it has all."""
     return covered(model, COVERAGE)
 
 
@@ -385,7 +389,7 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
 
 
 def _settings(model: Transformer) -> dict[str, Any]:
-    """What Marian must know of the network: its options that are not the defaults of `transformer`."""
+    """Marian's options for this network: those that are not the defaults of `transformer`."""
     arch = model.arch
     return {
         "version": "v1.12.0",
@@ -449,6 +453,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
     except ImportError:
         report("Not checked: pymarian is not installed.")
         return
+    # Marian takes text, so sources are lines that both programs split into the same ids.
     tokenizer, special = folder.tokenizer, folder.tokenizer.special
     sources, _ = sample_ids(folder)
     if (out / "src.yml").exists():
@@ -459,6 +464,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
         assert isinstance(tokenizer, SentencePieceTokenizer)
         lines = ["".join(tokenizer.src_pieces(ids)).strip() for ids in sources]
         sources = tokenizer.encode_lines(lines)
+    # Greedy, without length penalty: what is left to compare is log P.
     settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
     theirs = pymarian.Translator(
         config=str(out / "model.npz.decoder.yml"), beam_size=1, normalize=0, n_best=True, cpu_threads=1, quiet=True

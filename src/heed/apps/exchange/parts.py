@@ -45,7 +45,7 @@ IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
 
 
 def covered(model: Transformer, coverage: Coverage) -> str | None:
-    """What of this network a program does not have, if anything, where widths of heads must divide the model's."""
+    """The part of this network that a program lacks, or None, where widths of heads must divide the model's."""
     if (missing := coverage.missing(model)) is not None:
         return missing
     arch = model.arch

@@ -1,4 +1,4 @@
-"""What an exported model is checked with: the same ids through Heed's plain network and the other program."""
+"""The check of an exported model: the same ids through Heed's plain network and the other program."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def sample_ids(folder: ModelFolder) -> tuple[list[list[int]], list[list[int]]]:
 
 @torch.inference_mode()
 def compared_logits(ours: Logits, theirs: Logits, folder: ModelFolder) -> float:
-    """The largest difference of any logit, as a share of the largest logit. HeedError if it is no rounding error."""
+    """The largest difference of a logit, as a share of the largest one. HeedError if rounding cannot explain it."""
     special = folder.tokenizer.special
     sources, targets = sample_ids(folder)
     worst = largest = 0.0

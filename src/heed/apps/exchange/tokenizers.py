@@ -6,9 +6,11 @@ from typing import Any
 
 from heed.errors import HeedError
 from heed.runtime.json_files import write_json
+from heed.text.segmentation import BOS, EOS, PAD
 from heed.text.sentencepiece import SentencePieceTokenizer, opus_mt_tokenizer
-from heed.text.tokenizer import BOS, EOS, PAD, SpecialIds, Tokenizer, read_tokenizer_file
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer import SpecialIds, Tokenizer
+from heed.text.tokenizer_file import read_tokenizer_file
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 # Heed encodes a line with a space before it, and takes one away when it decodes.
 PREPEND_SPACE: dict[str, Any] = {"type": "Prepend", "prepend": " "}

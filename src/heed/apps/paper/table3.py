@@ -76,7 +76,7 @@ Measure = Literal["perplexity", "bleu"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What the paper concludes from two rows: by `measure` the better one beats the worse, or both are alike."""
+    """A conclusion of the paper from two rows: by `measure` the better one beats the worse, or both are alike."""
 
     claim: str
     better: str
@@ -185,7 +185,9 @@ def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
     model: dict[str, Any] = {"positions": arch.positions}
     for name, (this, of, to) in ratios.items():
         if to * this % of:
-            raise HeedError(f"model.{name}={to} times {this}/{of} is no whole number (row {row.preset}); take another.")
+            raise HeedError(
+                f"model.{name}={to} times {this}/{of} is not a whole number (row {row.preset}); take another."
+            )
         model[name] = to * this // of
     if arch.dropout != base.dropout:
         model["dropout"] = arch.dropout
@@ -263,7 +265,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 class _Result(Settings):
-    """What `run_rows` writes to result.json."""
+    """The contents of result.json, which `run_rows` writes."""
 
     perplexity: float = Field(allow_inf_nan=True)
     bleu: float

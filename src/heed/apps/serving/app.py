@@ -60,6 +60,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     ]
     endpoints += specification.routes(endpoints)
 
+    # The server answers while it warms up; only readiness waits for that.
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
             outcome = "" if service.ready else ", never ready"
@@ -81,7 +82,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
 
 
 async def _give_back_memory() -> None:
-    """Now and then. Else the process stays as large as its largest requests together have made it."""
+    """Returns freed memory to the system every MEMORY_SECONDS; otherwise the process keeps its peak size."""
     while True:
         await asyncio.sleep(MEMORY_SECONDS)
         await asyncio.to_thread(give_back_freed_memory)
@@ -116,12 +117,16 @@ class Guard:
         self._app, self._service, self._log, self._paths = app, service, log, paths
         # Clients that have not shown a key in the head of a request have a room of their own.
         n_bytes = service.limits.max_file_bytes
-        self._uploads, self._strangers_uploads = _Room(UPLOADS_AT_ONCE * n_bytes), _Room(UPLOADS_AT_ONCE * n_bytes)
+        self._uploads, self._strangers_uploads = (
+            _MemoryBudget(UPLOADS_AT_ONCE * n_bytes),
+            _MemoryBudget(UPLOADS_AT_ONCE * n_bytes),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Endpoints are known by their path without a slash at its end.
         path = scope["path"].rstrip("/") or "/"
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
@@ -131,6 +136,7 @@ class Guard:
         fault: Exception | None = None
         upload: _Upload | None = None
         try:
+            # Who may ask at all; then the body, as a whole, within the client's limits.
             self._service.doors.check(scope)
             is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
             if path == libretranslate.UPLOAD_PATH:
@@ -146,8 +152,9 @@ class Guard:
             if answer.status == 0:
                 await error_response(path, error)(scope, receive, answer.send)
         finally:
+            # Every request is counted, whatever became of it.
             if upload is not None:
-                upload.forget()
+                upload.release()
             self._count(path, answer.status or LEFT, time.monotonic() - started, fault)
 
     def _count(self, path: str, status: int, seconds: float, error: Exception | None) -> None:
@@ -163,7 +170,7 @@ class Guard:
         self._log(json.dumps(record))
 
     def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-        """What allows a page of another origin to read the answer, if this origin was given with --cors."""
+        """The headers by which a page of another origin may read the answer, if this origin was given with --cors."""
         origin = headers.get(b"origin", b"")
         if not origin or not self._service.doors.allows(origin.decode("latin-1")):
             return []
@@ -208,24 +215,24 @@ class Guard:
 
 
 class _Upload:
-    """What a file that is being sent takes of the room that all of them share: they would fill the memory."""
+    """The bytes that an upload takes of the memory budget that all of them share."""
 
-    def __init__(self, room: "_Room"):
-        self._room, self._n_bytes = room, 0
+    def __init__(self, budget: "_MemoryBudget"):
+        self._budget, self._n_bytes = budget, 0
 
     def take(self, n_bytes: int) -> None:
         """Fault if there is no room."""
         self._n_bytes += n_bytes
-        self._room.n_free -= n_bytes
-        if self._room.n_free < 0:
+        self._budget.n_free -= n_bytes
+        if self._budget.n_free < 0:
             raise Fault(503, "too many files at once", {"retry-after": "5", "connection": "close"})
 
-    def forget(self) -> None:
-        self._room.n_free += self._n_bytes
+    def release(self) -> None:
+        self._budget.n_free += self._n_bytes
 
 
 @dataclass
-class _Room:
+class _MemoryBudget:
     n_free: int
 
 
@@ -255,7 +262,7 @@ class _Answer:
 
 
 def _replay(body: bytes) -> Receive:
-    """What gives the application the body, and then nothing: in pieces, between which others have their turn."""
+    """A receive function that gives the application the body in pieces, between which others have their turn."""
     starts = iter(range(0, max(1, len(body)), PIECE_BYTES))
 
     async def receive() -> Message:

@@ -107,6 +107,7 @@ def routes(service: Service) -> list[Route]:
         texts, is_html = asked.text, bool(asked.tag_handling)
         target = _code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
+        # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
         if asked.source_lang:
             sources = [_code(asked.source_lang, service.languages())] * len(texts)
@@ -116,6 +117,7 @@ def routes(service: Service) -> list[Route]:
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
+        # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if is_html:
             found = await translate_html(service, texts, pairs, deadline=deadline)
         else:

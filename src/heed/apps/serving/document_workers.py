@@ -25,7 +25,7 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 
 @dataclass(frozen=True)
 class Document:
-    """What is to be translated: a file's content, or a text in UTF-8 from a request.
+    """A document to translate: a file's content, or a text in UTF-8 from a request.
 
     max_chars: to translate; max_text: as for `translating_document`.
     """
@@ -180,7 +180,7 @@ class _Worker:
             raise Fault(503, reason, {"retry-after": "5"}) from None
 
     def forget(self, reading: Reading) -> None:
-        """What the process knows of a document goes; so does the process, if it is busy and only with that."""
+        """Drops the process's state of a document; ends the process if it is busy, and only with that."""
         process = self._process
         if process is None or process is not reading.process or process.returncode is not None:
             return

@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 async def translate_documents(
     service: Service, documents: Sequence[Document], pairs: Sequence[Pair], *, deadline: float
 ) -> list[bytes]:
-    """What the documents become, each from and into its languages. All are translated together.
+    """The translations of documents, each from and into its languages. All are translated together.
 
     deadline: by the event loop's clock. Fault for more characters together than one may have; else raises what
     `Engine.translate` and `Reading.go_on` raise.

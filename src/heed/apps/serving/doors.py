@@ -68,7 +68,7 @@ class Doors:
         name = match[1].lower().rstrip(".")
         if name == "localhost" or name.endswith(".localhost") or name in (self.hosts or ()):
             return True
-        return _address(name.strip("[]")) is not None  # a rebound name is no address
+        return _address(name.strip("[]")) is not None  # a rebound name is not an address
 
     def _is_proxy(self, scope: Scope) -> bool:
         address = _address(scope["client"][0]) if scope.get("client") else None

@@ -1,4 +1,4 @@
-"""What is wrong with a request."""
+"""Faults of requests."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ DEEPL_PATHS = ("/v2/", "/v3/")  # where errors are in DeepL's form
 
 
 class Fault(Exception):
-    """What is wrong with a request: an HTTP status and one line."""
+    """A fault of a request: an HTTP status and one line."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
         super().__init__(message)

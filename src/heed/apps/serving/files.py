@@ -93,7 +93,7 @@ class FileStore:
 
 
 def translated_name(name: str, language: str) -> str:
-    """What a translation of a file is called: letter.docx becomes letter_de.docx."""
+    """The name of a file's translation: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
     return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"
 

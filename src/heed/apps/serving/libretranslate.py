@@ -89,6 +89,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
+        # Refusals come first, in the order of their cost.
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
@@ -96,6 +97,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_size(service, texts)
         check_languages(service, source, target)
         deadline = service.deadline()
+        # Languages: of each text where the source is "auto".
         tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
         detected = [await tell(text, target) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
@@ -105,6 +107,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
         else:
             found = await service.translate(texts, pairs, n_best=1 + asked.alternatives)
+        # Answers have a list where the question had one.
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
         if source == "auto":
             answer["detectedLanguage"] = [_detection(*one) for one in detected]

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it. Labels never hold an address, a key or a text."""
+"""A server's metrics, as Prometheus reads them. Labels never hold an address, a key or a text."""
 
 from typing import Protocol
 
@@ -18,7 +18,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # a second line for e
 
 
 class Queue(Protocol):
-    """What the gauges read of an engine."""
+    """The numbers of an engine that the gauges read."""
 
     @property
     def n_waiting(self) -> int: ...

@@ -35,7 +35,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def _policy(page: str) -> str:
-    """What a browser lets this page do: its scripts and styles are named by their hashes."""
+    """The page's content security policy: its scripts and styles are named by their hashes."""
 
     def hashes(element: str) -> str:
         parts = re.findall(rf"(?s)<{element}>(.*?)</{element}>", page)

@@ -1,4 +1,4 @@
-"""What a request says, whichever way it says it, and what is wrong with it."""
+"""Parsing and validation of requests (JSON, form or query), and the responses to faulty ones."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from heed.apps.serving.engine import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, checked_text
+from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.service import Service
 from heed.errors import HeedError
 
@@ -23,7 +23,7 @@ BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDe
 
 
 def as_fault(error: Exception) -> Fault:
-    """What the client is told of an error. Of a bug it learns nothing but that."""
+    """The fault that the client is told. Of a bug it learns nothing but that there is one."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, HTTPException):
@@ -49,7 +49,7 @@ def error_response(path: str, error: Exception) -> Response:
 async def parameters(request: Request) -> dict[str, Any]:
     """The fields of JSON, of a form or of the query; of a form, a field that is repeated is a list.
 
-    Fault for a body that is none of these, or not UTF-8.
+    Fault for a body of another form, or not in UTF-8.
     """
     fields = _repeated(request.query_params.multi_items())
     body = await request.body()
@@ -98,7 +98,7 @@ async def parameters_with_file(request: Request) -> dict[str, Any]:
             raise Fault(400, "Invalid request: missing file parameter")
         return fields | {"file": File(checked_text(file.filename or "", "file"), await file.read())}
     except (*BAD_BODY, MultiPartException):
-        raise Fault(400, "Invalid request: the body is no multipart form with one file, or not UTF-8") from None
+        raise Fault(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
 
 
 def _texts_of(form: FormData) -> dict[str, Any]:

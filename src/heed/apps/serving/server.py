@@ -19,7 +19,7 @@ KEEP_ALIVE_SECONDS = 30
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address. HeedError if it is in use, forbidden or none of this machine's."""
+    """A socket at this address. HeedError if it is in use, forbidden or another machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,4 @@
-"""What all interfaces share: models by language pair, limits, keys, and texts through the engines."""
+"""The service behind all interfaces: models by language pair, limits, keys, and texts through the engines."""
 
 import asyncio
 import hashlib
@@ -15,9 +15,10 @@ from typing import TypeVar
 from heed.apps.documents.split_text import SplitText, split_text
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
-from heed.apps.serving.engine import Engine, QueueFull, TooLate, beside_the_loop
+from heed.apps.serving.engine import Engine, off_event_loop
 from heed.apps.serving.languages import LanguageDetector, language_name
 from heed.apps.serving.metrics import Metrics
+from heed.apps.serving.request_queue import QueueFull, TooLate
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
 
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may ask for."""
+    """Limits of requests, and of the queue."""
 
     max_chars: int = 10_000  # of all texts of a request together
     max_texts: int = 128
@@ -243,7 +244,7 @@ class Service:
     def check_room(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Raises QueueFull or Closing before anything is done for the request."""
         for pair in set(pairs) & set(self.engines):
-            self.engines[pair].check_room()
+            self.engines[pair].queue.check_room()
 
     async def translate(
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, by_line: bool = False
@@ -261,7 +262,7 @@ class Service:
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
     ) -> list[SplitText]:
         """The sentences of each text, or its lines."""
-        return await beside_the_loop(
+        return await off_event_loop(
             sum(map(len, texts)),
             lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
         )

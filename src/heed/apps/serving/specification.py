@@ -1,4 +1,4 @@
-"""What each endpoint takes and answers, as OpenAPI 3 at /spec.
+"""The OpenAPI 3 description at /spec: what each endpoint takes and answers.
 
 An endpoint is described where it is written: `described` notes it on the function, and all is collected from there.
 """
@@ -45,7 +45,7 @@ def record(**properties: Schema) -> Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What an endpoint does. answer: the schema of what it answers with `status`; errors: the other statuses."""
+    """Describes an endpoint. answer: the schema of what it answers with `status`; errors: the other statuses."""
 
     summary: str
     fields: type[BaseModel] | None = None

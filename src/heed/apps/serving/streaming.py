@@ -114,6 +114,7 @@ def routes(service: Service) -> list[Route]:
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
         texts, prefix = asked.q, asked.prefix
         check_size(service, texts)
+        # Room is checked before the work of splitting, and the prefix as often as it will be searched.
         pairs = [await _pair(service, asked, text) for text in texts]
         check_size(service, [prefix])
         service.check_room(pairs)
@@ -143,6 +144,7 @@ def routes(service: Service) -> list[Route]:
         check_key(service, request, fields)
         asked = read(AttentionFields, fields)
         source, views, translation = asked.q, asked.views, asked.translation
+        # The same for attention, which is checked again once the translation is known.
         pair = await _pair(service, asked, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")

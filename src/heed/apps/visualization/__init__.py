@@ -1,1 +1,1 @@
-"""What attends to what: traces of a pair, drawn as in the figures 3 to 5."""
+"""Attention, traced for a pair and drawn as in the figures 3 to 5."""

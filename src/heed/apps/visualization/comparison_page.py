@@ -40,7 +40,7 @@ def write_comparison(path: Path, comparison: Comparison, *, reference: str) -> N
 
 
 def _text(value: object) -> str:
-    """What a stranger may have written, as text that can neither become markup nor reorder the page."""
+    """A stranger's text, made unable to become markup or to reorder the page."""
     return f"<bdi>{escape(printable(str(value), kept=KEPT_IN_TEXT))}</bdi>"
 
 

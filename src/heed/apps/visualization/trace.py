@@ -13,8 +13,8 @@ from heed.config import shown
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.printable import is_hidden, printable
-from heed.text.tokenizer import TEXT
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.segmentation import TEXT
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 View = Literal["encoder", "decoder", "cross"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -33,7 +33,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionTrace:
-    """What a model attends to for one pair. A query of the decoder is named by the token that it reads; one of cross
+    """A model's attention for one pair. A query of the decoder is named by the token that it reads; one of cross
     attention by the token that is written there."""
 
     source: str
@@ -58,6 +58,7 @@ def trace(
     """
     if not source.strip():
         raise HeedError("there is no sentence to look at.")
+    # The pair as ids, the target translated if none is given.
     tokenizer = translator.tokenizer
     src = tokenizer.encode(source)
     _check_length("source", src)
@@ -67,6 +68,7 @@ def trace(
     if tokenizer.symbols and target.strip() and not tgt:
         raise HeedError(f"the target {shown(target)} is none: this model writes symbols of trees, such as (NP.")
     _check_length("target", tgt)
+    # Labels of rows and columns: pieces, or whole words.
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     if whole_words:

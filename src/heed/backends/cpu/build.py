@@ -76,7 +76,7 @@ def addresses(kernel: str, **arguments: Wanted) -> dict[str, Address]:
     return found
 
 
-def unchecked(**tensors: Tensor) -> dict[str, Address]:
+def raw_addresses(**tensors: Tensor) -> dict[str, Address]:
     """Where tensors lie that were made for the kernel, or come from an earlier call of it."""
     return {name: address(x.data_ptr()) for name, x in tensors.items()}
 
@@ -155,7 +155,7 @@ def state() -> str:
 
 
 def why_unusable() -> str:
-    """What keeps the kernels from being used though they would be faster; nothing if they are, or would not."""
+    """Why the kernels are not used though they would be faster; empty if they are used, or would not be."""
     return _found()[2]
 
 
@@ -179,7 +179,7 @@ def _found() -> tuple[Library | None, str, str]:
         return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler, isa)
-        found = _compiled_or_kept(isa, compiler, version, compiling, linking)
+        found = _compile_or_load(isa, compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
         return found, "Heed's kernels", ""
     except subprocess.CalledProcessError as error:
@@ -225,7 +225,7 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
 
 
 def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[bytes, list[str], list[str]]:
-    """What the compiler prints as its version; the flags for compiling and for linking, HEED_KERNELS' among them.
+    """The compiler's version as it prints it; the flags for compiling and for linking, HEED_KERNELS' among them.
 
     A processor that HEED_KERNELS names (-march=…) takes the place of the set.
     """
@@ -236,7 +236,7 @@ def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[by
     return version, [*compiling, *more], [*linking, *more]
 
 
-def _compiled_or_kept(
+def _compile_or_load(
     isa: InstructionSet, compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
 ) -> Library:
     """The kernels for this source, compiler and instruction set. A library that was damaged is made anew."""
@@ -245,16 +245,16 @@ def _compiled_or_kept(
     key = hashlib.sha256(b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, native]))
     path = cache_folder() / f"kernels-{isa.name}-{key.hexdigest()[:16]}.so"
     with suppress(OSError):
-        return _loaded(path)
+        return _load_library(path)
     with ExitStack() as turn:
         with suppress(NoLocks):  # whatever two processes make appears whole
             turn.enter_context(locked(path.parent, wait=COMPILED_SECONDS))  # another process may be making it
         with suppress(OSError):
-            return _loaded(path)
+            return _load_library(path)
         # A warning, since it takes a while; without a handler of the program's own, logging writes it to stderr.
         log.warning("Compiling Heed's kernels for this processor (%s), once: some twenty seconds.", isa.name)
         compile_kernels(compiler, known_flags(compiler, compiling), known_flags(compiler, linking), path)
-    return _loaded(path)
+    return _load_library(path)
 
 
 def unknown_instructions() -> list[str]:
@@ -334,7 +334,7 @@ def _run_side_by_side(commands: Iterable[Sequence[str]]) -> None:
 
 
 def _processor() -> bytes:
-    """What decides which instructions the compiler uses: a home folder may be shared by different machines."""
+    """The features that decide the compiler's instructions: a home folder may be shared by different machines."""
     if platform.system() == "Darwin":
         command = ["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
@@ -343,12 +343,13 @@ def _processor() -> bytes:
     return b"\n".join(sorted(set(facts)))
 
 
-def _loaded(path: Path) -> Library:
+def _load_library(path: Path) -> Library:
     """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others.
 
     NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again
     would not help.
     """
+    # Neither a link nor a file that others can write: whoever writes it runs code as this user.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -367,6 +368,7 @@ def _loaded(path: Path) -> Library:
                 loaded = _load_copy(code, path.parent)
         except OSError as error:
             raise NotLoadable(f"{path}: the system does not load it: {error}") from None
+        # A library of other kernels, as of another version, lacks some of the names.
         try:
             for name in PARAMETERS:
                 getattr(loaded, name)

@@ -1,4 +1,4 @@
-"""What csrc/kernels.h declares, for Python: the header is read, so that nothing of it is written down twice."""
+"""The declarations of csrc/kernels.h for Python, read from the header, so that nothing of it is written down twice."""
 
 import re
 from collections.abc import Sequence

@@ -15,8 +15,16 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, EndingRules, Ints, Pace
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, unchecked
+from heed.backends.beam_account import (
+    BeamAccount,
+    Bools,
+    ContinuationRules,
+    Continuations,
+    EndingRules,
+    Ints,
+    StepLimits,
+)
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.weights import PackedWeight
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
@@ -78,9 +86,9 @@ def attend_to_past(
     """
     keys, values = (beams.n_heads * width for width in beams.widths)
     out = qkv.new_empty(len(qkv), values)
-    wanted = (len(beams.active), 2 * keys + values)
-    at = addresses("attend_to_past", qkv=(qkv, wanted, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
-    kernel("attend_to_past", qkv)(**at, beams=beams.structure, **unchecked(out=out))
+    shape = (len(beams.active), 2 * keys + values)
+    at = addresses("attend_to_past", qkv=(qkv, shape, qkv.dtype), cache=beams.cache(cache, qkv.dtype))
+    kernel("attend_to_past", qkv)(**at, beams=beams.structure, **raw_addresses(out=out))
     return out
 
 
@@ -91,7 +99,7 @@ def attend_to_source(
     keys, values = (beams.n_heads * width for width in beams.widths)
     out = q.new_empty(len(q), values)
     at = addresses("attend_to_source", q=(q, (len(beams.active), keys), q.dtype), memories=beams.memories(memories))
-    kernel("attend_to_source", q)(**at, beams=beams.structure, **unchecked(out=out))
+    kernel("attend_to_source", q)(**at, beams=beams.structure, **raw_addresses(out=out))
     return out
 
 
@@ -125,7 +133,7 @@ class _Layers:
         norms = (part for layer in layers for norm in layer.norms.values() for part in norm)
         self._dtypes = {part.dtype for part in (*first_norm, *norms)}
         self._options = {"activation": ACTIVATIONS[activation], "first_word": first_word, "epsilon": epsilon}
-        self._options |= unchecked(**dict(zip(("first_gain", "first_bias"), first_norm, strict=False)))
+        self._options |= raw_addresses(**dict(zip(("first_gain", "first_bias"), first_norm, strict=False)))
         self._array = array("DecoderLayer", [_layer_structure(layer) for layer in layers])
 
     def _step(
@@ -166,6 +174,7 @@ class EncoderLayers(_Layers):
 
         Real positions come first in each row of src_mask. widths: of one head's key and value.
         """
+        # Padding is left out: the kernel gets the real tokens, and each one's place and sentence.
         n_sentences, width = src.shape
         mask = src_mask.numpy()
         sentences, places = map(np.ascontiguousarray, mask.nonzero())  # of each token
@@ -180,6 +189,7 @@ class EncoderLayers(_Layers):
             offsets=(offsets, (n_sentences + 1,), np.int64),
             rows=(rows, tokens.shape, np.int64),
         )
+        # A kernel reads memory by these numbers, so all are checked here.
         if not _within(tokens, len(embedding)):
             raise IndexError(f"kernel encode_sources: tokens out of range; expected 0 to {len(embedding) - 1}.")
         if width > len(positions):
@@ -187,6 +197,7 @@ class EncoderLayers(_Layers):
         n, kv_width = len(tokens), n_heads * sum(widths)
         if any(weight.d_out != kv_width for weight in self._kv) or n == 0 or int(lengths.min()) == 0:
             raise ValueError("kernel encode_sources: a source is empty, or the widths are not the memories'.")
+        # The encoder runs as one step over all tokens, as if each were a row of a beam of 1.
         memories = embedding.new_empty(len(self._kv), n, kv_width)
         beams = structure(
             "Beams", rows=at["rows"], lengths=at["places"], n_rows=n, beam=1, heads=_heads(n_heads, widths)
@@ -199,7 +210,7 @@ class EncoderLayers(_Layers):
             n_sentences=n_sentences,
             n_memories=len(self._kv),
             kv=self._kv,
-            **unchecked(memories=memories),
+            **raw_addresses(memories=memories),
         )
         kernel("encode_sources", embedding)(step=step, sources=sources)
         return memories, torch.from_numpy(offsets[:-1])
@@ -222,7 +233,7 @@ class DecoderLayers(_Layers):
         memories: Int[Tensor, "layer sentence"],
         beams: Beams,
     ) -> Float[Tensor, "active d_model"]:
-        """What the last layer makes of every active row's next token, in float; the rest as `attend_to_…` take it.
+        """The last layer's output for every active row's next token, in float; the rest as `attend_to_…` take it.
 
         caches and memories are not changed but replaced: the same object has the same addresses.
         """
@@ -230,7 +241,7 @@ class DecoderLayers(_Layers):
         check_range("decoder_step", "tokens", tokens, 0, len(embedding))
         x = torch.empty(len(beams.active), embedding.shape[1], **IN_FP32)
         step = self._structure(embedding, positions, caches, memories, beams, **at)
-        kernel("decoder_step", embedding)(step=step, **unchecked(x=x))
+        kernel("decoder_step", embedding)(step=step, **raw_addresses(x=x))
         return x
 
     def search(
@@ -243,25 +254,28 @@ class DecoderLayers(_Layers):
         output: PackedWeight,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> Bools | None:
         """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step."""
+        # What the kernel reads and changes in place.
         n_sentences, beam = account.last.shape
         account_structure, rules_structure = _account_structures(account, rules)
-        at = addresses("search_steps", never=(wanted.never, (len(embedding),), torch.bool))
+        at = addresses("search_steps", never=(fused_rules.never, (len(embedding),), torch.bool))
         of_prefixes = _prefix_structures(prefixes)
-        if pace.n_waiting is not None:
-            at |= _array_addresses("search_steps", n_waiting=(pace.n_waiting, (1,), np.int64))
+        if step_limits.n_waiting is not None:
+            at |= _array_addresses("search_steps", n_waiting=(step_limits.n_waiting, (1,), np.int64))
+        # Checked once for all steps: sizes, room for the longest hypothesis, ids.
         fits = prefixes.states.shape == (n_sentences, beam) and len(beams.slots) == n_sentences * beam
-        if output.d_out != len(embedding) or not fits or wanted.k < beam:
+        if output.d_out != len(embedding) or not fits or fused_rules.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
-        longest = int(account.lengths.max()) + pace.most
+        longest = int(account.lengths.max()) + step_limits.most
         if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
             raise IndexError(f"kernel search_steps: there is no room for {longest} positions.")
         if not _within(account.last, len(embedding)):
             raise IndexError("kernel search_steps: an id is out of range.")
+        # The search may end before its limit, so the number of steps comes back.
         search = structure(
             "Search",
             **at,
@@ -269,11 +283,11 @@ class DecoderLayers(_Layers):
             account=account_structure[0],
             rules=rules_structure[0],
             output=output.structure[0],
-            min_tokens=wanted.min_tokens,
-            k=wanted.k,
-            most_steps=pace.most,
-            least_steps=pace.least,
-            most_done=pace.most_done,
+            min_tokens=fused_rules.min_tokens,
+            k=fused_rules.k,
+            most_steps=step_limits.most,
+            least_steps=step_limits.least,
+            most_done=step_limits.most_done,
         )
         done, n_steps = np.zeros(n_sentences, np.bool_), ffi.new("int64_t *")
         step = self._structure(embedding, positions, caches, memories, beams, tokens=None)
@@ -328,7 +342,7 @@ def best_continuations(
     at |= {"allowed": address(lists.ctypes.data), "n_allowed": address(counts.ctypes.data)}
     check_range("best_continuations", "rows", active, 0, n_sentences * beam)
     sizes = {"n_rows": len(active), "n_sentences": n_sentences, "beam": beam, "vocab": len(never)}
-    kernel("best_continuations", logits)(**at, **unchecked(values=values, indices=indices), **sizes, eos=eos, k=k)
+    kernel("best_continuations", logits)(**at, **raw_addresses(values=values, indices=indices), **sizes, eos=eos, k=k)
     return values, indices
 
 
@@ -391,6 +405,7 @@ def extend_beams(
 
 def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Structure, Structure]:
     """The account and the rules as the kernels take them."""
+    # Arrays by the types that the C structures declare.
     (n, beam), n_best, width = account.last.shape, account.best_scores.shape[1], account.width
     i64, f64, i32 = np.int64, np.float64, np.int32
     penalties = _array_addresses("extend_beams", penalties=(rules.penalties, rules.penalties.shape, f64))
@@ -407,6 +422,7 @@ def _account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Struc
         best_lengths=(account.best_lengths, (n, n_best), i64),
         best_ids=(account.best_ids, (n, n_best, width), i32),
     )
+    # Penalties are looked up by length, histories are written at it.
     if not (
         _within(account.limits, len(rules.penalties))
         and (account.lengths >= 0).all()
@@ -463,7 +479,7 @@ def _layer_structure(layer: Layer) -> Structure:
         for part, x in zip(("gain", "bias"), norm, strict=True)
     }
     weights = {name: weight.structure[0] for name, weight in layer.weights.items()}
-    return structure("DecoderLayer", **weights, **unchecked(**norms))
+    return structure("DecoderLayer", **weights, **raw_addresses(**norms))
 
 
 def _within(numbers: Ints, end: int) -> bool:

@@ -37,7 +37,7 @@ def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_toke
     memory, src = encode(model, batch.src, batch.src_mask, keep_mask=batch.src_keep_mask)
     tgt = PackedSequences.from_mask(batch.tgt_mask)
     x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, keep_mask=batch.tgt_keep_mask)
-    stream = Stream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
+    stream = ResidualStream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
         decoder_layer(
             layer,
@@ -58,19 +58,19 @@ def encode(
     """The encoder's output, packed. keep_mask: as in `Transformer.encode`."""
     packed = PackedSequences.from_mask(src_mask)
     x = _embed_sequences(model, "src", src, packed, keep_mask=keep_mask)
-    stream = Stream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
+    stream = ResidualStream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
         attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
-        stream.add(attended(layer.self_attention, stream.x, attend))
+        stream.add(attend_and_project(layer.self_attention, stream.x, attend))
         stream.add(feed_forward(layer.feed_forward, stream.x))
     return stream.x, packed
 
 
 def decoder_layer(
-    layer: DecoderLayer, stream: "Stream", attend_to_target: Attention, attend_to_source: Attention
+    layer: DecoderLayer, stream: "ResidualStream", attend_to_target: Attention, attend_to_source: Attention
 ) -> None:
     """As `DecoderLayer.forward`, of the rows of packed sequences or of one step of a search."""
-    stream.add(attended(layer.self_attention, stream.x, attend_to_target))
+    stream.add(attend_and_project(layer.self_attention, stream.x, attend_to_target))
     source = layer.cross_attention
     stream.add(linear(source.out, attend_to_source(linear(source.q, stream.x))))
     stream.add(feed_forward(layer.feed_forward, stream.x))
@@ -94,8 +94,8 @@ def stack_norms(model: Transformer, side: Side) -> StackNorms:
     return StackNorms(norms[0], [*norms[1:], last]) if isinstance(last, nn.LayerNorm) else StackNorms(None, norms)
 
 
-class Stream:
-    """What flows through a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
+class ResidualStream:
+    """The residual stream of a stack: the sum of its sub-layers' outputs, and `x`, which the next sub-layer reads.
 
     With post-norm both are the normalised sum; with pre-norm the sum itself flows on.
     """
@@ -117,7 +117,7 @@ class Stream:
             self._sum = self.x = add_norm(norm, self._sum, branch, dropout=self._dropout)
 
 
-def attended(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
+def attend_and_project(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
     """Self-attention with both its projections."""
     return linear(attention.out, attend(linear(attention.qkv, x)))
 

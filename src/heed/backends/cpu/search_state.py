@@ -1,4 +1,4 @@
-"""What a search keeps of a model between steps, for the kernels."""
+"""A model's state between the steps of a search, in the kernels' form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Pace
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, StepLimits
 from heed.backends.cpu import decoding_ops, forward
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, Layer
-from heed.backends.cpu.forward import StackNorms, Stream
+from heed.backends.cpu.forward import ResidualStream, StackNorms
 from heed.backends.cpu.weights import PACKED, Fp32Linear
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
@@ -75,7 +75,7 @@ class CpuSearchState:
     def admit(self, src: Tensor, src_mask: Tensor) -> None:
         if not self._caches:
             self._caches = [self._empty_cache(FIRST_CAPACITY) for _ in self._model.decoder]
-        kept, begins = self._encoded(src, src_mask)
+        kept, begins = self._encode_sources(src, src_mask)
         offsets = begins * self._kv_width * kept[0].element_size()
         addresses = torch.stack([kv.data_ptr() + offsets for kv in kept])
         places = [self._free.pop() for _ in src]
@@ -87,7 +87,7 @@ class CpuSearchState:
         self._lengths = torch.cat([self._lengths, torch.zeros(len(src) * self._beam, dtype=torch.int64)])
         self._slots = self._rows_of(self._sentences)
 
-    def _encoded(self, src: Tensor, src_mask: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _encode_sources(self, src: Tensor, src_mask: Tensor) -> tuple[list[Tensor], Tensor]:
         """The keys and values that each layer of the decoder attends to, packed; where each source's begin."""
         if self._fused_encoder is None:
             memory, packed = forward.encode(self._model, src, src_mask)
@@ -114,17 +114,17 @@ class CpuSearchState:
         self,
         account: BeamAccount,
         rules: EndingRules,
-        wanted: ContinuationRules,
+        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
-        pace: Pace,
+        step_limits: StepLimits,
     ) -> Bools | None:
         output = self._model.output
         if self._fused_layers is None or not isinstance(output, PACKED):
             return None
         if self._longest == self._capacity:
             self._grow()
-        pace = replace(pace, most=min(pace.most, self._capacity - self._longest))
-        embedding, positions = self._tables(pace.most)
+        step_limits = replace(step_limits, most=min(step_limits.most, self._capacity - self._longest))
+        embedding, positions = self._tables(step_limits.most)
         done = self._fused_layers.search(
             embedding,
             positions,
@@ -134,9 +134,9 @@ class CpuSearchState:
             cast(Fp32Linear, output).packed,
             account,
             rules,
-            wanted,
+            fused_rules,
             prefixes,
-            pace,
+            step_limits,
         )
         if done is None:
             raise NotFiniteError
@@ -164,7 +164,7 @@ class CpuSearchState:
         if self._fused_layers is not None:
             return self._fused_layers.step(tokens, *self._tables(1), self._caches, self._memories, beams)
         x = forward.embed(self._model, "tgt", tokens[active], self._lengths[active])
-        stream = Stream(x, self._norms, dropout=0.0)
+        stream = ResidualStream(x, self._norms, dropout=0.0)
         for layer, cache, memories in zip(self._layers(), self._caches, self._memories, strict=True):
             forward.decoder_layer(
                 layer,

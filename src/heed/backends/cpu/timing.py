@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heed.backends.cpu import decoding_ops, training_ops
-from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, unchecked
+from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
 from heed.backends.cpu.decoding_ops import Beams
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.search_state import CpuSearchState
@@ -64,7 +64,7 @@ def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
     yield from _losses(arch, vocab_size, dtype)
 
 
-def _called(name: str, like: Tensor, **arguments: object) -> Work:
+def _bind_kernel(name: str, like: Tensor, **arguments: object) -> Work:
     """The kernel with arguments that were made before, as one that runs a whole step of a search has them."""
     return partial(kernel(name, like), **arguments)
 
@@ -82,7 +82,9 @@ def _products(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
                 x = torch.randn(n, d_in)
                 given = x.to(dtype)
                 y = given.new_empty(n, d_out)
-                call = _called(name, given, **unchecked(x=given, y=y), weight=packed.structure, n=n, relu=False)
+                call = _bind_kernel(
+                    name, given, **raw_addresses(x=given, y=y), weight=packed.structure, n=n, relu=False
+                )
                 plain = partial(F.linear, x, weight, bias)
                 yield TimedKernel(name, "search", f"{n} × {d_in} × {d_out}", call, plain, [packed, given, y])
 
@@ -121,6 +123,7 @@ class _PlainSearch(ReferenceSearchState):
 def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
     n_heads, d_k, d_v = arch.n_heads, arch.key_width, arch.value_width
     for sentences in (1, SENTENCES):
+        # The account of a full beam of which no hypothesis has ended.
         n = sentences * BEAM
         beams = Beams(
             ancestors=torch.arange(n, dtype=torch.int32)[:, None].repeat(1, LENGTH),
@@ -133,23 +136,28 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
             widths=(d_k, d_v),
         )
         size = f"{n} rows, {LENGTH} positions"
+        # Self-attention of one step over all positions before it.
         qkv, out = torch.randn(n, n_heads * (2 * d_k + d_v)), torch.empty(n, n_heads * d_v)
         cache = torch.randn(n, LENGTH, n_heads * (d_k + d_v))
-        call = _called("attend_to_past", qkv, **unchecked(qkv=qkv, cache=cache, out=out), beams=beams.structure)
+        call = _bind_kernel(
+            "attend_to_past", qkv, **raw_addresses(qkv=qkv, cache=cache, out=out), beams=beams.structure
+        )
         q, k, v = (torch.randn(n, n_heads, length, width) for length, width in ((1, d_k), (LENGTH, d_k), (LENGTH, d_v)))
         plain = partial(F.scaled_dot_product_attention, q, k, v)
         yield TimedKernel("attend_to_past", "search", size, call, plain, [qkv, out, cache, beams])
+        # Attention to the source, whose keys and values all rows of a sentence share.
         memory = torch.randn(sentences, LENGTH, n_heads * (d_k + d_v))
         places = memory.data_ptr() + torch.arange(sentences) * memory[0].numel() * memory.element_size()
         queries = torch.randn(n, n_heads * d_k)
-        at = unchecked(q=queries, memories=places, out=out)
-        call = _called("attend_to_source", queries, **at, beams=beams.structure)
+        at = raw_addresses(q=queries, memories=places, out=out)
+        call = _bind_kernel("attend_to_source", queries, **at, beams=beams.structure)
         q, k, v = (
             torch.randn(sentences, n_heads, length, width)
             for length, width in ((BEAM, d_k), (LENGTH, d_k), (LENGTH, d_v))
         )
         plain = partial(F.scaled_dot_product_attention, q, k, v)
         yield TimedKernel("attend_to_source", "search", size, call, plain, [memory, places, queries, out, beams])
+        # The choice of continuations from the logits.
         logits, log_probs = torch.randn(n, vocab_size), torch.randn(sentences, BEAM, dtype=torch.float64)
         never, may_end = torch.zeros(vocab_size, dtype=torch.bool), torch.ones(sentences, dtype=torch.bool)
         active = torch.arange(n)
@@ -171,6 +179,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
     def leaf(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=dtype).requires_grad_()
 
+    # Forward and backward of each fused operation, next to the PyTorch operations that it replaces.
     x, branch, gain, bias, dy = leaf(n, d), leaf(n, d), leaf(d), leaf(d), torch.randn(n, d, dtype=dtype)
     norm = {"dropout": rate, "epsilon": 1e-5}
     yield TimedKernel(
@@ -200,6 +209,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
         lambda: training_ops.embed(ids, places, table, positions, **scaled).backward(dy),
         lambda: F.dropout(F.embedding(ids, table) * d**0.5 + positions[places], rate).backward(dy),
     )
+    # Attention without padding; PyTorch's gets heads apart, as its own layers make them.
     n_heads, widths = arch.n_heads, [arch.n_heads * arch.key_width] * 2 + [arch.n_heads * arch.value_width]
     qkv, dout = leaf(n, sum(widths)), torch.randn(n, widths[2], dtype=dtype)
     heads = {"n_heads": n_heads, "widths": widths, "causal": True, "dropout": rate}
@@ -217,6 +227,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
         lambda: training_ops.self_attention(qkv, sequences, **heads).backward(dout),  # type: ignore[arg-type]
         plain_attention,
     )
+    # Matrix products, where tile registers beat the library.
     if has_tiles():
         a, b = torch.randn(n, d, dtype=torch.bfloat16), torch.randn(d_ff, d, dtype=torch.bfloat16)
         out = torch.empty(n, d_ff, dtype=torch.bfloat16)
@@ -231,7 +242,8 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
 
 
 def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
-    """What is done with a weight's gradient."""
+    """The kernels that take a weight's gradient."""
+    # Adam, which also renews the copy in bf16 and zeroes the gradient.
     weight, mean, square, gradient = (torch.rand(d_ff, d) for _ in range(4))
     copy = None if dtype == torch.float32 else weight.to(dtype)
     adam = {"step": 9, "rate": 1e-6, "betas": (0.9, 0.98), "epsilon": 1e-9}
@@ -254,6 +266,7 @@ def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         lambda: training_ops.adam_step(weight, mean, square, gradient, copy, **adam),  # type: ignore[arg-type]
         plain_adam,
     )
+    # The sum in fp32 of a micro-batch's gradients in bf16.
     if dtype == torch.bfloat16:
         part, total = torch.randn(d_ff, d, dtype=dtype), torch.zeros(d_ff, d)
         yield TimedKernel(

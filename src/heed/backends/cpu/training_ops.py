@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, unchecked
+from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, raw_addresses
 from heed.backends.cpu.declarations import structure
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.preference import takes_products
@@ -40,7 +40,7 @@ def product(
     With AMX tiles.cpp multiplies, unless the sums are short: those PyTorch takes as fast. Else PyTorch.
     """
     crosswise = a.stride(1) != 1
-    if not (_tiled(a) and (crosswise or takes_products(a.shape[1]))):
+    if not (_takes_tiles(a) and (crosswise or takes_products(a.shape[1]))):
         if add:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
@@ -102,7 +102,7 @@ def adam_step(
     )
 
 
-def _tiled(x: Tensor) -> bool:
+def _takes_tiles(x: Tensor) -> bool:
     return x.is_cpu and x.dtype == torch.bfloat16 and has_tiles()
 
 
@@ -110,7 +110,7 @@ def linear(
     x: Float[Tensor, "*token d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, " d_out"] | None
 ) -> Float[Tensor, "*token d_out"]:
     """x · weightᵀ + bias. With AMX the weight's gradient is added to its fp32 tensor `main_grad`, if it has one."""
-    if x.dim() != 2 or not _tiled(x):
+    if x.dim() != 2 or not _takes_tiles(x):
         return F.linear(x, weight, bias)
     result: Tensor = _Linear.apply(x, weight, bias)
     return result
@@ -177,7 +177,7 @@ def _add_norm(
     mean, rstd = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     rows, columns = (x.shape, x.dtype), ((d,), x.dtype)
     at = addresses("add_norm", x=(x, *rows), branch=(branch, *rows), gain=(gain, *columns), bias=(bias, *columns))
-    outputs = unchecked(sum=total, y=y, mean=mean, rstd=rstd)
+    outputs = raw_addresses(sum=total, y=y, mean=mean, rstd=rstd)
     kernel("add_norm", x)(**at, **outputs, n=n, d=d, rate=dropout, seed=seed, epsilon=epsilon)
     return total, y, mean, rstd
 
@@ -208,7 +208,9 @@ class _AddNorm(torch.autograd.Function):
             wanted["dsum"] = (dtotal, total.shape, total.dtype)
         kernel("add_norm_backward", total)(
             **{"dsum": None} | addresses("add_norm_backward", **wanted),
-            **unchecked(sum=total, gain=gain, mean=mean, rstd=rstd, dx=dx, dbranch=dbranch, dgain=dgain, dbias=dbias),
+            **raw_addresses(
+                sum=total, gain=gain, mean=mean, rstd=rstd, dx=dx, dbranch=dbranch, dgain=dgain, dbias=dbias
+            ),
             **{"n": n, "d": d, "rate": ctx.dropout, "seed": ctx.seed},
         )
         return dx, dbranch, dgain.to(gain.dtype), dbias.to(gain.dtype), None, None
@@ -238,7 +240,7 @@ class _BiasReLU(torch.autograd.Function):
         dy = dy.contiguous()
         dh, dbias = torch.empty_like(y), torch.zeros(d, **IN_FP32)
         at = addresses("bias_relu_backward", dy=(dy, y.shape, y.dtype), y=(y, y.shape, y.dtype))
-        kernel("bias_relu_backward", y)(**at, **unchecked(dh=dh, dbias=dbias), n=y.numel() // d, d=d)
+        kernel("bias_relu_backward", y)(**at, **raw_addresses(dh=dh, dbias=dbias), n=y.numel() // d, d=d)
         return dh, dbias.to(y.dtype)
 
 
@@ -280,7 +282,7 @@ class _Embed(torch.autograd.Function):
             table=(table, (len(table), d), table.dtype),
             positions=(position_table, (len(position_table), d), table.dtype),
         )
-        kernel("embed", table)(**at, **unchecked(y=y), n=n, d=d, scale=scale, rate=dropout, seed=ctx.seed)
+        kernel("embed", table)(**at, **raw_addresses(y=y), n=n, d=d, scale=scale, rate=dropout, seed=ctx.seed)
         ctx.save_for_backward(ids, positions)
         return y
 
@@ -326,7 +328,7 @@ def smoothed_loss_(
     )
     check_range("smoothed_loss", "targets", targets, 0, vocab_size)
     kernel("smoothed_loss", logits)(
-        **at, **unchecked(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing
+        **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing
     )
     return loss, nll
 
@@ -346,7 +348,7 @@ def consistent_loss_(
     )
     check_range("consistent_loss", "targets", targets, 0, vocab_size)
     kernel("consistent_loss", logits)(
-        **at, **unchecked(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, alpha=consistency
+        **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, alpha=consistency
     )
     return loss, nll
 
@@ -416,6 +418,7 @@ class _Attend(torch.autograd.Function):
         causal: bool,
         dropout: float,
     ) -> Tensor:
+        # The kernel takes packed sequences: rows without padding, and the offsets at which sentences begin.
         _check_scratch(tgt, src, n_heads)
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
         n_offsets, n_keys = len(tgt.offsets), len(src.positions)
@@ -428,6 +431,7 @@ class _Attend(torch.autograd.Function):
         )
         check_range("attend", "q_offsets", tgt.offsets, 0, len(q) + 1)
         check_range("attend", "k_offsets", src.offsets, 0, n_keys + 1)
+        # Heads lie side by side in a row, so the kernel finds them by strides.
         queries, keys, values = _parts(q, kv, widths)
         shape = structure(
             "Shape",
@@ -444,8 +448,9 @@ class _Attend(torch.autograd.Function):
             rate=dropout,
             causal=causal,
         )
+        # The masks of dropout are drawn again from the seed in the backward pass, not kept.
         out = q.new_empty(len(q), widths[2])
-        kernel("attend", q)(**unchecked(q=queries, k=keys, v=values, out=out), shape=shape)
+        kernel("attend", q)(**raw_addresses(q=queries, k=keys, v=values, out=out), shape=shape)
         ctx.save_for_backward(q, kv)
         ctx.shape, ctx.widths, ctx.tgt = shape, widths, (tgt, src)
         return out
@@ -460,5 +465,5 @@ class _Attend(torch.autograd.Function):
         parts = (_parts(q, kv, ctx.widths), _parts(dq, dkv, ctx.widths))
         tensors = {name: part for of in zip(names, parts, strict=True) for name, part in zip(*of, strict=True)}
         at = addresses("attend_backward", dout=(dout, (len(q), ctx.widths[2]), q.dtype))
-        kernel("attend_backward", q)(**at, **unchecked(**tensors), shape=ctx.shape)
+        kernel("attend_backward", q)(**at, **raw_addresses(**tensors), shape=ctx.shape)
         return dq, dkv, None, None, None, None, None, None

@@ -17,7 +17,7 @@ from heed.backends.cpu.build import (
     has_tiles,
     kernel,
     largest_int8_weight,
-    unchecked,
+    raw_addresses,
 )
 from heed.backends.cpu.declarations import Structure, structure
 from heed.backends.protocol import NO_BF16, NO_INT8
@@ -42,7 +42,7 @@ class PackedWeight:
         panels, *quantized, bias = self._tensors
         tensors = {"panels": panels, "bias": bias} | dict(zip(("steps", "offsets"), quantized, strict=False))
         sizes = {"d_in": self.d_in, "d_out": self.d_out, "number_bytes": self.number_bytes}
-        return structure("Weight", **unchecked(**tensors), **sizes)
+        return structure("Weight", **raw_addresses(**tensors), **sizes)
 
     @property
     def number_bytes(self) -> int:
@@ -142,7 +142,7 @@ def _product(name: str, x: Tensor, weight: PackedWeight, relu: bool) -> Tensor:
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], weight.d_out)
     at = addresses(name, x=(x, (*x.shape[:-1], weight.d_in), x.dtype))
-    kernel(name, x)(**at, **unchecked(y=y), weight=weight.structure, n=x.numel() // weight.d_in, relu=relu)
+    kernel(name, x)(**at, **raw_addresses(y=y), weight=weight.structure, n=x.numel() // weight.d_in, relu=relu)
     return y
 
 

@@ -17,7 +17,7 @@ from heed.parsing.trees import Tree
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 
 class ParsingTask:

@@ -13,7 +13,7 @@ from heed.runs.recipe import Recipe
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.tasks.parsing_task import ParsingTask
 from heed.runs.tasks.translation_task import TranslationTask
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 
 class Validator(Protocol):

@@ -23,7 +23,7 @@ from heed.runs.recipe import EvaluationSettings, Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
 from heed.text.line_rules import Mentions, reason_against_loss
-from heed.text.tokenizer_file import AnyTokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 LONGEST_PAIR = "tokens of the longest side"  # on the card
 

@@ -21,9 +21,11 @@ static inline int64_t bf16_rows(std::index_sequence<R...>, int64_t i, const bf16
                                 int64_t n, int64_t y_ld) {
     constexpr int64_t rows = sizeof...(R);
     for (; i + rows <= n; i += rows) {
+        // Two sums a row, one for each half of the panel; all stay in registers.
         Floats a[rows], b[rows];
         ((a[R] = Floats{}, b[R] = Floats{}), ...);
         fetch_share(w.next, w.d_in * PANEL * 2, i, rows, n);
+        // Each instruction multiplies pairs: two numbers of a row by two weights of each output.
         const bf16 *x = numbers + i * w.d_in, *weights = w.weights;
         for (int64_t l = 0; l < w.d_in; l += 2, x += 2, weights += 2 * PANEL) {
             const Bits w0 = load_as<Bits>(weights), w1 = load_as<Bits>(weights + 32);

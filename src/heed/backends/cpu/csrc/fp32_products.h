@@ -145,6 +145,7 @@ static inline void split_product(const bf16* x, const Fp32Panel& w, float* y, in
     split_panel(w.weights, tiles, w.d_in);
     for (int64_t i = 0, rows; i < n; i += rows) {
         rows = std::min(n - i, 2 * TILE_ROWS);
+        // These rows' part of the next panel is fetched during their products.
         const int64_t share = w.next ? w.d_in * PANEL / LANES * rows / n * 64 : 0;
         const auto take = [&](auto blocks) {
             pipeline.take({w, y + i * y_ld, y_ld}, rows, 6 * w.d_in / SPLIT_STEP,

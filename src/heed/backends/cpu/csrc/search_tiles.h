@@ -142,6 +142,7 @@ public:
     template <class Multiply>
     void take(const Block& block, int64_t n_rows, int64_t n_gaps, const char* fetch, int64_t fetch_bytes,
               Multiply multiply) {
+        // Two buffers take turns: one is filled while the rows of the other are finished.
         int32_t* const sums = sums_[turn_ ^= 1];
         const int64_t rows_at_a_time = std::max(LEAST_ROWS, (n_left_ + n_gaps - 1) / n_gaps);
         const int64_t fetched_at_a_time = (fetch_bytes / 64 + n_gaps - 1) / n_gaps * 64;
@@ -185,6 +186,7 @@ static inline void multiply_panels_by_tiles(int64_t row_bytes, int64_t n, int64_
     TilePipeline<Block> pipeline;
     for (int64_t p = first; p < end; p++) {
         const Block all = block_of(p);
+        // Blocks of 32 rows, and of 16 at the end; each fetches its share of the next panel meanwhile.
         int64_t i = 0;
         for (int64_t rows; i < n && n - i >= fewest_tile_rows(row_bytes); i += rows) {
             rows = std::min(n - i, 2 * TILE_ROWS);
@@ -203,6 +205,7 @@ static inline void multiply_panels_by_tiles(int64_t row_bytes, int64_t n, int64_
             else
                 take(std::integral_constant<int, 1>());
         }
+        // A few rows are left, for which vectors are faster.
         all.multiply(i, n);
     }
 }

@@ -90,9 +90,11 @@ struct TileProduct {
     // Blocks m0 to m1 of the result: their sums from k0 to k1. The last block is left to `writer`.
     void multiply(const bf16* rows, float* sums, BlockWriter<ADD>& writer, int64_t m0, int64_t m1, int64_t k0,
                   int64_t k1) const {
+        // The block before is written between the multiplications of this one, evenly, once its sums are in memory.
         const int64_t late = k1 - k0 > 4 ? 2 : 1;  // by then the sums of the block before have reached memory
         const int64_t rows_at_a_time = (SIDE + k1 - k0 - late - 1) / std::max<int64_t>(1, k1 - k0 - late);
         const int64_t group = std::max<int64_t>(1, GROUP / ((k1 - k0) * 2 * TILE_NUMBERS));
+        // All rows by one group of panels, which stays in the cache, before the next group.
         for (int64_t p0 = 0; p0 < n_panels; p0 += group)
             for (int64_t turn = 0, n_p = std::min(group, n_panels - p0); turn < (m1 - m0) * n_p; turn++) {
                 const int64_t i = m0 + turn / n_p, p = p0 + turn % n_p;
@@ -106,6 +108,7 @@ struct TileProduct {
                     if (k >= k0 + late)
                         for (int64_t r = 0; r < rows_at_a_time && writer.rows; r++) writer.write_row();
                 }
+                // `sums` is free again; this block is written during the next one.
                 while (writer.rows) writer.write_row();
                 store_tile<0>(sums, 128);
                 store_tile<1>(sums + 16, 128);
@@ -138,16 +141,19 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
     const TileProduct<ADD> product{
         a, b, bias, static_cast<char*>(result), ld, m, n, depth, shared_panels.take(n_panels * n_k * 2 * TILE_NUMBERS)};
     const int64_t n_blocks = product.n_blocks, most_k = product.most_k;
+    // Fewer rows a turn where there would not be two turns for each thread.
     int64_t n_rows = ROWS / SIDE;
     while (n_rows > 1 && (n_blocks + n_rows - 1) / n_rows < 2 * omp_get_max_threads()) n_rows /= 2;
     parallel([&](Team& team) {
         const Tiles tiles;
+        // Panels are complete on all threads before any of them multiplies.
         team.split(n_k, [&](int64_t k) { product.store_panels(k); });
         alignas(64) float sums[SIDE * SIDE];
         BlockWriter<ADD> writer;
         team.share((n_blocks + n_rows - 1) / n_rows, 1, [&](int64_t part) {
             bf16* const rows = own_rows.take(n_rows * most_k * 2 * TILE_NUMBERS);
             const int64_t m0 = part * n_rows, m1 = std::min(n_blocks, m0 + n_rows);
+            // Where sums are added in memory, only as many products at a time as keep both operands in the cache.
             for (int64_t k0 = 0; k0 < n_k; k0 += most_k) {
                 const int64_t k1 = std::min(n_k, k0 + most_k);
                 product.store_blocks(rows, m0, m1, k0, k1);

@@ -1,0 +1,59 @@
+"""When a run saves its next checkpoint, and when it ends: the limits of its settings."""
+
+from heed.training.checkpoint import TrainState
+from heed.training.settings import TrainingSettings
+
+
+class Limits:
+    """The limits of the settings, compared with where the run stands.
+
+    elapsed: seconds of training by the first worker's clock, so that all workers stop at the same step.
+    """
+
+    def __init__(self, settings: TrainingSettings, state: TrainState):
+        self._settings, self._state = settings, state
+        self._interval, self._unit = settings.checkpoint_interval
+        self.max_steps = settings.max_steps
+        self.elapsed = state.seconds
+        # The last checkpoint's time is of no use if it has another unit, or none, as in older checkpoints.
+        if state.saved_unit not in ("", self._unit):
+            state.saved = self._clock()
+        state.saved = min(state.saved, self._clock())
+        state.saved_unit = self._unit
+
+    def checkpoint_is_due(self) -> bool:
+        """Whether `checkpoint_every` has passed since the last checkpoint."""
+        return self._clock() - self._state.saved >= self._interval
+
+    def mark_checkpoint(self) -> None:
+        """Records that the checkpoint of the present step is saved."""
+        self._state.saved, self._state.checkpoint_step = self._clock(), self._state.step
+
+    def reason_to_end(self) -> str:
+        """Why training is over, or an empty string."""
+        settings, state = self._settings, self._state
+        if state.step >= settings.max_steps:
+            return f"max_steps={settings.max_steps:,}"
+        if settings.max_epochs is not None and state.epoch >= settings.max_epochs:
+            return f"max_epochs={settings.max_epochs}"
+        if settings.max_minutes is not None and self.elapsed >= settings.max_minutes * 60:
+            return f"max_minutes={settings.max_minutes:g}"
+        if settings.patience is not None and state.validations_since_best >= settings.patience:
+            number = "lower dev loss" if settings.best_by == "loss" else f"higher {settings.best_number} on dev"
+            return f"no {number} in {settings.patience} validations"
+        return ""
+
+    def steps_left(self, epoch_batches: int) -> float:
+        """Steps until the first limit, as far as it can be predicted."""
+        settings, state = self._settings, self._state
+        left = float(settings.max_steps - state.step)
+        if settings.max_epochs is not None:
+            done = state.epochs(epoch_batches)
+            left = min(left, state.step / max(done, 1e-9) * (settings.max_epochs - done))
+        if settings.max_minutes is not None:
+            left = min(left, (settings.max_minutes * 60 / max(state.seconds, 1e-9) - 1) * state.step)
+        return max(0.0, left)
+
+    def _clock(self) -> float:
+        """How far the run is, in the unit of `checkpoint_every`."""
+        return {"steps": self._state.step, "epochs": self._state.epoch, "minutes": self.elapsed / 60}[self._unit]
