@@ -101,7 +101,7 @@ def test_all_toml_files_of_a_folder_are_added_or_none(kept, texts, heed):
     assert heed("data", "add", texts).returncode == 0
     assert sorted(path.name for path in kept.iterdir()) == ["one.toml", "two.toml"]
     again = heed("data", "add", texts)
-    assert f"one was added before; to add it anew, delete {kept / 'one.toml'}" in again.stderr
+    assert f"one was added before; to add it anew, first delete {kept / 'one.toml'} and" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,14 @@ def test_a_file_is_fetched_once_and_verified(server, tmp_path, reports):
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_another_version_of_a_corpus_is_not_taken_for_this_ones(server, tmp_path, reports, zipped):
+    wanted = remote(server, zipped=zipped)
+    store(tmp_path, reports).text(wanted)
+    with pytest.raises(HeedError, match="fetched for another version of this corpus; delete it"):
+        store(tmp_path, reports).text(replace(wanted, sha256="0" * 64))
+
+
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
 def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path, reports, ranges):
     wanted = remote(server, zipped=False)

@@ -220,6 +220,8 @@ class Store:
                     self._note_hash(marker, target)
             elif _noted_hash(marker) != _sha256(target, unzip=False).encode():
                 raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
+            elif remote.sha256 is not None and remote.sha256 != self._expected_hash(target, remote):
+                raise HeedError(f"{target}: fetched for another version of this corpus; delete it to fetch it again.")
             return target
         if not self._fetching:
             raise NotHere(f"{target}: still to be fetched from {remote.address}.")
@@ -227,6 +229,12 @@ class Store:
             if not _is_there(target):
                 return self._fetch(remote, target, marker)
         return self._download(remote, target)
+
+    def _expected_hash(self, target: Path, remote: Remote) -> str:
+        """What `remote.sha256` must be of a file that is as it was fetched."""
+        if target.suffix == ".gz" and not remote.is_archive:
+            return _sha256(target, unzip=True)
+        return _noted_hash(target.with_name(target.name + ".sha256")).decode("ascii")
 
     def _fetch(self, remote: Remote, target: Path, marker: Path) -> Path:
         address = remote.address

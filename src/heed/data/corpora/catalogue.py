@@ -86,7 +86,8 @@ def _checked_variants(variants: dict[str, Any]) -> dict[str, Any]:
     for name in variants:
         if name == RAW:
             raise ValueError(f"{RAW} is what stands outside variants; take another name")
-        _plain_name(name, of=name)
+        if not name.isprintable() or not 0 < len(name) <= 64:
+            raise ValueError(f"{shown(name)} cannot be the name of a variant: 64 printable characters at most")
     return variants
 
 
