@@ -5,6 +5,7 @@ import io
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -93,4 +94,12 @@ def tar_of(contents: dict[str, bytes], mode="w:gz") -> bytes:
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def zip_of(contents: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in contents.items():
+            file.writestr(name, data)
     return buffer.getvalue()

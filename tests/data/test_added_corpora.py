@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.data.conftest import sha256, tar_of
+from tests.data.conftest import sha256, tar_of, zip_of
 
 from heed.config import toml_tables, toml_text, validated
 from heed.data.added_corpora import add_corpora
@@ -101,7 +101,7 @@ def test_all_toml_files_of_a_folder_are_added_or_none(kept, texts, heed):
     assert heed("data", "add", texts).returncode == 0
     assert sorted(path.name for path in kept.iterdir()) == ["one.toml", "two.toml"]
     again = heed("data", "add", texts)
-    assert f"one was added before; to add it anew, delete {kept / 'one.toml'}" in again.stderr
+    assert f"one was added before; to add it anew, first delete {kept / 'one.toml'} and" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_all_toml_files_of_a_folder_are_added_or_none(kept, texts, heed):
         (("dev", "en"), {"archive": "all", "member": "dev.en"}, "dev.en.archive: there is no archives.all"),
         (("dev", "en"), {"archive": "all", "member": "../.."}, "'../..' must end in the name of a file"),
         (("archives",), {"all": {"url": "https://example.org/a.tgz"}}, "archives.all has no effect"),
-        (("archives",), {"all": {"url": "https://example.org/a.zip"}}, "is not a tar archive"),
+        (("archives",), {"all": {"url": "https://example.org/a.rar"}}, "is not an archive that Heed reads"),
         (("tests", "../x"), {}, "a test set cannot be called '../x'"),
         (("variants",), {"raw": {}}, "raw"),
     ],
@@ -228,14 +228,16 @@ def test_an_archive_that_would_fill_the_disk_or_the_memory_is_refused(kept, serv
     with tarfile.open(fileobj=long_name, mode="w:xz", format=tarfile.GNU_FORMAT) as tar:
         tar.addfile(header, BytesIO())
     for packed, message in (
+        (zip_of({"all/dev.en": zeros}), "unpacks to more than 16,777,216 bytes"),
         (tar_of({"all/dev.en": zeros}, "w:xz"), "unpacks to more than 16,777,216 bytes"),
         (tar_of({"all/dev.en.gz": gzip.compress(zeros)}, "w"), "unzips to more than 16,777,216 bytes"),
         (tar_of({"all/dev.en.sgm": b"<seg>" + b"x" * 2_000_000}, "w:xz"), "longer than"),
         (long_name.getvalue(), "a header of 2,000,001 bytes"),
     ):
-        server.files["/all.tar"] = packed
+        archive = "all.zip" if packed.startswith(b"PK") else "all.tar"
+        server.files[f"/{archive}"] = packed
         values = described() | {"download_bytes": 10**6}
-        values["archives"] = {"all": {"url": f"{server.address}/all.tar", "sha256": sha256(packed)}}
+        values["archives"] = {"all": {"url": f"{server.address}/{archive}", "sha256": sha256(packed)}}
         name = "dev.en.sgm" if "longer" in message else "dev.en.gz" if "unzips" in message else "dev.en"
         values["dev"]["en"] = {"archive": "all", "member": f"all/{name}"}
         (texts / "bomb.toml").write_text(toml_text(values))
@@ -244,4 +246,4 @@ def test_an_archive_that_would_fill_the_disk_or_the_memory_is_refused(kept, serv
             fetch("bomb", src="en", tgt="de", variant="raw", corpora=Corpora(tmp_path))
         assert not (tmp_path / "bomb" / "dev.en").exists()
         corpus.file.unlink()
-        (tmp_path / "bomb" / "all.tar").unlink()
+        (tmp_path / "bomb" / archive).unlink()

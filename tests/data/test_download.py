@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tests.data.conftest import sha256, tar_of
+from tests.data.conftest import sha256, tar_of, zip_of
 
 from heed.data.download import Corpora, Member, Remote, Store, fetch, sgm_lines
 from heed.data.lines import read_pairs
@@ -50,6 +50,14 @@ def test_a_file_is_fetched_once_and_verified(server, tmp_path, reports):
         assert path.read_bytes() == ZIPPED
     assert len(server.requests) == 1
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_another_version_of_a_corpus_is_not_taken_for_this_ones(server, tmp_path, reports, zipped):
+    wanted = remote(server, zipped=zipped)
+    store(tmp_path, reports).text(wanted)
+    with pytest.raises(HeedError, match="fetched for another version of this corpus; delete it"):
+        store(tmp_path, reports).text(replace(wanted, sha256="0" * 64))
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
@@ -131,12 +139,13 @@ def test_a_mirror_address_takes_the_place_of_the_published_one(server, tmp_path,
     assert path.read_bytes() == ZIPPED
 
 
-def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
+@pytest.mark.parametrize(("name", "pack"), [("all.tgz", tar_of), ("all.zip", zip_of)])
+def test_members_of_an_archive_become_plain_text(server, tmp_path, reports, name, pack):
     sgm = b'<refset>\n<doc>\n<seg id="1"> Tom &amp; Anna </seg>\n<seg id="2">two</seg>\n</doc>\n'
     contents = {"dev/test-src.de.sgm": sgm, "training/corpus.de": TEXT, "giga.fr.gz": ZIPPED}
-    packed = tar_of(contents)
-    server.files["/all.tgz"] = packed
-    archive = Remote(name="all.tgz", address=f"{server.address}/all.tgz", sha256=sha256(packed), is_archive=True)
+    packed = pack(contents)
+    server.files[f"/{name}"] = packed
+    archive = Remote(name=name, address=f"{server.address}/{name}", sha256=sha256(packed), is_archive=True)
     place = store(tmp_path, reports)
     assert place.member(Member(archive=archive, path="dev/test-src.de.sgm")).read_bytes() == b"Tom & Anna\ntwo\n"
     assert place.member(Member(archive=archive, path="training/corpus.de")).read_bytes() == TEXT
@@ -144,7 +153,7 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports):
     assert len(server.requests) == 1
     with pytest.raises(HeedError, match="has no member nothing"):
         place.member(Member(archive=archive, path="nothing"))
-    (tmp_path / "corpora" / "all.tgz").write_bytes(packed[:500])
+    (tmp_path / "corpora" / name).write_bytes(packed[:500])
     with pytest.raises(HeedError, match="altered since it was fetched"):
         place.member(Member(archive=archive, path="training/other"))
 
@@ -170,19 +179,21 @@ def test_a_gzip_file_with_a_flipped_byte_is_refused_or_reads_the_same(server, tm
     assert refused > 20
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz", "zip"])
 def test_an_archive_with_a_flipped_byte_is_refused_or_unpacked(tmp_path, reports, mode):
     (tmp_path / "mirror").mkdir()
-    archive = Remote(name="all.tgz", address="http://nowhere.invalid/all.tgz", sha256=None, is_archive=True)
+    name = "all.zip" if mode == "zip" else "all.tgz"
+    archive = Remote(name=name, address=f"http://nowhere.invalid/{name}", sha256=None, is_archive=True)
     place, refused = store(tmp_path, reports, mirror=str(tmp_path / "mirror")), 0
-    for damaged in flipped(tar_of({"giga.fr.gz": ZIPPED}, mode), 101):
-        (tmp_path / "mirror" / "all.tgz").write_bytes(damaged)
+    packed = zip_of({"giga.fr.gz": ZIPPED}) if mode == "zip" else tar_of({"giga.fr.gz": ZIPPED}, mode)
+    for damaged in flipped(packed, 101):
+        (tmp_path / "mirror" / name).write_bytes(damaged)
         try:
             place.member(Member(archive=archive, path="giga.fr.gz")).unlink()
         except HeedError as error:
             assert "damaged archive" in str(error) or "has no member" in str(error)
             refused += 1
-        assert files_below(tmp_path) == ["all.tgz"]
+        assert files_below(tmp_path) == [name]
     assert refused > 20
 
 

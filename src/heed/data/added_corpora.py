@@ -59,7 +59,10 @@ def _checked(file: Path, values: dict[str, Any], *, where: Path) -> Corpus:
         raise HeedError(f"{where}: a corpus called {name} comes with Heed; rename it.")
     kept = added_folder() / f"{name}.toml"
     if os.path.lexists(kept):
-        raise HeedError(f"{where}: a corpus called {name} was added before; to add it anew, delete {kept} first.")
+        raise HeedError(
+            f"{where}: a corpus called {name} was added before; to add it anew, first delete {kept} and what was "
+            f"downloaded (corpora/{name})."
+        )
 
     # Its texts must be there, or it must be known what a download has to be.
     if "folder" in values:

@@ -13,8 +13,10 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +39,11 @@ MAX_UNPACKED_RATIO, MIN_UNPACKED_BYTES, MAX_TAR_HEADER_BYTES = 100, 2**24, 2**20
 LONG_TAR_HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+# Of a damaged archive tarfile raises ValueError as well, zipfile RuntimeError and the decompressors each their own.
+ARCHIVE_FAULTS = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, RuntimeError),
 )
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
@@ -228,6 +235,8 @@ class Store:
                     self._note_hash(marker, target)
             elif _noted_hash(marker) != _sha256(target, unzip=False).encode():
                 raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
+            elif remote.sha256 is not None and remote.sha256 != self._expected_hash(target, remote):
+                raise HeedError(f"{target}: fetched for another version of this corpus; delete it to fetch it again.")
             return target
         if not self._fetching:
             raise NotHere(f"{target}: still to be fetched from {remote.address}.")
@@ -235,6 +244,12 @@ class Store:
             if not _is_there(target):
                 return self._fetch(remote, target, marker)
         return self._download(remote, target)
+
+    def _expected_hash(self, target: Path, remote: Remote) -> str:
+        """What `remote.sha256` must be of a file that is as it was fetched."""
+        if target.suffix == ".gz" and not remote.is_archive:
+            return _sha256(target, unzip=True)
+        return _noted_hash(target.with_name(target.name + ".sha256")).decode("ascii")
 
     def _fetch(self, remote: Remote, target: Path, marker: Path) -> Path:
         address = remote.address
@@ -384,23 +399,44 @@ class _Entry(tarfile.TarInfo):
 
 
 def _unpack(archive: Path, member_path: str, target: Path) -> None:
-    """Streams one member of a tar archive into a plain text file."""
+    """Streams one member of an archive into a plain text file."""
     limit = max(MIN_UNPACKED_BYTES, MAX_UNPACKED_RATIO * archive.stat().st_size)
+    opened = _member_of_zip if archive.suffix == ".zip" else _member_of_tar
     try:
-        with tarfile.open(archive, "r|*", tarinfo=_Entry) as tar:
-            for entry in tar:
-                if entry.offset_data + entry.size > limit:
-                    raise tarfile.ReadError(f"unpacks to more than {limit:,} bytes")
-                if entry.name.removeprefix("./") == member_path and entry.isfile():
-                    stream = tar.extractfile(entry)
-                    assert stream is not None  # it is a file
-                    with whole_file(target) as temporary, temporary.open("wb") as out:
-                        _copy_text(stream, f"{archive}: {member_path}", out, limit=limit)
-                    return
-    # Of a damaged archive tarfile raises ValueError as well, and the decompressors each their own.
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+        with (
+            opened(archive, member_path, limit) as stream,
+            whole_file(target) as temporary,
+            temporary.open("wb") as out,
+        ):
+            _copy_text(stream, f"{archive}: {member_path}", out, limit=limit)
+    except ARCHIVE_FAULTS as error:
         raise HeedError(f"{archive}: damaged archive ({error}); delete it and fetch it again.") from None
+
+
+@contextmanager
+def _member_of_tar(archive: Path, member_path: str, limit: int) -> Iterator[IO[bytes]]:
+    with tarfile.open(archive, "r|*", tarinfo=_Entry) as tar:
+        for entry in tar:
+            if entry.offset_data + entry.size > limit:
+                raise tarfile.ReadError(f"unpacks to more than {limit:,} bytes")
+            if entry.name.removeprefix("./") == member_path and entry.isfile():
+                stream = tar.extractfile(entry)
+                assert stream is not None  # it is a file
+                yield stream
+                return
     raise HeedError(f"{archive}: has no member {member_path}.")
+
+
+@contextmanager
+def _member_of_zip(archive: Path, member_path: str, limit: int) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(archive) as file:
+        if member_path not in file.namelist():
+            raise HeedError(f"{archive}: has no member {member_path}.")
+        entry = file.getinfo(member_path)
+        if entry.file_size > limit:  # more is never read from it
+            raise zipfile.BadZipFile(f"unpacks to more than {limit:,} bytes")
+        with file.open(entry) as stream:
+            yield stream
 
 
 def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> None:

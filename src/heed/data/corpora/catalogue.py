@@ -22,7 +22,7 @@ from heed.errors import HeedError
 from heed.text.printable import checked_language
 
 RAW = "raw"  # the variant that a corpus always has: as published
-ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")  # of a file: no path, not hidden
 RESERVED_SUFFIXES = (".part", ".sha256")  # of the files that a download keeps beside a text
 CORPUS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -86,7 +86,8 @@ def _checked_variants(variants: dict[str, Any]) -> dict[str, Any]:
     for name in variants:
         if name == RAW:
             raise ValueError(f"{RAW} is what stands outside variants; take another name")
-        _plain_name(name, of=name)
+        if not name.isprintable() or not 0 < len(name) <= 64:
+            raise ValueError(f"{shown(name)} cannot be the name of a variant: 64 printable characters at most")
     return variants
 
 
@@ -96,7 +97,7 @@ Sha256 = Annotated[str, AfterValidator(_checked_hash)]
 
 
 class Archive(Settings):
-    """A tar archive to fetch. sha256: of its bytes; None if none was published."""
+    """A tar or zip archive to fetch. sha256: of its bytes; None if none was published."""
 
     url: Url
     sha256: Sha256 | None = None
@@ -104,7 +105,7 @@ class Archive(Settings):
     @model_validator(mode="after")
     def _is_an_archive(self) -> Self:
         if not self.url.endswith(ARCHIVE_SUFFIXES):
-            raise ValueError(f"{shown(self.url)} is not a tar archive: {', '.join(ARCHIVE_SUFFIXES)}")
+            raise ValueError(f"{shown(self.url)} is not an archive that Heed reads: {', '.join(ARCHIVE_SUFFIXES)}")
         return self
 
 
