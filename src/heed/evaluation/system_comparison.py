@@ -182,6 +182,7 @@ def compare(
         for i, (name, _) in enumerate(systems)
     ]
 
+    # For display only: the sentences that gained or lost most.
     def shown(i: int) -> list[SentenceDifference]:
         return [
             SentenceDifference(
