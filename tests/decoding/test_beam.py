@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from heed.data.batching import make_batch, padded_sources
+from heed.data.batching import make_batch, pad_sources
 from heed.decoding.beam import beam_search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
@@ -48,7 +48,7 @@ def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size)
 @pytest.mark.slow
 def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
     for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, beam_size=1), strict=True):
-        src, mask = padded_sources([source], SPECIAL)
+        src, mask = pad_sources([source], SPECIAL)
         ids = [SPECIAL.bos]
         with torch.no_grad():
             while ids[-1] != SPECIAL.eos and len(ids) <= max(1, len(source) + 50):
