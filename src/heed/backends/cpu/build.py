@@ -27,6 +27,7 @@ from torch import Tensor
 from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
 from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
+from heed.runtime.cores import FastCores, fast_cores
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import whole_file
 from heed.runtime.instruction_sets import InstructionSet, chosen_set, forced, processor_features
@@ -181,6 +182,7 @@ def _found() -> tuple[Library | None, str, str]:
         version, compiling, linking = _version_and_flags(compiler, isa)
         found = _compile_or_load(isa, compiler, version, compiling, linking)
         _use_one_thread_in_forks(found)
+        use_fast_cores(found, fast_cores())
         return found, "Heed's kernels", ""
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
@@ -222,6 +224,22 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
         kernels.use_threads(1)
 
     os.register_at_fork(after_in_child=in_child)
+
+
+def use_fast_cores(kernels: Library, cores: FastCores | None) -> None:
+    """Lets a search of one sentence, or of few rows, take these cores alone; None: all are alike."""
+    cpus = sorted(cores.cpus) if cores else []
+    kernels.use_fast_cores(cores.n if cores else 0, cpus, len(cpus))
+
+
+def search_team(n_rows: int, *, one_sentence: bool) -> tuple[int, int]:
+    """How many threads share a search's step of so many rows, and how many CPUs these may use.
+
+    0 CPUs where the system does not say.
+    """
+    n_threads, n_cpus = ffi.new("int64_t *"), ffi.new("int64_t *")
+    kernel("search_team")(n_rows=n_rows, one_sentence=one_sentence, n_threads=n_threads, n_cpus=n_cpus)
+    return n_threads[0], n_cpus[0]
 
 
 def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[bytes, list[str], list[str]]:

@@ -134,14 +134,50 @@ template <class Rows, class U>
     });
 }
 
+constexpr int64_t MIN_ROWS_PER_THREAD = 16;
+// Each piece of the rows reads all weights again, and on tiles may have to split them: of few rows that costs too much.
+constexpr int64_t MIN_ROWS_PER_PIECE = HAS_TILES ? 64 : 32;
+
+// run(first, some, team) for n rows, which either all threads compute together or, where there are enough for each, a
+// thread takes some of and computes without waiting for the others.
+template <class Run>
+static void for_rows_by_team(int64_t n, bool one_sentence, Run run) {
+    parallel_rows(n, one_sentence, [&](Team& team) {
+        const SearchTiles tiles;
+        if (n < MIN_ROWS_PER_THREAD * team.size) return run(int64_t(0), n, team);
+        const int64_t n_pieces = std::max(team.size, team.pieces(n / MIN_ROWS_PER_PIECE));
+        team.share_last(n_pieces, 1, [&](int64_t piece) {
+            const int64_t first = n * piece / n_pieces;
+            Team alone;
+            run(first, n * (piece + 1) / n_pieces - first, alone);
+        });
+    });
+}
+
+// The same for one product. A small one is finished by a thread before it could wake another; where weights are many,
+// all threads share them.
+template <class Run>
+static void for_product_rows(int64_t n, const Weight& weight, Run run) {
+    constexpr int64_t FEW_MULTIPLICATIONS = 1 << 19, FEW_WEIGHTS = 1 << 16;
+    const int64_t n_weights = weight.d_in * weight.d_out;
+    if (n * n_weights > FEW_MULTIPLICATIONS && n_weights <= FEW_WEIGHTS) return for_rows_by_team(n, false, run);
+    const auto all = [&](Team& team) {
+        const SearchTiles tiles;
+        run(int64_t(0), n, team);
+    };
+    if (n * n_weights > FEW_MULTIPLICATIONS) return parallel_rows(n, false, all);
+    Team alone;
+    all(alone);
+}
+
 template <class Memory, class T, class U>
 static void narrow_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
     const Memory memory(n, weight.d_in);
-    const auto rows = memory.rows();
-    parallel([&](Team& team) {
-        const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in, !weight.offsets); });
-        rows_product(rows, weight, y, n, relu, team);
+    for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
+        const auto rows = memory.rows(first);
+        const T* const from = x + first * weight.d_in;
+        team.split(some, [&](int64_t i) { rows.take(i, from + i * weight.d_in, weight.d_in, !weight.offsets); });
+        rows_product(rows, weight, y + first * weight.d_out, some, relu, team);
     });
 }
 
