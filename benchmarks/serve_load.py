@@ -43,6 +43,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import instructions
+
 from heed.apps.exchange import ctranslate2 as ctranslate2_format
 from heed.apps.exchange.tokenizers import piece_names
 from heed.data.lines import read_lines
@@ -474,9 +476,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--memory", type=int, help="requests after which memory is read, instead of times")
     parser.add_argument("--hostile", type=float, help="minutes of hostile documents, instead")
+    instructions.add_option(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", choices=CONTESTANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    instructions.keep_to(arguments.isa)
     sentences = list(read_lines(arguments.src))
     if arguments.worker == YARDSTICK:
         yardstick_worker(arguments.model, sentences, YARDSTICK.partition("-")[2])

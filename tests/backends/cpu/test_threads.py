@@ -12,7 +12,7 @@ from tests.decoding.searches import VOCAB_SIZE, hypotheses_of, sharp_model
 
 from heed.backends.cpu import build
 from heed.backends.cpu.build import has_int8, library, search_team, use_fast_cores
-from heed.decoding.loading import prepacked
+from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.runtime.cores import fast_cores
 
@@ -80,7 +80,7 @@ def test_where_cores_are_alike_one_sentence_takes_all():
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 def test_which_cores_search_changes_no_bit(precision, request):
     """Nor how many threads do: of a lone sentence and of many, in one call of many steps and step by step."""
-    (model,) = prepacked(sharp_model(d_model=64, d_ff=128), precision, copy=True)
+    (model,) = prepack_models(sharp_model(d_model=64, d_ff=128), precision, copy=True)
     draw = torch.Generator().manual_seed(3)
     sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in range(2, 40)]
     options = DecodingSettings(beam_size=4)

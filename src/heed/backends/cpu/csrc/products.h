@@ -24,14 +24,32 @@ namespace heed {
 # define HEED_BLOCK [[gnu::noinline]] static
 #endif
 
+// sum += four steps of a · b, whose numbers of a lie one behind the other. With 32 registers they hold 16 sums, a row's
+// four numbers for each of eight rows, and a step's two vectors of b.
+template <int VECS, size_t... I, size_t... ROW>
+[[gnu::always_inline]] static inline void add_four_steps(std::index_sequence<I...>, std::index_sequence<ROW...>,
+                                                         Floats* sum, const float* a, int64_t a_row, const float* b,
+                                                         int64_t b_ld) {
+    const Floats x[] = {load(a + int64_t(ROW) * a_row)...};
+    (add_lane_product<0>(sum[I], x[I / VECS], load(b + I % VECS * LANES)), ...);
+    (add_lane_product<1>(sum[I], x[I / VECS], load(b + b_ld + I % VECS * LANES)), ...);
+    (add_lane_product<2>(sum[I], x[I / VECS], load(b + 2 * b_ld + I % VECS * LANES)), ...);
+    (add_lane_product<3>(sum[I], x[I / VECS], load(b + 3 * b_ld + I % VECS * LANES)), ...);
+}
+
 // c (rows, VECS vectors) = a · b (k, VECS vectors), a by any strides.
 template <int VECS, size_t... I>
 HEED_BLOCK void block_product(std::index_sequence<I...>, const float* a, int64_t a_row, int64_t a_col, const float* b,
                               int64_t b_ld, float* c, int64_t c_ld, int64_t k) {
     Floats sum[] = {((void)I, Floats{})...};
+    if constexpr (HAS_LANE_PRODUCTS)
+        for (; a_col == 1 && k >= LANES; k -= LANES, a += LANES, b += LANES * b_ld)
+            add_four_steps<VECS>(std::index_sequence<I...>(), std::make_index_sequence<sizeof...(I) / VECS>(), sum, a,
+                                 a_row, b, b_ld);
+    const int64_t row[] = {as_given(int64_t(I / VECS) * a_row)...};
 #pragma GCC unroll 2
     for (int64_t l = 0; l < k; l++, a += a_col, b += b_ld)
-        ((sum[I] += a[int64_t(I / VECS) * a_row] * load(b + I % VECS * LANES)), ...);
+        ((sum[I] += as_loaded(a[row[I]]) * load(b + I % VECS * LANES)), ...);
     (store(sum[I], c + int64_t(I / VECS) * c_ld + I % VECS * LANES), ...);
 }
 
