@@ -130,7 +130,8 @@ def passed_tests(names: Sequence[str], which: str, env: dict[str, str], *more: s
 # ----------------------------------------------------------------------------------------------------------------------
 # Cases for run_cases.cpp: the memory that a kernel is called with, and what it leaves there.
 
-TESTED_ELSEWHERE = {"add_gradient", "adam_step", "extend_beams", "reorder_ancestors"}  # no instructions of their own
+# No instructions of their own.
+TESTED_ELSEWHERE = {"add_gradient", "adam_step", "extend_beams", "reorder_ancestors", "use_fast_cores", "search_team"}
 TYPES = {torch.float32: b"f", torch.bfloat16: b"h", torch.float64: b"d"}
 
 

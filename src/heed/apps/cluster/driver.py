@@ -147,6 +147,7 @@ class Driver:
             return
         if slot.state == "starting":
             self._refusal = f"a worker ended while it started ({why})."
+            self._report(f"A worker is lost ({why}) while it started.")
             self._not_started(slot, last=False)
             return
         if slot.state == "busy":
