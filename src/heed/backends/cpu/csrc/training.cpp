@@ -46,20 +46,20 @@ static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, 
     const Dropout dropout(seed, rate);
     parallel([=](Team& team) {
         Scratch scratch;
-        float* const s = scratch.take(d);
-        team.split_last(n, [&](int64_t i) {
+        float* const s = scratch.take(whole_vectors(d));
+        team.split_last(n, [=](int64_t i) {
             const T *xi = x + i * d, *bi = branch + i * d;
             T *si = sum + i * d, *yi = y + i * d;
-            if (rate > 0) {
-                for (int32_t j = 0; j < d; j++)
-                    s[j] = to_float(xi[j]) + to_float(bi[j]) * dropout.factor(uint32_t(i * d), j);
-            } else {
-                for (int32_t j = 0; j < d; j++) s[j] = to_float(xi[j]) + to_float(bi[j]);
+            for (int64_t j = 0; j < d; j += LANES) {
+                const Floats b = load_first(bi + j, d - j);
+                const Floats kept = rate > 0 ? b * dropout.factors(uint32_t(i * d), j) : b;
+                store(load_first(xi + j, d - j) + kept, s + j);
             }
             const Moments of = moments(s, d, epsilon);
-            for (int32_t j = 0; j < d; j++) {
-                put(s[j], si[j]);
-                put((s[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]), yi[j]);
+            for (int64_t j = 0; j < d; j += LANES) {
+                const Floats normal = (load(s + j) - of.mean) * of.rstd;
+                store_first(load(s + j), si + j, d - j);
+                store_first(normal * load_first(gain + j, d - j) + load_first(bias + j, d - j), yi + j, d - j);
             }
             mean[i] = of.mean;
             rstd[i] = of.rstd;
@@ -98,7 +98,7 @@ static void add_norm_backward(const T* dy, const T* dsum, const T* sum, const T*
                 Floats ds = r * (load(g + j) - mean_g - load(normal + j) * mean_gn);
                 if (WITH_DSUM) ds += load_first(dsum + i * d + j, d - j);
                 store_first(ds, dxi + j, d - j);
-                store_first(rate > 0 ? ds * dropout.factors(uint32_t(i * d), int32_t(j)) : ds, dbi + j, d - j);
+                store_first(rate > 0 ? ds * dropout.factors(uint32_t(i * d), j) : ds, dbi + j, d - j);
             }
         });
     });
