@@ -290,7 +290,7 @@ def packed_weight(draw: "Draw", d_in: int, d_out: int, dtype: torch.dtype) -> Ta
         shape = (panels, d_in, 32) if dtype == torch.float32 else (panels, -(-d_in // 2), 32, 2)
         weights = draw.numbers(torch.float32, *shape) * d_in**-0.5
         return structure("Weight", panels=weights.to(dtype), offsets=None, steps=None, bias=bias, **sizes)
-    numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-127, high=128)
+    numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-64, high=65)  # which every set adds exactly
     offsets = (-128 * numbers.sum(dim=(1, 3))).flatten().int()
     return structure("Weight", panels=numbers.to(dtype), offsets=offsets, steps=steps, bias=bias, **sizes)
 
