@@ -4,9 +4,9 @@ import difflib
 import functools
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -177,9 +177,9 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
         first = error.errors()[0]
         name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
         if first["type"] == "extra_forbidden":
-            known = _known_names(kind)
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_siblings(known, name))}."
+            beside = _names_beside(kind, first["loc"])
+            near = difflib.get_close_matches(name, [*beside, *_known_names(kind)], n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(beside)}."
             raise HeedError(f"{where}: unknown setting {name}; {hint}") from None
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
@@ -189,15 +189,28 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
 
 
 def _known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """All settings, in tables too; not in lists and dictionaries of tables, whose keys a file decides."""
     names = []
     for name, field in kind.model_fields.items():
         names.append(prefix + name)
-        for inner in get_args(field.annotation) or (field.annotation,):  # a table, or one that may be left out
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if get_origin(field.annotation) not in (list, dict):
+            for inner in _tables_in(field.annotation):
                 names += _known_names(inner, f"{prefix}{name}.")
     return names
 
 
-def _siblings(known: list[str], name: str) -> list[str]:
-    parent = name.rpartition(".")[0]
-    return [other for other in known if other.rpartition(".")[0] == parent]
+def _names_beside(kind: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """The settings that the table has in which a name is unknown. place: the keys that lead to that name."""
+    for key in place[:-1]:
+        if isinstance(key, str) and key in kind.model_fields:  # else a key of a dictionary, or a number in a list
+            kind = next(_tables_in(kind.model_fields[key].annotation), kind)
+    prefix = "".join(f"{key}." for key in place[:-1])
+    return [prefix + name for name in kind.model_fields]
+
+
+def _tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The kinds of tables that a field of this type can hold, itself or in lists and dictionaries."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _tables_in(inner)

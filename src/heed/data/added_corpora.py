@@ -28,14 +28,14 @@ def add_corpora(given: Path) -> list[Corpus]:
 
     HeedError if one cannot be added; then none is. Nothing is downloaded.
     """
-    if not given.is_dir():
+    if not os.path.isdir(given):  # Path.is_dir raises for a name that is too long
         described = {given: read_toml(given)}
     elif files := sorted(path for path in given.iterdir() if path.name.endswith(".toml")):
         described = {file: read_toml(file) for file in files}
     else:
         folder = Path(os.path.realpath(given))
         described = {folder / f"{folder.name}.toml": _described(folder)}
-    corpora = [_checked(file, values) for file, values in described.items()]
+    corpora = [_checked(file, values, where=file if file.is_file() else given) for file, values in described.items()]
     for corpus in corpora:
         assert corpus.file is not None  # _checked gives each its own
         with whole_file(corpus.file) as temporary:
@@ -43,27 +43,30 @@ def add_corpora(given: Path) -> list[Corpus]:
     return corpora
 
 
-def _checked(file: Path, values: dict[str, Any]) -> Corpus:
-    """The corpus as it will be kept. HeedError if anything in it is wrong or its name is taken."""
+def _checked(file: Path, values: dict[str, Any], *, where: Path) -> Corpus:
+    """The corpus as it will be kept. HeedError if anything in it is wrong or its name is taken.
+
+    file: NAME.toml, if there is one; it lies where the paths in it begin.
+    """
     # Its name becomes that of a folder and of a file.
     name = file.name.removesuffix(".toml")
     if not CORPUS_NAME.fullmatch(name) or file.suffix != ".toml":
         raise HeedError(
-            f"{file}: {shown(name)} cannot be the name of a corpus; rename it: letters, digits and . _ -, 64 at most, "
+            f"{where}: {shown(name)} cannot be the name of a corpus; rename it: letters, digits and . _ -, 64 at most, "
             "beginning with a letter or digit, with the suffix .toml if it is a file."
         )
     if name.casefold() in map(str.casefold, names_of_heed()):
-        raise HeedError(f"{file}: a corpus called {name} comes with Heed; rename the file.")
+        raise HeedError(f"{where}: a corpus called {name} comes with Heed; rename it.")
     kept = added_folder() / f"{name}.toml"
     if os.path.lexists(kept):
-        raise HeedError(f"{file}: a corpus called {name} was added before; to add it anew, delete {kept} first.")
+        raise HeedError(f"{where}: a corpus called {name} was added before; to add it anew, delete {kept} first.")
 
     # Its texts must be there, or it must be known what a download has to be.
     if "folder" in values:
-        raise HeedError(f"{file}: unknown setting folder; a path is relative to the folder of this file.")
+        raise HeedError(f"{where}: unknown setting folder; a path is relative to the folder of this file.")
     folder = os.path.realpath(file.parent)
-    settings = validated(AddedSettings, {**values, "folder": folder}, where=str(file))
-    check_added(settings, where=file)
+    settings = validated(AddedSettings, {**values, "folder": folder}, where=str(where))
+    check_added(settings, where=where)
     for _, text in settings.texts():
         if text.path is not None:
             local_file(Path(folder), text)

@@ -17,11 +17,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from heed.config import shown
 from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
-from heed.data.lines import FilePair, decoded_lines
+from heed.data.lines import FilePair, bounded_lines, decoded_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
@@ -32,6 +32,12 @@ Report = Callable[[str], None]
 DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 # The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
 MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
+# Bounds on archives, which a stranger may have chosen: text shrinks to a third or a tenth, and names are short.
+MAX_UNPACKED_RATIO, MIN_UNPACKED_BYTES, MAX_TAR_HEADER_BYTES = 100, 2**24, 2**20
+LONG_TAR_HEADERS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
@@ -368,16 +374,28 @@ def _sha256(path: Path, *, unzip: bool) -> str:
     return digest.hexdigest()
 
 
+class _Entry(tarfile.TarInfo):
+    """An entry of an archive. ReadError for a header that is only long to fill the memory, in which it is read."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:  # Python's own place to read what belongs to a header
+        if self.type in LONG_TAR_HEADERS and self.size > MAX_TAR_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
 def _unpack(archive: Path, member_path: str, target: Path) -> None:
     """Streams one member of a tar archive into a plain text file."""
+    limit = max(MIN_UNPACKED_BYTES, MAX_UNPACKED_RATIO * archive.stat().st_size)
     try:
-        with tarfile.open(archive, "r|*") as tar:
+        with tarfile.open(archive, "r|*", tarinfo=_Entry) as tar:
             for entry in tar:
+                if entry.offset_data + entry.size > limit:
+                    raise tarfile.ReadError(f"unpacks to more than {limit:,} bytes")
                 if entry.name.removeprefix("./") == member_path and entry.isfile():
                     stream = tar.extractfile(entry)
                     assert stream is not None  # it is a file
                     with whole_file(target) as temporary, temporary.open("wb") as out:
-                        _copy_text(stream, f"{archive}: {member_path}", out)
+                        _copy_text(stream, f"{archive}: {member_path}", out, limit=limit)
                     return
     # Of a damaged archive tarfile raises ValueError as well, and the decompressors each their own.
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
@@ -385,14 +403,18 @@ def _unpack(archive: Path, member_path: str, target: Path) -> None:
     raise HeedError(f"{archive}: has no member {member_path}.")
 
 
-def _copy_text(stream: IO[bytes], name: str, out: IO[bytes]) -> None:
+def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> None:
+    """Copies a text as plain lines. ReadError if it is damaged, or unzips to more than `limit` bytes."""
     if name.endswith(".sgm"):
-        for line in sgm_lines(stream, name=name):
+        for line in sgm_lines(bounded_lines(stream.read), name=name):
             out.write(f"{line}\n".encode())
     elif name.endswith(".gz"):
         try:
             with gzip.open(stream, "rb") as unzipped:
-                shutil.copyfileobj(unzipped, out)
+                while block := unzipped.read(1 << 18):
+                    out.write(block)
+                    if out.tell() > limit:
+                        raise tarfile.ReadError(f"{name}: unzips to more than {limit:,} bytes")
         except gzip.BadGzipFile as error:  # an OSError, but not of the disk that is written to
             raise tarfile.ReadError(f"{name}: {error}") from None
     else:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[3]
@@ -50,8 +51,15 @@ class Run:
 
     def wait_for(self, parts: int) -> None:
         """Until this many parts are there."""
+        self._wait(lambda: n_parts(self._out) >= parts)
+
+    def wait_for_line(self, text: str) -> None:
+        """Until it has said this."""
+        self._wait(lambda: text in self._log.read_text())
+
+    def _wait(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + ENDED_SECONDS
-        while n_parts(self._out) < parts:
+        while not done():
             assert self.process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.01)

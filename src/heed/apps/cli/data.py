@@ -37,7 +37,8 @@ def data_list(as_json: JSON = False) -> None:
         return
     for facts in listed:
         pairs = ", ".join(f"{src}-{tgt}" for src, tgt in facts["languages"])
-        size = f"{facts['download_bytes'] / 1e6:,.0f} MB" if facts["download_bytes"] else "size unknown"
+        unknown = "nothing to download" if facts["file"] else "size unknown"
+        size = f"{facts['download_bytes'] / 1e6:,.0f} MB" if facts["download_bytes"] else unknown
         show(f"{facts['name']}: {facts['title']}")
         show(f"  {pairs}; {', '.join(facts['variants'])}; {size}")
         show(f"  {facts['licence']}")

@@ -251,11 +251,12 @@ def catalogue() -> list[Corpus]:
 
 def find(name: str) -> Corpus:
     """The corpus of this name. HeedError suggests the nearest one."""
+    added = _names_added()
+    if name in added:
+        return _added(name)
     if name in names_of_heed():
         return _of_heed(name)
-    known = [*names_of_heed(), *_names_added()]
-    if name in known:
-        return _added(name)
+    known = [*names_of_heed(), *added]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
     raise HeedError(f"unknown corpus {shown(name)}; {hint}")
@@ -290,11 +291,13 @@ def _names_added() -> list[str]:
     except OSError:  # nothing was added
         return []
     stems = [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
-    return [stem for stem in stems if CORPUS_NAME.fullmatch(stem) and stem not in names_of_heed()]
+    return [stem for stem in stems if CORPUS_NAME.fullmatch(stem)]
 
 
 def _added(name: str) -> Corpus:
     file = added_folder() / f"{name}.toml"
+    if name in names_of_heed():  # since a new version, say: neither may silently take the other's place
+        raise HeedError(f"{file}: a corpus called {name} comes with Heed; rename the file.")
     settings = validated(AddedSettings, read_toml(file), where=str(file))
     check_added(settings, where=file)
     return Corpus(name, settings, file)
