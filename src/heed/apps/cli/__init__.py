@@ -21,7 +21,7 @@ from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
 from heed.apps.cli.shipped_recipes import options, recipe_app
 from heed.apps.cli.translation import evaluate, score, translate
-from heed.apps.cli.visualization import attention
+from heed.apps.cli.visualization import attention, plot
 
 # In the order of use: a title, then verbs and groups of verbs, each verb with an example.
 COMMANDS: dict[str, dict[Any, str]] = {
@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[Any, str]] = {
         recipe_app: "recipe",
         data_app: "data",
         train: "heed train multi30k-en-de --set training.max_steps=2000",
+        plot: "heed plot runs/demo runs/second --out curves.svg",
         average: "heed average runs/multi30k-en-de --last 5 --out runs/last-5",
     },
     "Translate": {
@@ -91,7 +92,6 @@ app = typer.Typer(
     cls=Commands,
     help='The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.',
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
