@@ -15,6 +15,10 @@ MAX_TAGS = (
 )
 
 
+class LiteralMarkup(str):
+    """Markup that is text of the document, such as an address: it is written as words are."""
+
+
 @dataclass(frozen=True)
 class Tag:
     """Something between or around words.
@@ -32,6 +36,11 @@ class Tag:
 
 
 Item = str | Tag
+
+
+def item_of(tag: Tag) -> Item:
+    """The tag, or what it stands for if that is text."""
+    return str(tag.markup) if isinstance(tag.markup, LiteralMarkup) else tag
 
 
 def as_cut(tag: Tag) -> Tag:

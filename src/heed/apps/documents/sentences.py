@@ -3,19 +3,13 @@
 import re
 from collections.abc import Callable
 
+from heed.apps.documents.placeholders import KEPT
 from heed.errors import HeedError
 
 Span = tuple[int, int]
 Splitter = Callable[[str], list[Span]]
 
 WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text
-# Addresses, which no model copies reliably. A sign at the end belongs to the sentence. Bounded, so that each begin of a
-# match costs little.
-ADDRESS = re.compile(
-    r"(?:https?://|ftp://|mailto:|www\.)[^\s<>\"]{1,2000}(?<![.,;:!?)\]'])"
-    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
-    re.IGNORECASE,
-)
 # The splitter sees so much at a time: its time must not grow with the square of a stranger's line.
 MAX_SPLIT = 10_000
 
@@ -64,5 +58,5 @@ def _windows(text: str) -> list[Span]:
 
 
 def needs_translation(text: str) -> bool:
-    """Whether there is a letter in it outside addresses: numbers, signs and emoji are the same in any language."""
-    return any(c.isalpha() for c in ADDRESS.sub("", text))
+    """Whether it has a letter outside addresses and placeholders: numbers and signs are the same in any language."""
+    return any(c.isalpha() for c in KEPT.sub("", text))
