@@ -40,8 +40,8 @@ ABBREVIATIONS = {
         ambiguous=_words("st mt ft sr"),
         numbered=_words(
             "no nos nr vol vols fig figs p pp art arts sec secs sect ch chap chs chaps eq eqs tab tabs ex pt pts app "
-            "para paras par ver v op bk ed eds col cols ll n nn fn fns ref refs approx est ca c jan feb mar apr jun jul "
-            "aug sep sept oct nov dec"
+            "para paras par ver v op bk ed eds col cols ll n nn fn fns ref refs approx est ca c jan feb mar apr jun "
+            "jul aug sep sept oct nov dec"
         ),
         inner=_words("e.g i.e eg ie cf vs v viz approx incl esp resp al"),
         times=_words("a.m p.m"),
@@ -84,10 +84,11 @@ ABBREVIATIONS = {
             "dieser dieses doch dort du durch ein eine einem einen einer eines einige endlich er erst es etwas für "
             "gegen gestern gibt hat haben hatte heute hier hinter ich ihm ihn ihnen ihr ihre ihrem ihren ihrer im "
             "immer in ins inzwischen ist ja jede jeder jedes jedoch jetzt kann kein keine könnte man manche manchmal "
-            "mehr mein meine mit morgen nach nachdem natürlich neben nein nicht nichts nie niemand noch nun nur ob obwohl "
-            "oder oft ohne schließlich schon sehr sein seine seinem seinen seiner seit sie sind so sobald sogar sonst "
-            "später über um und uns unser unsere unter viele vielleicht vom von vor wann war waren warum was weder "
-            "wegen weil weitere welche wenn wer wie wieder wir wird wo zu zudem zuerst zum zur zwar zwei zwischen"
+            "mehr mein meine mit morgen nach nachdem natürlich neben nein nicht nichts nie niemand noch nun nur ob "
+            "obwohl oder oft ohne schließlich schon sehr sein seine seinem seinen seiner seit sie sind so sobald "
+            "sogar sonst später über um und uns unser unsere unter viele vielleicht vom von vor wann war waren warum "
+            "was weder wegen weil weitere welche wenn wer wie wieder wir wird wo zu zudem zuerst zum zur zwar zwei "
+            "zwischen"
         ),
     ),
     "fr": Abbreviations(
@@ -202,8 +203,9 @@ def ends_sentence(before: str, after: str, words: Abbreviations) -> bool:
     if lower in words.ambiguous:
         return not first or starts
     if first[:1].islower():  # who writes everything in small letters ends sentences with words
-        is_short_name = word[0].isupper() and len(word) <= 4
-        return lower not in words.numbered and not is_short_name and not _INITIAL.fullmatch(word)
+        is_short = word[0].isupper() and len(word) <= 4
+        is_short |= word.isdecimal() and len(word) <= 3
+        return lower not in words.numbered and not is_short and not _INITIAL.fullmatch(word)
     if _INITIAL.fullmatch(word) and (first or after[0].isdigit()):
         return bool(first) and starts
     return not _is_ordinal(word, before[-SEEN:][: found.start(1)], first, starts, words)

@@ -41,7 +41,9 @@ class Place:
     @property
     def length(self) -> int:
         """The characters that stand for it in the text."""
-        return 1 if self.tag.kind == "break" else 0 if self.bare else len(self.tag.text)
+        if self.tag.kind == "break":
+            return 1 if self.tag.hyphen is None else 0
+        return 0 if self.bare else len(self.tag.text)
 
 
 @dataclass(frozen=True)
@@ -349,7 +351,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
-        places[gaps[i]] = [place.tag]
+        places[gaps[i]] = [replace(place.tag, hyphen=None)]
         lowest = i + 1
     return places
 

@@ -220,7 +220,9 @@ def _tagged_text(block: list[Item]) -> TaggedText:
                 partner = base + place.partner if place.partner >= 0 else -1
                 tags.append(replace(place, offset=length + place.offset, partner=partner))
         else:
-            words = " " if item.kind == "break" else " ".join(item.text.split())
+            words = " ".join(item.text.split())
+            if item.kind == "break" and item.hyphen is None:
+                words = " "
             if len(words) > MAX_KEPT:
                 words = ""
             place = Place(length, replace(item, text=words if item.kind == "atom" else ""), item=i)
