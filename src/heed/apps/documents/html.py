@@ -5,6 +5,7 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from heed.apps.documents.items import Item, Tag, with_matched_tags
@@ -49,6 +50,7 @@ _CHARSET = re.compile(
 CDATA, END_OF_CDATA = "<![CDATA[", "]]>"
 MAX_HEAD = 2**14  # bytes of a page in which it may declare its charset
 _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
+_CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
 
@@ -68,7 +70,11 @@ def read_html(page: str) -> list[Item]:
             continue
         stop = place + 1
         if name == CDATA:
-            items += [Tag("open", CDATA, CDATA), text[len(CDATA) : -len(END_OF_CDATA)], Tag("close", END_OF_CDATA, CDATA)]
+            items += [
+                Tag("open", CDATA, CDATA),
+                text[len(CDATA) : -len(END_OF_CDATA)],
+                Tag("close", END_OF_CDATA, CDATA),
+            ]
             place = stop
             continue
         if not is_end and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text)):
@@ -109,7 +115,7 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
 
 
 def declared_charset(content: bytes) -> str | None:
-    """The charset that a page says it has, in small letters: in its XML declaration or a meta element near its start."""
+    """The charset that a page declares, in small letters, in its XML declaration or a meta element near its start."""
     head = content[:MAX_HEAD].decode("latin-1")
     for text, name, is_end in _tokens(head, _XML.match(head) is not None):
         if name in ("meta", "!") and not is_end and (found := _charset(text)):
@@ -132,6 +138,27 @@ def _words(text: str) -> list[Item]:
         items.append(Tag("cut" if match[0].startswith("{%") else "atom", match[0], text=match[0]))
         last = match.end()
     return [item for item in (*items, resolved(text[last:])) if item != ""]
+
+
+def with_target_language(items: list[Item], source: str, target: str) -> list[Item]:
+    """The items, where what names the source language in `lang`, `xml:lang` or Content-Language names the target."""
+    code = re.escape(re.split("[-_]", source)[0])
+    if not code:
+        return items
+    named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
+    content = re.compile(rf"""(\scontent\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
+            # An element that stays as it is, as with translate="no", stays in its language.
+            end = _end_of_tag(item.markup, 1)
+            if end == len(item.markup) or item.name in RAW:
+                is_content = item.name == "meta" and _CONTENT_LANGUAGE.search(item.markup)
+                pattern = content if is_content else named
+                tag = pattern.sub(lambda match: match[1] + target, item.markup[:end])
+                item = replace(item, markup=tag + item.markup[end:]) if tag != item.markup[:end] else item
+        found.append(item)
+    return found
 
 
 @dataclass(frozen=True)
@@ -187,14 +214,12 @@ def _without_needless_reopening(items: list[Item]) -> list[Item]:
     run: list[Item] = []
 
     def end_run() -> None:
-        halves = [id(tag.markup.reopening) for tag in run if _is_reopened(tag)]  # type: ignore[union-attr]
-        found.extend(
-            item for item in run if not _is_reopened(item) or halves.count(id(item.markup.reopening)) < 2  # type: ignore[union-attr]
-        )
+        halves = Counter(id(reopening) for item in run if (reopening := _reopening_of(item)))
+        found.extend(item for item in run if halves[id(_reopening_of(item))] < 2)
         run.clear()
 
     for item in items:
-        if _is_reopened(item) or (item.isspace() if isinstance(item, str) else item.name == "br"):
+        if _reopening_of(item) or (not item.strip() if isinstance(item, str) else item.name == "br"):
             run.append(item)
         else:
             end_run()
@@ -203,8 +228,8 @@ def _without_needless_reopening(items: list[Item]) -> list[Item]:
     return found
 
 
-def _is_reopened(item: Item) -> bool:
-    return isinstance(item, Tag) and isinstance(item.markup, _Reopened)
+def _reopening_of(item: Item) -> _Reopening | None:
+    return item.markup.reopening if isinstance(item, Tag) and isinstance(item.markup, _Reopened) else None
 
 
 def _end_with_link(items: list[Item]) -> bool:
@@ -267,7 +292,10 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
             name, end = name_match[0].lower(), _end_of_tag(page, name_match.end())
         elif is_xml and page.startswith(CDATA, start) and (end := page.find(END_OF_CDATA, start)) >= 0:
             name, is_end, end = CDATA, False, end + len(END_OF_CDATA)
-        elif page.startswith(("%", "?=", "?php"), start + 1) and (end := page.find(page[start + 1] + ">", start + 2)) >= 0:
+        elif (
+            page.startswith(("%", "?=", "?php"), start + 1)
+            and (end := page.find(page[start + 1] + ">", start + 2)) >= 0
+        ):
             # What a template writes is within its sentence, what it does is not.
             name, is_end, end = "!--" if page[start + 2 : start + 3] in "=-" else "!", False, end + 2
         elif page.startswith(("!", "?", "/"), start + 1):
@@ -315,13 +343,10 @@ def _end_of_tag(page: str, place: int) -> int:
 def _cdata(text: str, codec: str) -> str:
     """The text of a CDATA section, which knows no references: what needs one stands outside."""
     written = text.replace(END_OF_CDATA, f"]]{END_OF_CDATA}{CDATA}>")
-    for sign in set(written) - set(_encodable(written, codec)):
-        written = written.replace(sign, f"{END_OF_CDATA}&#{ord(sign)};{CDATA}")
-    return written
-
-
-def _encodable(text: str, codec: str) -> str:
-    return text.encode(codec, "ignore").decode(codec)
+    if codec == "utf-8":
+        return written
+    signs = (sign if sign.encode(codec, "ignore") else f"{END_OF_CDATA}&#{ord(sign)};{CDATA}" for sign in written)
+    return "".join(signs)
 
 
 def _escaped(text: str, codec: str) -> str:
