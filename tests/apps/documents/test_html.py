@@ -373,7 +373,7 @@ def test_a_break_within_elements_ends_the_sentence_only_there():
         ]
 
     assert translated(page, reversed_words, "html") == (
-        '<p><a id=x href="y"><b>this Read</b></a> please<br>\n<a href="y"><b>with care</b></a> now.</p>'
+        '<p><a id=x href="y"><b>this Read</b></a> please<br><a href="y"><b>\nwith care</b></a> now.</p>'
     )
 
 
