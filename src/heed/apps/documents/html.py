@@ -48,6 +48,7 @@ _CHARSET = re.compile(
     r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*+=\s*+["']?\s*+([\w-]+)""", re.IGNORECASE
 )
 CDATA, END_OF_CDATA = "<![CDATA[", "]]>"
+MAX_TEMPLATE = 2_000  # characters of a tag of a template
 MAX_HEAD = 2**14  # bytes of a page in which it may declare its charset
 _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
 _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
@@ -285,16 +286,22 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
     """
     tokens: list[tuple[str, str, bool]] = []
     place = last = 0
+    last_cdata = page.rfind(END_OF_CDATA) if is_xml else -1  # a search that finds none costs the whole page
     while (start := page.find("<", place)) >= 0:
         is_end = page.startswith("/", start + 1)
         name_match = _NAME.match(page, start + 1 + is_end)
         if name_match:
             name, end = name_match[0].lower(), _end_of_tag(page, name_match.end())
-        elif is_xml and page.startswith(CDATA, start) and (end := page.find(END_OF_CDATA, start)) >= 0:
+        elif (
+            is_xml
+            and page.startswith(CDATA, start)
+            and start < last_cdata
+            and (end := page.find(END_OF_CDATA, start)) >= 0
+        ):
             name, is_end, end = CDATA, False, end + len(END_OF_CDATA)
         elif (
             page.startswith(("%", "?=", "?php"), start + 1)
-            and (end := page.find(page[start + 1] + ">", start + 2)) >= 0
+            and (end := page.find(page[start + 1] + ">", start, start + MAX_TEMPLATE)) >= 0
         ):
             # What a template writes is within its sentence, what it does is not.
             name, is_end, end = "!--" if page[start + 2 : start + 3] in "=-" else "!", False, end + 2
