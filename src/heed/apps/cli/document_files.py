@@ -62,6 +62,7 @@ def translate_file(
         translator.translate_aligned,
         format=chosen,
         language=language or translator.languages[0],
+        target=translator.languages[1],
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -96,6 +97,7 @@ def print_document(content: bytes, translator: "Translator", *, format: str, lan
         translator.translate_aligned,
         format=check_format(format),
         language=language or translator.languages[0],
+        target=translator.languages[1],
         name="standard input",
     )
     if sys.stdout.isatty():
