@@ -7,6 +7,7 @@ its words.
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -96,8 +97,11 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     """
     if result is None:
         return list(sentence.items())
+    spellings = [place for place in sentence.tags if place.tag.kind == "spelling"]
+    if spellings:
+        sentence = replace(sentence, tags=[place for place in sentence.tags if place.tag.kind != "spelling"])
     if not sentence.tags:
-        return [result.text]
+        return _spelled([result.text], spellings, sentence)
     kept = [place for place in sentence.tags if place.tag.text and not place.bare]
     tokens = _tokens(result.text, kept)
     if tokens is None:
@@ -109,7 +113,39 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = stripped(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
-    return [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
+    items = [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
+    return _spelled(items, spellings, sentence)
+
+
+def _spelled(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
+    """The translation with the sentence's spellings of what it has as often as the sentence, in the same order."""
+    if not spellings:
+        return items
+    pattern = re.compile("|".join(sorted({re.escape(place.tag.text) for place in spellings}, key=len, reverse=True)))
+    tags = {place.offset: place.tag for place in spellings}
+    spelled_as: dict[str, list[Tag | None]] = {}  # of each text, what stands for its occurrences in the sentence
+    last = 0
+    for place in [
+        *(tag for tag in sentence.tags if tag.tag.text and not tag.bare),
+        Place(len(sentence.text), Tag("cut", "")),
+    ]:
+        for match in pattern.finditer(sentence.text, last, place.offset):
+            spelled_as.setdefault(match[0], []).append(tags.get(match.start()))
+        last = place.offset + place.length
+    counts = Counter(match[0] for item in items if isinstance(item, str) for match in pattern.finditer(item))
+    waiting = {text: iter(found) for text, found in spelled_as.items() if len(found) == counts[text]}
+    output: list[Item] = []
+    for item in items:
+        if isinstance(item, str):
+            last = 0
+            for match in pattern.finditer(item):
+                tag = next(waiting[match[0]], None) if match[0] in waiting else None
+                if tag is not None:
+                    output += [item[last : match.start()], tag]
+                    last = match.end()
+            item = item[last:]
+        output.append(item)
+    return [item for item in output if item != ""]
 
 
 def _tokens(text: str, kept: list[Place]) -> list[_Token] | None:
@@ -211,9 +247,10 @@ def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -
 def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Element:
     """The sentence's elements; sets those that each word belongs to."""
     root = _Element(Place(0, Tag("open", None)))
+    start, end = stripped(sentence.text, 0, len(sentence.text))  # a line end outside is beside a thing, not a word
     path, offsets, paths = [root], [0], [[root][1:]]
     for place in sentence.tags:
-        if place.tag.kind == "break" or id(place) in kept:
+        if id(place) in kept or (place.tag.kind == "break" and start <= place.offset < end):
             continue
         if place.tag.kind == "close":
             path[-1].close = place
@@ -334,11 +371,14 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
 
 def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict[int, list[Tag]]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
-    breaks = [place for place in sentence.tags if place.tag.kind == "break"]
+    start, end = stripped(sentence.text, 0, len(sentence.text))
+    breaks = [place for place in sentence.tags if place.tag.kind == "break" and start <= place.offset < end]
     if not breaks:
         return {}
     # No line begins with a sign such as a full stop.
-    first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in _NOT_FIRST]
+    first_in_source = {sentence.text[place.offset + 1 : place.offset + 2] for place in breaks}
+    not_first = _NOT_FIRST - first_in_source
+    first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in not_first]
     gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):
         gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
@@ -390,12 +430,16 @@ def _written(
             if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(tag)
                 continue
-            if owed or (wanted[i] and not space):
+            is_line_end = isinstance(tag, Place) and tag.tag.kind == "break"
+            if (owed or (wanted[i] and not space)) and not is_line_end:
                 output.append(" ")
                 space = True
             owed = False
             if isinstance(tag, Tag):
                 output.append(tag)
+            elif is_line_end:
+                output.append(tag.tag)
+                space = True
             else:
                 output.append(item_of(tag.tag))
                 space, owed = False, source[tag.offset : tag.offset + 1].isspace()
