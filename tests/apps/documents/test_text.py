@@ -236,7 +236,7 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("    # code\n\nwords\n", "    # code\n\nWORDS\n"),
         ("words\n\n    - code\n    code\n\nwords\n", "WORDS\n\n    - code\n    code\n\nWORDS\n"),
         ("- words\n\n    - words\n      words\n", "- WORDS\n\n    - WORDS\n      WORDS\n"),
-        ("a `code\ncode` word `code`\nword `c`\n", "A `code\ncode` WORD\n`code` WORD `c`\n"),
+        ("a `code\ncode` word `code`\nword `c`\n", "A `code\ncode` WORD `code`\nWORD `c`\n"),
         ("> a `code\n> code` word `code\n> code`.\n", "> A `code\n> code` WORD `code\n> code`.\n"),
         (
             "a ``code `\ncode`` \\`word `c`\n\nb `word\n\n`word\n",

@@ -5,7 +5,6 @@ Nothing is rendered. What is wanted is where words are: the `Leaf`s, in the orde
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -29,11 +28,11 @@ if tuple(map(int, _version.split(".")[:2] if _version else "0")) < (4, 3):
     )
 
 WHITE_SPACE = " \t\n\v\f\r"  # around a block's words
-MAX_NESTING = 40  # lists, quotations and links within each other; what is deeper is left as it is
+MAX_NESTING = 40  # lists and quotations within each other; what is deeper is left as it is
 MAX_LINES = 10_000  # of a formula, a table or the like
 
 # What begins a block that CommonMark does not know.
-_DIRECTIVE = re.compile(r":::.*|::[A-Za-z][\w-]*(?:[\[{].*)?")
+_DIRECTIVE = re.compile(r":::.*|/{3,}(?:[ \t].*)?|::[A-Za-z][\w-]*(?:[\[{].*)?")
 _OPTION = re.compile(r":[\w-]+:.*")  # of a directive
 _ADMONITION = re.compile(r"(?:!!!|\?\?\?\+?)[ \t]++[\w|\"' -].*|===[!+]?[ \t]+\"[^\"]*\"[ \t]*")
 _TARGET = re.compile(r"\([\w.:/-]+\)=[ \t]*")  # MyST's, of a reference
@@ -90,6 +89,7 @@ class _State(StateBlock):
         self.row: Token | None = None
         self.cells: list[tuple[int, int]] = []
         self.no_table_before = 0
+        self.searched: dict[tuple[str, ...], int] = {}  # up to which line there is no such text
 
     def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
         if ttype == "inline":
@@ -166,8 +166,8 @@ class _State(StateBlock):
 class Parser(MarkdownIt):
     """CommonMark with tables and strikethrough. Addresses are not looked at: every one stays as it is."""
 
-    def __init__(self) -> None:
-        super().__init__("commonmark", {"maxNesting": MAX_NESTING, "strikethrough_single_tilde": True})
+    def __init__(self, max_nesting: int) -> None:
+        super().__init__("commonmark", {"maxNesting": max_nesting, "strikethrough_single_tilde": True})
         self.enable(["table", "strikethrough"])
 
     def normalizeLink(self, url: str) -> str:
@@ -182,7 +182,7 @@ class Parser(MarkdownIt):
 
 @cache
 def _block_parser() -> Parser:
-    parser = Parser()
+    parser = Parser(MAX_NESTING)
     interrupting = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     for name, rule in (
         ("character_table", _table),
@@ -231,10 +231,9 @@ def _lines_that_stay(state: _State, start: int, end: int, silent: bool) -> bool:
             stop += 1
     elif template := _TEMPLATE.match(text):
         name = template[1] or template[2]
-        stop = _stop(state, start, end, lambda line: "end" + name in line or "/" + name in line)
+        stop = _stop(state, start, end, ("end" + name, "/" + name))
     elif environment := _ENVIRONMENT.match(text):
-        closing = f"\\end{{{environment[1]}}}"
-        stop = _stop(state, start, end, lambda line: closing in line)
+        stop = _stop(state, start, end, (f"\\end{{{environment[1]}}}",))
     elif state.sCount[start] == 0 and _ESM.fullmatch(text):
         state.env["is_mdx"] = True
         while stop < end and not state.isEmpty(stop):
@@ -247,13 +246,15 @@ def _lines_that_stay(state: _State, start: int, end: int, silent: bool) -> bool:
     return True
 
 
-def _stop(state: _State, start: int, end: int, is_last: Callable[[str], bool]) -> int:
-    """Behind the line that ends a block; 0 if none does."""
-    for line in range(start, min(end, start + MAX_LINES)):
-        if state.sCount[line] < state.blkIndent and not state.isEmpty(line):
-            break
-        if is_last(state.line_text(line)):
+def _stop(state: _State, start: int, end: int, closings: tuple[str, ...]) -> int:
+    """Behind the line that has one of these texts and so ends a block; 0 if none does."""
+    line = max(start, state.searched.get(closings, 0))
+    while line < min(end, start + MAX_LINES) and (state.sCount[line] >= state.blkIndent or state.isEmpty(line)):
+        text = state.line_text(line)
+        if any(closing in text for closing in closings):
             return line + 1
+        line += 1
+    state.searched[closings] = line
     return 0
 
 
@@ -287,7 +288,7 @@ def _formula(state: _State, start: int, end: int, silent: bool) -> bool:
     if "$$" not in text[2:]:
         if text[2:].strip() and silent:
             return False
-        stop = _stop(state, start + 1, end, lambda line: "$$" in line)
+        stop = _stop(state, start + 1, end, ("$$",))
         if stop == 0:
             return False
         text = state.line_text(stop - 1)

@@ -20,6 +20,7 @@ from heed.apps.documents.markdown_blocks import ELEMENT, Parser, SourceMap
 from heed.text.character_references import resolved
 
 Rule = Callable[[StateInline, bool], bool]
+MAX_NESTING = 8  # brackets within each other: each level costs a stranger's `![![![` as much again
 MAX_KEPT = 2_000  # characters of a formula, a shortcode or the like
 
 _FORMULA = re.compile(r"\$\$(?:[^$\\]|\\[^\n]){1,1000}+\$\$|\$(?![\s$])(?:[^$\\]|\\[^\n]){1,1000}+(?<!\s)\$(?!\d)")
@@ -220,7 +221,7 @@ def _with_inline_rules(parser: MarkdownIt) -> MarkdownIt:
     return parser
 
 
-_PARSER = _with_inline_rules(Parser())
+_PARSER = _with_inline_rules(Parser(MAX_NESTING))
 
 
 def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:

@@ -276,7 +276,7 @@ def _follows(place: Place, text: str) -> bool:
 
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
-    """Tags and the numbers of the words in their final order; a Place is a thing between words."""
+    """Tags and the numbers of the words in their final order; a Place is a thing between words, or a tag of one."""
     output: list[Tag | int | Place] = []
 
     def write(element: _Element, first: int, last: int, depth: int) -> None:
@@ -305,10 +305,10 @@ def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
         if element.close is None:
             output.append(element.open)
             return
-        output.append(element.open.tag)
+        output.append(element.open)
         for part in element.parts:
             write_empty(part)
-        output.append(element.close.tag)
+        output.append(element.close)
 
     write(root, 0, len(tokens), 0)
     return output
@@ -369,7 +369,7 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
     return sorted(places)
 
 
-def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict[int, list[Tag]]:
+def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
     start, end = stripped(sentence.text, 0, len(sentence.text))
     breaks = [place for place in sentence.tags if place.tag.kind == "break" and start <= place.offset < end]
@@ -384,7 +384,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
         gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
     ends = [tokens[i - 1].end for i in gaps]
     ratio = len(text) / len(sentence.text)
-    places: dict[int, list[Tag]] = {}
+    places: dict[int, Place] = {}
     lowest = 0
     for n, place in enumerate(breaks):
         highest = len(gaps) - (len(breaks) - n)  # the later ones need a gap each
@@ -394,65 +394,81 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
-        places[gaps[i]] = [place.tag]
+        places[gaps[i]] = place
         lowest = i + 1
     return places
 
 
 def _written(
-    order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, list[Tag]]
+    order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, Place]
 ) -> list[Item]:
-    """The items: between two words first what closes or follows, then the white space or line end, then the rest."""
+    """The items: between two words first what closes or follows, then the white space or line end, then the rest.
+
+    Things that stand before the line end in the source stand before it here.
+    """
     source, target = texts
     output: list[Item] = []
     waiting: list[Tag | Place] = []
     last = 0
 
-    def flush(gap: str, line_end: list[Tag]) -> None:
+    def flush(gap: str, line_end: Place | None) -> None:
         behind = (
             i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
         )
         n_closing = next(behind, len(waiting))
         output.extend(item_of(tag.tag) if isinstance(tag, Place) else tag for tag in waiting[:n_closing])
-        space = bool(gap or line_end) or not output
-        output.extend(line_end or ([gap] if gap else []))
+        if line_end is None:
+            write_spaced(waiting[n_closing:], [gap] if gap else [])
+        else:
+            n_before = n_closing
+            for tag in waiting[n_closing:]:
+                if tag.offset > line_end.offset if isinstance(tag, Place) else tag.kind == "open":
+                    break
+                n_before += 1
+            if n_closing < n_before:
+                write_spaced(waiting[n_closing:n_before], [gap] if gap else [])
+                if output[-1] == " ":
+                    output.pop()
+            write_spaced(waiting[n_before:], [line_end.tag])
+        waiting.clear()
+
+    def write_spaced(tags: list[Tag | Place], gap: list[Item]) -> None:
+        space = bool(gap) or not output
+        output.extend(gap)
         owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
         # White space stands on the sides where it stood, but behind no opening tag: Markdown's would not open there.
-        wanted = [False] * (len(waiting) + 1)
-        for i in reversed(range(n_closing, len(waiting))):
-            tag = waiting[i]
+        wanted = [False] * (len(tags) + 1)
+        for i in reversed(range(len(tags))):
+            tag = tags[i]
             if isinstance(tag, Place):
                 wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
             elif tag.kind == "open":
                 wanted[i] = wanted[i + 1]
-        for i in range(n_closing, len(waiting)):
-            tag = waiting[i]
+        for i, tag in enumerate(tags):
             if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(tag)
                 continue
-            is_line_end = isinstance(tag, Place) and tag.tag.kind == "break"
-            if (owed or (wanted[i] and not space)) and not is_line_end:
+            kind = tag.tag.kind if isinstance(tag, Place) else tag.kind
+            if kind not in ("break", "close") and (owed or (wanted[i] and not space)):
                 output.append(" ")
                 space = True
-            owed = False
+            if kind != "close":
+                owed = False
             if isinstance(tag, Tag):
                 output.append(tag)
-            elif is_line_end:
-                output.append(tag.tag)
-                space = True
             else:
                 output.append(item_of(tag.tag))
-                space, owed = False, source[tag.offset : tag.offset + 1].isspace()
+                space = kind in ("break", "open")
+                owed = owed or (not space and source[tag.offset : tag.offset + 1].isspace())
         output.extend([" "] * owed)
-        waiting.clear()
 
     for entry in order:
         if not isinstance(entry, int):
             waiting.append(entry)
             continue
         token = tokens[entry]
-        flush(target[last : token.start], breaks.get(entry, []))
+        flush(target[last : token.start], breaks.get(entry))
         output.append(item_of(token.kept) if token.kept else target[token.start : token.end])
         last = token.end
-    flush(target[last:], [])
+    flush(target[last:], None)
     return output
