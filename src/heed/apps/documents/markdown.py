@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from heed.apps.documents.character_tables import CharacterTable
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.items import Item, Tag, as_cut
 from heed.apps.documents.markdown_blocks import Leaf, Line, SourceMap, read_blocks
 from heed.apps.documents.markdown_inlines import Label, read_inlines
 from heed.apps.documents.sentences import ADDRESS
@@ -20,7 +20,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 # What would begin a block: an item, a quotation, a heading, code, HTML, a definition, a directive, a rule.
 _MARKER = re.compile(
     r"(?:[-+*]|\d{1,9}[.)])(?=[ \t]|$)|>|#{1,6}(?=[ \t]|$)|```|~~~|</?[A-Za-z!?]|:(?=[ \t])|:::|\[(?=[^\]]{1,99}\]:)"
-    r"|\$\$|!!!|\?\?\?|\{%|\+(?=[-=:])|(?:---|===|\*\*\*|___)(?=[ \t]*$)"
+    r"|\$\$|!!!|\?\?\?|\{%|\+(?=[-=:])|(?:=+|-{2,}|\*{3,}|_{3,})(?=[ \t]*$)"
 )
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _ALERT = re.compile(r"\[![A-Za-z-]{1,30}\][+-]?[ \t]*")  # GitHub's and Obsidian's, as in > [!NOTE]
@@ -87,11 +87,13 @@ def _read_leaves(text: str, leaves: list[Leaf], env: dict[str, Any]) -> Iterator
 def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Iterator[Item]:
     start, end = leaf.lines[0].start, leaf.lines[-1].end
     first = text[start : leaf.lines[0].end]
+    has_title = False  # a line that is no part of the words below it
     if leaf.kind == "paragraph":
         if len(leaf.lines) == 1 and _CONTENTS.fullmatch(first):
             before += first
             start = end
         elif match := _TASK.match(first) or _ALERT.match(first):
+            has_title = first[1] == "!"
             before += match[0]
             start += len(match[0])
             leaf = leaf._replace(lines=[leaf.lines[0]._replace(start=start), *leaf.lines[1:]])
@@ -105,6 +107,8 @@ def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Itera
             line += n_ends
             if item.markup.rstrip(" \t>").endswith("\n"):
                 item = replace(item, name=_start(text, leaf.lines[line]))
+            if has_title:
+                item, has_title = as_cut(item), False
         yield item
 
 
@@ -172,10 +176,10 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     items = _without_empty_emphasis(block)
     if kind == "cell":
         items = [re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item for item in items]
-    if not _is_read_as_meant(items, kind, env):
-        items = [_escaped(item) if isinstance(item, str) else item for item in items]
-        if not _is_read_as_meant(items, kind, env):
-            items = _with_signs_at_words(items)
+    for remedy in (_separated, _with_escaped_signs, _with_signs_at_words):
+        if _is_read_as_meant(items, kind, env):
+            break
+        items = remedy(items)
     return "".join(_with_escaped_markers(_texts(items), [opening, *items]))
 
 
@@ -244,6 +248,21 @@ def _meaning(items: Sequence[Item]) -> list[tuple[bool, str]]:
     return found
 
 
+def _separated(items: Sequence[Item]) -> list[Item]:
+    """The items with a space between two pieces of markup whose signs would be read as one."""
+    found: list[Item] = []
+    for item in items:
+        before = found[-1] if found else ""
+        if isinstance(before, Tag) and before.kind in ("close", "atom") and isinstance(item, Tag):
+            found += [" "] * (item.kind in ("open", "atom"))
+        found.append(item)
+    return found
+
+
+def _with_escaped_signs(items: Sequence[Item]) -> list[Item]:
+    return [_escaped(item) if isinstance(item, str) else item for item in items]
+
+
 def _escaped(text: str) -> str:
     parts, last = [], 0
     for address in ADDRESS.finditer(text):
@@ -296,7 +315,8 @@ def _with_escaped_markers(texts: list[str], items: Sequence[Item]) -> list[str]:
             start = item.name if item.name.startswith(_START) else ""
         elif item:
             after = texts[i][:1] if i < len(texts) else ""
-            match = _MARKER.match(item + after) if start else None
+            behind = f"{after}." if after.strip() else after
+            match = _MARKER.match(item + behind) if start else None
             if match and match[0].casefold() != start.removeprefix(_START).casefold():
                 sign = len(match[0]) - 1 if match[0][0] in "#0123456789" else 0
                 texts[i - 1] = f"{texts[i - 1][:sign]}\\{texts[i - 1][sign:]}"

@@ -11,7 +11,20 @@ from typing import Any, Literal, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.parser_inline import ParserInline
-from markdown_it.rules_inline import StateInline
+from markdown_it.rules_inline import (
+    StateInline,
+    autolink,
+    backtick,
+    emphasis,
+    entity,
+    escape,
+    html_inline,
+    image,
+    link,
+    link_pairs,
+    newline,
+    strikethrough,
+)
 from markdown_it.token import Token
 
 from heed.apps.documents.html import CODE, INLINE
@@ -34,6 +47,7 @@ _PLACEHOLDER = re.compile(
     r"\{[^\s{}]+\}|\{[\w.]+,[ \t]*(?:plural|select|selectordinal|number|date|time)\b.*", re.DOTALL
 )
 _ELEMENT = re.compile(ELEMENT)
+_ROLE = re.compile(r"\{[\w:.+-]+\}|:[\w.+-]+:")
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
 
 
@@ -60,38 +74,6 @@ class _State(StateInline):
         token = super().push(ttype, tag, nesting)
         token.meta["at"] = self.pos
         return token
-
-
-class _Inlines(ParserInline):
-    def parse(self, src: str, md: MarkdownIt, env: Any, tokens: list[Token]) -> list[Token]:
-        return tokens  # an image's description stays as it is
-
-
-def _placed(rule: Rule) -> Rule:
-    """The rule, noting of each new token where it stands."""
-
-    def placing(state: StateInline, silent: bool) -> bool:
-        start, n_before = state.pos, len(state.tokens)
-        if not rule(state, silent):
-            return False
-        if not silent:
-            place = start
-            for token in state.tokens[n_before:]:
-                if "span" in token.meta or "at" not in token.meta:
-                    continue
-                if token.type == "link_open" and not token.markup:
-                    end = token.meta["at"]
-                elif token.type == "link_close" and not token.markup:
-                    place, end = token.meta["at"], state.pos
-                elif token.type == "text" and token.content.strip("*_~") == "":  # of a run of delimiters
-                    end = place + len(token.content)
-                else:
-                    end = state.pos
-                token.meta["span"] = (place, end)
-                place = end
-        return True
-
-    return placing
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
@@ -171,7 +153,10 @@ def _span(state: StateInline, silent: bool) -> bool:
     if label_end < 0:
         return False
     end = label_end + 1
-    if not is_note:
+    if is_note:
+        if src[end : end + 1] in ("(", "["):
+            return False
+    else:
         match = _ATTRIBUTES.match(src, end, min(state.posMax, end + MAX_KEPT))
         if match is None:
             return False
@@ -179,9 +164,9 @@ def _span(state: StateInline, silent: bool) -> bool:
     if not silent:
         most = state.posMax
         state.pos, state.posMax = bracket + 1, label_end
-        state.push("link_open", "span", 1)
+        state.push("link_open", "note" if is_note else "span", 1)
         state.md.inline.tokenize(state)
-        state.push("link_close", "span", -1)
+        state.push("link_close", "note" if is_note else "span", -1)
         state.posMax = most
     state.pos = end
     return True
@@ -206,22 +191,95 @@ def _keep(state: StateInline, silent: bool, end: int, text: str = "", kind: str 
     return True
 
 
-def _with_inline_rules(parser: MarkdownIt) -> MarkdownIt:
+_RULES: dict[str, tuple[Rule, ...]] = {  # by the sign that begins what they read
+    "\n": (newline,),
+    "\\": (escape,),
+    "`": (backtick,),
+    "~": (strikethrough.tokenize,),
+    "*": (emphasis.tokenize,),
+    "_": (emphasis.tokenize,),
+    "[": (_brackets, link, _span),
+    "!": (_brackets, image),
+    "<": (autolink, html_inline, _element),
+    "&": (entity,),
+    "$": (_formula,),
+    "{": (_braces,),
+    ":": (_emoji,),
+    "^": (_span,),
+    "]": (),
+}
+_SIGN = re.compile(f"[{re.escape(''.join(_RULES))}]")
+
+
+class _Inlines(ParserInline):
+    """markdown-it's loop over the rules, with those of `_RULES`; it notes of each token where it stands."""
+
+    def tokenize(self, state: StateInline) -> None:
+        end = state.posMax
+        while state.pos < end:
+            start, n_before = state.pos, len(state.tokens)
+            if state.level < MAX_NESTING and self._apply(state, silent=False):
+                _place_tokens(state.tokens[n_before:], start, state.pos)
+            else:
+                state.append_pending(state.src[start])
+                state.pos = start + 1
+        if state.pending:
+            state.pushPending()
+
+    def skipToken(self, state: StateInline) -> None:
+        start = state.pos
+        if start in state.cache:
+            state.pos = state.cache[start]
+            return
+        if state.level >= MAX_NESTING:
+            state.pos = state.posMax
+        else:
+            state.level += 1
+            if not self._apply(state, silent=True):
+                state.pos = start + 1
+            state.level -= 1
+        state.cache[start] = state.pos
+
+    def _apply(self, state: StateInline, *, silent: bool) -> bool:
+        rules = _RULES.get(state.src[state.pos])
+        if rules is not None:
+            return any(rule(state, silent) for rule in rules)
+        sign = _SIGN.search(state.src, state.pos, state.posMax)
+        end = sign.start() if sign else state.posMax
+        if not silent:
+            state.append_pending(state.src[state.pos : end])
+        state.pos = end
+        return True
+
+    def parse(self, src: str, md: MarkdownIt, env: Any, tokens: list[Token]) -> list[Token]:
+        return tokens  # an image's description stays as it is
+
+
+def _place_tokens(tokens: list[Token], start: int, stop: int) -> None:
+    """Notes where the new ones of these stand, which a rule has read from `start` to `stop`."""
+    place = start
+    for token in tokens:
+        if "span" in token.meta or "at" not in token.meta:
+            continue
+        end = stop
+        if token.type == "link_open" and not token.markup:
+            end = token.meta["at"]
+        elif token.type == "link_close" and not token.markup:
+            place = token.meta["at"]
+        elif token.type == "text" and not token.content.strip("*_~"):  # of a run of delimiters
+            end = place + len(token.content)
+        token.meta["span"] = (place, end)
+        place = end
+
+
+def _parser() -> Parser:
+    parser = Parser(MAX_NESTING)
     parser.inline = _Inlines()
-    parser.inline.ruler.disable("linkify")
-    for name, rule in (("formula", _formula), ("braces", _braces), ("emoji", _emoji), ("brackets", _brackets)):
-        parser.inline.ruler.before("newline", name, rule)
-    parser.inline.ruler.after("link", "span", _span)
-    parser.inline.ruler.after("html_inline", "element", _element)
-    parser.inline.ruler2.disable("fragments_join")
-    for known in parser.inline.ruler.get_active_rules():
-        if known != "text":
-            rules = {rule.name: rule.fn for rule in parser.inline.ruler.__rules__}
-            parser.inline.ruler.at(known, _placed(rules[known]))
     return parser
 
 
-_PARSER = _with_inline_rules(Parser(MAX_NESTING))
+_PARSER = _parser()
+_PAIRS = (link_pairs, strikethrough.postProcess, emphasis.postProcess)
 
 
 def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
@@ -229,8 +287,8 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
     text = words.text
     state = _State(text, _PARSER, env)
     _PARSER.inline.tokenize(state)
-    for finish in _PARSER.inline.ruler2.getRules():
-        finish(state)
+    for match_pairs in _PAIRS:
+        match_pairs(state)
     items: list[Item] = []
     links: list[int] = []  # where the words of open ones begin
     last = 0
@@ -257,10 +315,16 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
                 items.append(Tag("spelling", markup, text=resolved(markup)))
             case "text_special":
                 items.append(markup if token.content == markup else Tag("spelling", markup, text=token.content))
+            case "code_inline" if items and _is_role(items[-1]):
+                role = items.pop()
+                assert isinstance(role, Tag)
+                items.append(Tag("atom", role.markup + markup, text=kept))
             case "html_inline":
                 last = _add_html(items, words, (start, end))
             case "link_open" if token.markup == "autolink":
                 items.append(Tag("atom", markup, text=markup[1:-1]))
+            case "link_open" | "link_close" if token.tag == "note":  # a sentence of its own
+                items.append(Tag("cut", markup))
             case "link_open":
                 links.append(end)
                 items.append(Tag("open", markup, "["))
@@ -316,6 +380,13 @@ def _add_html(items: list[Item], words: SourceMap, span: tuple[int, int]) -> int
     else:
         items.append(Tag("cut" if name.lower() in ("br", "hr") else "atom", markup))
     return end
+
+
+def _is_role(item: Item) -> bool:
+    """Whether it says what the code behind it is, as in {doc}`guide` and :doc:`guide`."""
+    return (
+        isinstance(item, Tag) and item.kind == "atom" and bool(item.markup) and _ROLE.fullmatch(item.markup) is not None
+    )
 
 
 def _owner(items: list[Item]) -> Tag | None:

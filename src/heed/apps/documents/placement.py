@@ -109,7 +109,7 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     _set_sources(tokens, result, _source_words(sentence.text, kept))
     tokens = _split_within_words(tokens, sentence, result.text)
     root = _tree(sentence, tokens, {id(place) for place in kept})
-    breaks = _break_places(sentence, tokens, result.text)
+    breaks = _break_places(sentence, kept, tokens, result.text)
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = stripped(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
@@ -369,7 +369,7 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
     return sorted(places)
 
 
-def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict[int, Place]:
+def _break_places(sentence: TaggedText, kept: list[Place], tokens: list[_Token], text: str) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
     start, end = stripped(sentence.text, 0, len(sentence.text))
     breaks = [place for place in sentence.tags if place.tag.kind == "break" and start <= place.offset < end]
@@ -383,6 +383,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
     if len(gaps) < len(breaks):
         gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
     ends = [tokens[i - 1].end for i in gaps]
+    starts = [word for word, _ in _source_words(sentence.text, kept)]
     ratio = len(text) / len(sentence.text)
     places: dict[int, Place] = {}
     lowest = 0
@@ -391,6 +392,8 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
         if highest < lowest:
             break  # a word for two lines
         wish = place.offset * ratio
+        if len(starts) == len(tokens):  # a word for a word
+            wish = tokens[max(0, bisect_left(starts, place.offset) - 1)].end
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
@@ -444,12 +447,15 @@ def _written(
                 wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
             elif tag.kind == "open":
                 wanted[i] = wanted[i + 1]
+        before: Tag | Place | None = None
         for i, tag in enumerate(tags):
+            touches = isinstance(tag, Place) and isinstance(before, Place) and before.offset == tag.offset
+            before = tag
             if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(tag)
                 continue
             kind = tag.tag.kind if isinstance(tag, Place) else tag.kind
-            if kind not in ("break", "close") and (owed or (wanted[i] and not space)):
+            if kind not in ("break", "close") and not touches and (owed or (wanted[i] and not space)):
                 output.append(" ")
                 space = True
             if kind != "close":
