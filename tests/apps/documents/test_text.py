@@ -227,7 +227,7 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("> [!NOTE]\n> words\n", "> [!NOTE]\n> WORDS\n"),
         ("<img src=i> words\nwords\n\nwords\n", "<img src=i> WORDS\nWORDS\n\nWORDS\n"),
         ("words\n<br>words\n<input> words\n", "WORDS\n<br>WORDS\n<input> WORDS\n"),
-        ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input> WORDS\nWORDS\n"),
+        ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input>\nWORDS WORDS\n"),
         ("<img src=i>\nhtml\n\nwords\n", "<img src=i>\nhtml\n\nWORDS\n"),
         ("words\n<div>\nhtml\n\nwords\n", "WORDS\n<div>\nhtml\n\nWORDS\n"),
         ('<img\n  alt="a > b"\n>\nwords\n', '<img\n  alt="a > b"\n>\nWORDS\n'),

@@ -61,13 +61,11 @@ class CharacterTable:
         if cells == self.cells:
             return self.source
         texts = [cell.split("\n") for cell in cells]
-        space = 2 if self.is_grid else 0
+        # Words in the middle of a column stand back on both sides.
+        spaces = [2 if self.is_grid or self.alignments[i] == "c" else 0 for i in range(len(self.columns))]
         widths = [end - start for start, end in self.columns]
         for number, (_, i) in enumerate(self._places()):
-            widths[i] = max([widths[i], *(_width(line) + space for line in texts[number])])
-        for i, alignment in enumerate(self.alignments):  # words in the middle stand back on both sides
-            if alignment == "c" and widths[i] > self.columns[i][1] - self.columns[i][0]:
-                widths[i] += 2
+            widths[i] = max([widths[i], *(_width(line) + spaces[i] for line in texts[number])])
         row_of = {row.first: row for row in self.rows}
         lines: list[str] = []
         prefixes: list[str] = []

@@ -27,6 +27,7 @@ _ALERT = re.compile(r"\[![A-Za-z-]{1,30}\][+-]?[ \t]*")  # GitHub's and Obsidian
 _CONTENTS = re.compile(r"\[\[?_?TOC_?\]?\]|\$\{toc\}", re.IGNORECASE)  # where a table of contents goes
 _SIGNS = re.compile(r"[\\`*_\[\]<~${}^]|&(?=[#A-Za-z])|:(?=[\w+-]{1,60}:)")  # which may be markup
 _PREFIX = re.compile(r"\n[ \t>]*+")
+MAX_CHECKED = 20_000  # characters of a block that is read again once it is translated
 _EMPHASIS = frozenset(("*", "**", "_", "__", "~", "~~"))
 
 
@@ -177,10 +178,11 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     if kind == "cell":
         items = [re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item for item in items]
     for remedy in (_separated, _with_escaped_signs, _with_signs_at_words):
-        if _is_read_as_meant(items, kind, env):
+        if len(text) > MAX_CHECKED or _is_read_as_meant(items, kind, env):
             break
         items = remedy(items)
-    return "".join(_with_escaped_markers(_texts(items), [opening, *items]))
+    # Indentation at a block's beginning would make it code.
+    return "".join(_with_escaped_markers(_texts(items), [opening, *items])).strip(" \t")
 
 
 def _texts(items: Sequence[Item]) -> list[str]:

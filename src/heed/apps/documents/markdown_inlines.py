@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from markdown_it import MarkdownIt
+from markdown_it.helpers import parseLinkDestination, parseLinkTitle
 from markdown_it.parser_inline import ParserInline
 from markdown_it.rules_inline import (
     StateInline,
@@ -27,7 +28,7 @@ from markdown_it.rules_inline import (
 )
 from markdown_it.token import Token
 
-from heed.apps.documents.html import CODE, INLINE
+from heed.apps.documents.html import ATOMS, CODE, INLINE
 from heed.apps.documents.items import Item, Tag, as_cut
 from heed.apps.documents.markdown_blocks import ELEMENT, Parser, SourceMap
 from heed.text.character_references import resolved
@@ -127,15 +128,16 @@ def _emoji(state: StateInline, silent: bool) -> bool:
 
 def _brackets(state: StateInline, silent: bool) -> bool:
     """Wiki links, footnotes' signs and citations."""
-    if state.src[state.pos] not in "[!":
+    match = _in_brackets(state, state.pos)
+    if match is None:
         return False
-    most = min(state.posMax, state.pos + MAX_KEPT)
-    if match := _WIKI_LINK.match(state.src, state.pos, most):
-        shown = "" if match[0].startswith("!") else match[2] or match[1]
-        return _keep(state, silent, match.end(), shown.strip())
-    if match := _NOTE.match(state.src, state.pos, most):
-        return _keep(state, silent, match.end(), kind="note")
-    return False
+    shown = "" if match.re is _NOTE or match[0].startswith("!") else match[2] or match[1]
+    return _keep(state, silent, match.end(), shown.strip())
+
+
+def _in_brackets(state: StateInline, place: int) -> re.Match[str] | None:
+    most = min(state.posMax, place + MAX_KEPT)
+    return _WIKI_LINK.match(state.src, place, most) or _NOTE.match(state.src, place, most)
 
 
 def _span(state: StateInline, silent: bool) -> bool:
@@ -255,6 +257,32 @@ class _Inlines(ParserInline):
         return tokens  # an image's description stays as it is
 
 
+def _end_of_label(state: StateInline, start: int, disableNested: bool = False) -> int:
+    """Where the brackets close that open at `start`, or −1. As markdown-it's, but a span or a note is no link."""
+    old, state.pos = state.pos, start + 1
+    depth, end = 1, -1
+    while state.pos < state.posMax:
+        place, sign = state.pos, state.src[state.pos]
+        depth -= sign == "]"
+        if depth == 0:
+            end = place
+            break
+        state.md.inline.skipToken(state)
+        if sign == "[":
+            if state.pos == place + 1:
+                depth += 1
+            elif disableNested and state.src[state.pos - 1] != "}" and _in_brackets(state, place) is None:
+                break
+    state.pos = old
+    return end
+
+
+class _Helpers:
+    parseLinkDestination = staticmethod(parseLinkDestination)
+    parseLinkTitle = staticmethod(parseLinkTitle)
+    parseLinkLabel = staticmethod(_end_of_label)
+
+
 def _place_tokens(tokens: list[Token], start: int, stop: int) -> None:
     """Notes where the new ones of these stand, which a rule has read from `start` to `stop`."""
     place = start
@@ -275,6 +303,7 @@ def _place_tokens(tokens: list[Token], start: int, stop: int) -> None:
 def _parser() -> Parser:
     parser = Parser(MAX_NESTING)
     parser.inline = _Inlines()
+    parser.helpers = _Helpers  # type: ignore[assignment]
     return parser
 
 
@@ -319,6 +348,8 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
                 role = items.pop()
                 assert isinstance(role, Tag)
                 items.append(Tag("atom", role.markup + markup, text=kept))
+            case "image":
+                items.append(Tag("atom", markup))
             case "html_inline":
                 last = _add_html(items, words, (start, end))
             case "link_open" if token.markup == "autolink":
@@ -374,11 +405,12 @@ def _add_html(items: list[Item], words: SourceMap, span: tuple[int, int]) -> int
             items.append(Tag("atom", words.slice(start, stop), text=" ".join(text.split())))
             return stop
     markup = words.slice(start, end)
-    is_component = name[:1].isupper() and not name.isupper() and not tag.endswith("/>")
-    if name.lower() in INLINE or is_component:
+    is_component = "-" in name or (name[:1].isupper() and not name.isupper())
+    if (name.lower() in INLINE or is_component) and not tag.endswith("/>"):
         items.append(Tag("close" if is_end else "open", markup, f"<{name.lower()}"))
     else:
-        items.append(Tag("cut" if name.lower() in ("br", "hr") else "atom", markup))
+        is_thing = not name or is_component or name.lower() in ATOMS | INLINE
+        items.append(Tag("atom" if is_thing else "cut", markup))
     return end
 
 

@@ -108,13 +108,41 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
         return None
     _set_sources(tokens, result, _source_words(sentence.text, kept))
     tokens = _split_within_words(tokens, sentence, result.text)
-    root = _tree(sentence, tokens, {id(place) for place in kept})
-    breaks = _break_places(sentence, kept, tokens, result.text)
+    line_ends = _line_ends_between_words(sentence)
+    root = _tree(sentence, tokens, {id(place) for place in (*kept, *line_ends)})
+    breaks = _break_places(sentence, line_ends, kept, tokens, result.text)
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = stripped(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
     items = [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
-    return _spelled(items, spellings, sentence)
+    return _spelled(_without_empty_lines(items), spellings, sentence)
+
+
+def _without_empty_lines(items: list[Item]) -> list[Item]:
+    """The items without line ends that have nothing before or behind them: an empty line would end a paragraph."""
+    found: list[Item] = []
+    line_end: Tag | None = None
+    is_empty = True
+    for item in items:
+        if isinstance(item, Tag) and item.kind == "break":
+            line_end, is_empty = line_end or (None if is_empty else item), True
+        elif isinstance(item, str) and is_empty and not item.strip():
+            found += [] if line_end else [item]
+        else:
+            found += [line_end, item] if line_end else [item]
+            line_end, is_empty = None, False
+    return found
+
+
+def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
+    """The first line end between two words. Others there stand beside a thing, and stay there."""
+    found: list[Place] = []
+    start, end = stripped(sentence.text, 0, len(sentence.text))
+    for place in sentence.tags:
+        is_within = place.tag.kind == "break" and start <= place.offset < end
+        if is_within and (not found or sentence.text[found[-1].offset : place.offset].strip()):
+            found.append(place)
+    return found
 
 
 def _spelled(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
@@ -244,13 +272,12 @@ def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -
     return found
 
 
-def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Element:
-    """The sentence's elements; sets those that each word belongs to."""
+def _tree(sentence: TaggedText, tokens: list[_Token], others: set[int]) -> _Element:
+    """The sentence's elements but for others, which are among the words; sets those that each word belongs to."""
     root = _Element(Place(0, Tag("open", None)))
-    start, end = stripped(sentence.text, 0, len(sentence.text))  # a line end outside is beside a thing, not a word
     path, offsets, paths = [root], [0], [[root][1:]]
     for place in sentence.tags:
-        if id(place) in kept or (place.tag.kind == "break" and start <= place.offset < end):
+        if id(place) in others:
             continue
         if place.tag.kind == "close":
             path[-1].close = place
@@ -369,13 +396,12 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
     return sorted(places)
 
 
-def _break_places(sentence: TaggedText, kept: list[Place], tokens: list[_Token], text: str) -> dict[int, Place]:
+def _break_places(
+    sentence: TaggedText, breaks: list[Place], kept: list[Place], tokens: list[_Token], text: str
+) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
-    start, end = stripped(sentence.text, 0, len(sentence.text))
-    breaks = [place for place in sentence.tags if place.tag.kind == "break" and start <= place.offset < end]
     if not breaks:
         return {}
-    # No line begins with a sign such as a full stop.
     first_in_source = {sentence.text[place.offset + 1 : place.offset + 2] for place in breaks}
     not_first = _NOT_FIRST - first_in_source
     first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in not_first]
