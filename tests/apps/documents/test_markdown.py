@@ -127,6 +127,7 @@ def test_words_in_any_order_keep_each_element_once(text):
         ("Hello {name}, {{ user }} and { not this }.\n", ["Hello {name}, and { not this }."]),
         ("Term *one*\n: A definition\n  goes on\n: Another.\n\n  More.\n",
          ["Term one", "A definition goes on", "Another.", "More."]),
+        ("Words[^a]: more.\n", ["Words: more."]),
         ("A[^1] b [@a04, p. 3] c.^[A *note*.]\n\n[^1]: Words\n    go on.\n\n    More.\n",
          ["A b c.", "A note.", "Words go on.", "More."]),
         ("See [[Page]], [[Page|the page]] and ![[a.png]] :smile: :+1: at 10:30:45.\n",

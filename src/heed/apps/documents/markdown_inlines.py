@@ -42,7 +42,7 @@ _EMOJI = re.compile(r":(?:[+-]1|(?=[0-9_+-]{0,60}[a-z])[a-z0-9_+-]{1,60}+):(?![\
 _ADDRESS = re.compile(r"://[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])")
 _SCHEMES = ("http", "https", "ftp")
 _WIKI_LINK = re.compile(r"!?\[\[([^\[\]\n|]{1,300})(?:\|([^\[\]\n]{1,300}))?\]\](?![(\[])")
-_NOTE = re.compile(r"\[(?:\^[^\[\]\s]{1,99}|-?@[^\[\]]{1,300})\](?![(\[:])")  # a footnote's sign, a citation
+_NOTE = re.compile(r"\[(?:\^[^\[\]\s]{1,99}|-?@[^\[\]]{1,300})\](?![(\[])")  # a footnote's sign, a citation
 _ATTRIBUTES = re.compile(r"\{:?[ \t]*(?:[.#][\w-]|[\w-]++=)[^{}]*+\}|\{:[^{}]*+\}|\{(?:=[\w-]+|-)\}")
 _PLACEHOLDER = re.compile(
     r"\{[^\s{}]+\}|\{[\w.]+,[ \t]*(?:plural|select|selectordinal|number|date|time)\b.*", re.DOTALL
@@ -78,8 +78,6 @@ class _State(StateInline):
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    if state.src[state.pos] != "$":
-        return False
     match = _FORMULA.match(state.src, state.pos, min(state.posMax, state.pos + MAX_KEPT))
     return match is not None and _keep(state, silent, match.end(), match[0].strip("$"))
 
@@ -87,8 +85,6 @@ def _formula(state: StateInline, silent: bool) -> bool:
 def _braces(state: StateInline, silent: bool) -> bool:
     """Shortcodes, expressions of templates and of MDX, placeholders and attributes."""
     src, start = state.src, state.pos
-    if src[start] != "{":
-        return False
     most = min(state.posMax, start + MAX_KEPT)
     for opening, closing in (("{{{", "}}}"), ("{{", "}}"), ("{%", "%}"), ("{# ", "#}"), ("{/*", "*/}")):
         if src.startswith(opening, start) and (end := src.find(closing, start + len(opening), most)) >= 0:
@@ -111,8 +107,6 @@ def _braces(state: StateInline, silent: bool) -> bool:
 def _emoji(state: StateInline, silent: bool) -> bool:
     """An emoji's code; of an address what follows its scheme, which may hold signs of markup, is text."""
     src, start = state.src, state.pos
-    if src[start] != ":":
-        return False
     if match := _ADDRESS.match(src, start, min(state.posMax, start + MAX_KEPT)):
         if not src.endswith(_SCHEMES, max(0, start - 5), start):
             return False
@@ -145,12 +139,9 @@ def _span(state: StateInline, silent: bool) -> bool:
     src, start = state.src, state.pos
     assert isinstance(state, _State)
     is_note = src[start] == "^"
-    if is_note:
-        if not state.has_notes or not src.startswith("^[", start):
-            return False
-    elif src[start] != "[" or not state.has_spans:
-        return False
     bracket = start + is_note
+    if not (state.has_notes if is_note else state.has_spans) or not src.startswith("[", bracket):
+        return False
     label_end = state.md.helpers.parseLinkLabel(state, bracket, False)
     if label_end < 0:
         return False
@@ -177,7 +168,7 @@ def _span(state: StateInline, silent: bool) -> bool:
 def _element(state: StateInline, silent: bool) -> bool:
     """An element of MDX that HTML does not know, with expressions for values."""
     assert isinstance(state, _State)
-    if state.src[state.pos] != "<" or not state.has_elements:
+    if not state.has_elements:
         return False
     match = _ELEMENT.match(state.src, state.pos, min(state.posMax, state.pos + MAX_KEPT))
     if match is None or not (match[0] in ("<>", "</>") or _NAME.match(match[0])):
