@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from tests.apps.documents.translators import asked, linked, shuffled, translated, unchanged, within_seconds
+from tests.apps.documents.translators import asked, shuffled, translated, unchanged
 
 from heed.text.alignment import Link, Translated
 
@@ -219,15 +219,3 @@ def test_signs_that_a_model_writes_are_words(text, translation, expected):
 def test_code_of_which_nothing_was_copied_stays_apart():
     result = translated("see `a` and `b`\nor `c` here", said("siehe"), "md")
     assert counts(result)["<code>"] == 3
-
-
-UNENDED = ("{{", "{%", "{ ", "$a", "[[a", "^[", "[a]{", "+--+\n", "+--+\n|a|\n", "a\n-- --\n", "{% raw %}\n",
-           "\\begin{a}\n", "$$a\n", "import {\n", "<A {", "!!! a\n    ", ": a\n", "[^a]: ", "![a](![",
-           "[a][")  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", UNENDED)
-def test_what_never_ends_is_read_in_time(unit):
-    with within_seconds(5):
-        translated(unit * (30_000 // len(unit)), linked, "md")
