@@ -6,7 +6,6 @@ two blocks of words is one tag, and so is each piece of markup among the words.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from heed.apps.documents.character_tables import CharacterTable
@@ -107,7 +106,7 @@ def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Itera
         if isinstance(item, Tag) and isinstance(item.markup, str) and (n_ends := item.markup.count("\n")):
             line += n_ends
             if item.markup.rstrip(" \t>").endswith("\n"):
-                item = replace(item, name=_start(text, leaf.lines[line]))
+                item = Tag(item.kind, item.markup, _start(text, leaf.lines[line]), item.text)
             if has_title:
                 item, has_title = as_cut(item), False
         yield item

@@ -32,6 +32,7 @@ MAX_NESTING = 40  # lists and quotations within each other; what is deeper is le
 MAX_LINES = 10_000  # of a formula, a table or the like
 
 # What begins a block that CommonMark does not know.
+_BEGINNINGS = frozenset("+-:/!?=([\\{$<ie")  # its first characters, but for a table's head
 _DIRECTIVE = re.compile(r":::.*|/{3,}(?:[ \t].*)?|::[A-Za-z][\w-]*(?:[\[{].*)?")
 _OPTION = re.compile(r":[\w-]+:.*")  # of a directive
 _ADMONITION = re.compile(r"(?:!!!|\?\?\?\+?)[ \t]++[\w|\"' -].*|===[!+]?[ \t]+\"[^\"]*\"[ \t]*")
@@ -184,16 +185,7 @@ class Parser(MarkdownIt):
 def _block_parser() -> Parser:
     parser = Parser(MAX_NESTING)
     interrupting = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    for name, rule in (
-        ("character_table", _table),
-        ("lines_that_stay", _lines_that_stay),
-        ("component", _component),
-        ("formula", _formula),
-        ("admonition", _admonition),
-        ("footnote", _footnote),
-        ("definition", _definition),
-    ):
-        parser.block.ruler.before("table", name, rule, interrupting)  # type: ignore[arg-type]
+    parser.block.ruler.before("table", "dialects", _dialects, interrupting)  # type: ignore[arg-type]
     return parser
 
 
@@ -218,6 +210,15 @@ def _front_matter(state: _State) -> int:
             return line + 1 if has_keys or line == 1 else 0
         has_keys = has_keys or _FRONT_MATTER_KEY.match(text) is not None
     return 0
+
+
+def _dialects(state: _State, start: int, end: int, silent: bool) -> bool:
+    """All rules of this file. Most lines of words are told by their first character to begin nothing of it."""
+    place, _ = state.span(start)
+    if silent and state.src[place : place + 1] not in _BEGINNINGS:
+        return False
+    rules = (_table, _lines_that_stay, _component, _formula, _admonition, _footnote, _definition)
+    return any(rule(state, start, end, silent) for rule in rules)
 
 
 def _lines_that_stay(state: _State, start: int, end: int, silent: bool) -> bool:
