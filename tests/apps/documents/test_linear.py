@@ -142,6 +142,23 @@ UNITS = (
         "$$",
         ":a:",
     ),
+    *(
+        "{{",
+        "{%",
+        "{ ",
+        "$a",
+        "$$a\n",
+        "[[a",
+        "^[",
+        "[a]{",
+        "![a](![",
+        ":::\n",
+        "!!! a\n    ",
+        ": a\n",
+        "[^a]: ",
+        "<A {",
+    ),
+    *("+--+\n", "+--+\n|a|\n", "a\n-- --\n", "{% raw %}\n", "\\begin{a}\n", "import {\n"),
 )
 # Before and behind them, so that a stretch begins as something and ends as something else.
 AROUND = (

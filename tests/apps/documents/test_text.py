@@ -155,6 +155,18 @@ def test_without_sentencex_one_line_says_what_to_install(monkeypatch):
         splitter("en")
 
 
+@pytest.mark.parametrize(("version", "told"), [(None, "and none is installed"), ("2.2.0", "and 2.2.0 is installed")])
+def test_without_markdown_it_py_one_line_says_what_to_install(monkeypatch, version, told):
+    for name in [name for name in sys.modules if name.startswith("heed.apps.documents.markdown")]:
+        monkeypatch.delitem(sys.modules, name)
+    if version is None:
+        monkeypatch.setitem(sys.modules, "markdown_it", None)
+    else:
+        monkeypatch.setattr("markdown_it.__version__", version)
+    with pytest.raises(HeedError, match=rf"{told}: pip install '\.\[serve\]'"):
+        translated("words", unchanged, "md")
+
+
 SRT = """1
 00:00:01,000 --> 00:00:04,000
 <i>Hello my friend,
@@ -276,16 +288,16 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("> [!NOTE]\n> words\n", "> [!NOTE]\n> WORDS\n"),
         ("<img src=i> words\nwords\n\nwords\n", "<img src=i> WORDS\nWORDS\n\nWORDS\n"),
         ("words\n<br>words\n<input> words\n", "WORDS\n<br>WORDS\n<input> WORDS\n"),
-        ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input> WORDS\nWORDS\n"),
+        ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input>\nWORDS WORDS\n"),
         ("<img src=i>\nhtml\n\nwords\n", "<img src=i>\nhtml\n\nWORDS\n"),
         ("words\n<div>\nhtml\n\nwords\n", "WORDS\n<div>\nhtml\n\nWORDS\n"),
         ('<img\n  alt="a > b"\n>\nwords\n', '<img\n  alt="a > b"\n>\nWORDS\n'),
         ('<img alt="a > b"> words\n', '<img alt="a > b"> WORDS\n'),
-        ("<b and c\n\nwords\n", "<b and c\n\nWORDS\n"),
+        ("<b and c\n\nwords\n", "<B AND C\n\nWORDS\n"),
         ("    # code\n\nwords\n", "    # code\n\nWORDS\n"),
         ("words\n\n    - code\n    code\n\nwords\n", "WORDS\n\n    - code\n    code\n\nWORDS\n"),
         ("- words\n\n    - words\n      words\n", "- WORDS\n\n    - WORDS\n      WORDS\n"),
-        ("a `code\ncode` word `code`\nword `c`\n", "A `code\ncode` WORD\n`code` WORD `c`\n"),
+        ("a `code\ncode` word `code`\nword `c`\n", "A `code\ncode` WORD `code`\nWORD `c`\n"),
         ("> a `code\n> code` word `code\n> code`.\n", "> A `code\n> code` WORD `code\n> code`.\n"),
         (
             "a ``code `\ncode`` \\`word `c`\n\nb `word\n\n`word\n",

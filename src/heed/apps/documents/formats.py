@@ -7,7 +7,6 @@ from typing import Literal, get_args
 from heed.apps.documents.charsets import decoded
 from heed.apps.documents.html import read_html, with_target_language, write_html
 from heed.apps.documents.items import Item
-from heed.apps.documents.markdown import read_markdown, write_markdown
 from heed.apps.documents.plain_text import read_text, write_text
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.subtitles import read_srt, write_srt
@@ -21,15 +20,29 @@ SUFFIXES: dict[str, Format] = {
     ".xhtml": "html", ".docx": "docx",
 }  # fmt: skip
 MAX_BYTES = 2**25  # of a document
+
+
+def _read_markdown(text: str) -> list[Item]:
+    from heed.apps.documents.markdown import read_markdown  # needs a package that is not everywhere
+
+    return read_markdown(text)
+
+
+def _write_markdown(items: list[Item]) -> str:
+    from heed.apps.documents.markdown import write_markdown
+
+    return write_markdown(items)
+
+
 _READERS: dict[str, Callable[[str], list[Item]]] = {
     "text": read_text,
-    "md": read_markdown,
+    "md": _read_markdown,
     "srt": read_srt,
     "html": read_html,
 }
 _WRITERS: dict[str, Callable[[list[Item]], str]] = {
     "text": write_text,
-    "md": write_markdown,
+    "md": _write_markdown,
     "srt": write_srt,
     "html": write_html,
 }

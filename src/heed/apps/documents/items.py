@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Kind = Literal["open", "close", "atom", "break", "cut"]
+Kind = Literal["open", "close", "atom", "spelling", "break", "cut"]
 MAX_DEPTH = 32  # elements within each other in a sentence; deeper ones end it
 MAX_TAGS = (
     200  # between two cuts; more end the sentence, so that a stranger's page costs time in proportion to its size
@@ -24,10 +24,11 @@ class Tag:
     """Something between or around words.
 
     open, close: an element whose words keep it wherever they go, such as <b>. atom: a thing that stands between words,
-    such as an image; with a `text`, words that stay as they are, such as an inline `code`. break: a line end within a
-    sentence; with a `hyphen`, within a word, whose parts it joins: the hyphen, which may be empty, stands before it in
-    the document only. cut: what no sentence crosses. markup: what the writer needs; name: opening and closing tags of
-    one name belong together.
+    such as an image; with a `text`, words that stay as they are, such as an inline `code`. spelling: how the document
+    spells the words in its `text`, such as an escape or a character reference; it stays if the translation has these
+    words as often. break: a line end within a sentence; with a `hyphen`, within a word, whose parts it joins: the
+    hyphen, which may be empty, stands before it in the document only. cut: what no sentence crosses. markup: what the
+    writer needs; name: opening and closing tags of one name belong together.
     """
 
     kind: Kind

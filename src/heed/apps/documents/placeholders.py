@@ -14,8 +14,10 @@ _ADDRESSES = r"""
   | (?<![\w@.-])(?-i:(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}
       (?:com|org|net|edu|gov|io|dev|app|info|eu|de|fr|es|it|pt|br|ch|nl|pl|uk))(?![\w-]|\.\w)
       (?:/(?:[^\s<>"]{0,2000}(?<![.,;:!?)\]']))?)?
-  # Files: two names at least, or a beginning that only files have.
-  | (?<![\w/\\.~])(?:~|\.{1,2})?/[\w.+-]{1,255}(?:/[\w.+-]{1,255}){1,30}/?(?<!\.)
+"""
+_FILES = r"""
+  # Two names at least, or a beginning that only files have.
+    (?<![\w/\\.~])(?:~|\.{1,2})?/[\w.+-]{1,255}(?:/[\w.+-]{1,255}){1,30}/?(?<!\.)
   | (?<![\w/\\.~])(?:~|\.{1,2})/[\w.+-]{1,255}(?<!\.)
   | (?<!\w)(?:[a-z]:|\\\\[\w.-]{1,63})\\[^\s<>:"|?*]{1,255}(?<![.,;!)\]'])
 """
@@ -41,7 +43,8 @@ _TAG = r"""
       (?:\s{1,10}[\w:@.-]{1,60}\s{0,10}=\s{0,10}(?:"[^"<>]{0,500}"|'[^'<>]{0,500}'|[^\s"'<>=]{1,500}(?=[\s>])))
       {0,20}\s{0,10}(?P<alone>/)?>
 """
-KEPT = re.compile(f"{_ADDRESSES}|{_PLACEHOLDERS}|{_TAG}", re.IGNORECASE | re.VERBOSE)
+ADDRESS = re.compile(_ADDRESSES, re.IGNORECASE | re.VERBOSE)
+KEPT = re.compile(f"{_ADDRESSES}|{_FILES}|{_PLACEHOLDERS}|{_TAG}", re.IGNORECASE | re.VERBOSE)
 MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself
 MAX_BETWEEN = 500  # characters between the two tags of an element
 

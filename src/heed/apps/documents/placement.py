@@ -7,6 +7,7 @@ its words.
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -93,20 +94,83 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     """
     if result is None:
         return list(sentence.items())
+    spellings = [place for place in sentence.tags if place.tag.kind == "spelling"]
+    if spellings:
+        sentence = replace(sentence, tags=[place for place in sentence.tags if place.tag.kind != "spelling"])
     if not sentence.tags:
-        return [result.text]
+        return _spelled([result.text], spellings, sentence)
     kept = [place for place in sentence.tags if place.tag.text and not place.bare]
     tokens = _tokens(result.text, kept)
     if tokens is None:
         return None
     _set_sources(tokens, result, _source_words(sentence.text, kept))
     tokens = _split_within_words(tokens, sentence, result.text)
-    root = _tree(sentence, tokens, {id(place) for place in kept})
-    breaks = _break_places(sentence, tokens, result.text)
+    line_ends = _line_ends_between_words(sentence)
+    root = _tree(sentence, tokens, {id(place) for place in (*kept, *line_ends)})
+    breaks = _break_places(sentence, line_ends, kept, tokens, result.text)
     written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = stripped(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
-    return [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
+    items = [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
+    return _spelled(_without_empty_lines(items), spellings, sentence)
+
+
+def _without_empty_lines(items: list[Item]) -> list[Item]:
+    """The items without line ends that have nothing before or behind them: an empty line would end a paragraph."""
+    found: list[Item] = []
+    line_end: Tag | None = None
+    is_empty = True
+    for item in items:
+        if isinstance(item, Tag) and item.kind == "break":
+            line_end, is_empty = line_end or (None if is_empty else item), True
+        elif isinstance(item, str) and is_empty and not item.strip():
+            found += [] if line_end else [item]
+        else:
+            found += [line_end, item] if line_end else [item]
+            line_end, is_empty = None, False
+    return found
+
+
+def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
+    """The first line end between two words. Others there stand beside a thing, and stay there."""
+    found: list[Place] = []
+    start, end = stripped(sentence.text, 0, len(sentence.text))
+    for place in sentence.tags:
+        is_within = place.tag.kind == "break" and start <= place.offset < end
+        if is_within and (not found or sentence.text[found[-1].offset : place.offset].strip()):
+            found.append(place)
+    return found
+
+
+def _spelled(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
+    """The translation with the sentence's spellings of what it has as often as the sentence, in the same order."""
+    if not spellings:
+        return items
+    pattern = re.compile("|".join(sorted({re.escape(place.tag.text) for place in spellings}, key=len, reverse=True)))
+    tags = {place.offset: place.tag for place in spellings}
+    spelled_as: dict[str, list[Tag | None]] = {}  # of each text, what stands for its occurrences in the sentence
+    last = 0
+    for place in [
+        *(tag for tag in sentence.tags if tag.tag.text and not tag.bare),
+        Place(len(sentence.text), Tag("cut", "")),
+    ]:
+        for match in pattern.finditer(sentence.text, last, place.offset):
+            spelled_as.setdefault(match[0], []).append(tags.get(match.start()))
+        last = place.offset + place.length
+    counts = Counter(match[0] for item in items if isinstance(item, str) for match in pattern.finditer(item))
+    waiting = {text: iter(found) for text, found in spelled_as.items() if len(found) == counts[text]}
+    output: list[Item] = []
+    for item in items:
+        if isinstance(item, str):
+            last = 0
+            for match in pattern.finditer(item):
+                tag = next(waiting[match[0]], None) if match[0] in waiting else None
+                if tag is not None:
+                    output += [item[last : match.start()], tag]
+                    last = match.end()
+            item = item[last:]
+        output.append(item)
+    return [item for item in output if item != ""]
 
 
 def _tokens(text: str, kept: list[Place]) -> list[_Token] | None:
@@ -205,12 +269,12 @@ def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -
     return found
 
 
-def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Element:
-    """The sentence's elements; sets those that each word belongs to."""
+def _tree(sentence: TaggedText, tokens: list[_Token], others: set[int]) -> _Element:
+    """The sentence's elements but for others, which are among the words; sets those that each word belongs to."""
     root = _Element(Place(0, Tag("open", None)))
     path, offsets, paths = [root], [0], [[root][1:]]
     for place in sentence.tags:
-        if place.tag.kind == "break" or id(place) in kept:
+        if id(place) in others:
             continue
         if place.tag.kind == "close":
             path[-1].close = place
@@ -236,7 +300,7 @@ def _follows(place: Place, text: str) -> bool:
 
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
-    """Tags and the numbers of the words in their final order; a Place is a thing between words."""
+    """Tags and the numbers of the words in their final order; a Place is a thing between words, or a tag of one."""
     output: list[Tag | int | Place] = []
 
     def write(element: _Element, first: int, last: int, depth: int) -> None:
@@ -265,10 +329,10 @@ def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
         if element.close is None:
             output.append(element.open)
             return
-        output.append(element.open.tag)
+        output.append(element.open)
         for part in element.parts:
             write_empty(part)
-        output.append(element.close.tag)
+        output.append(element.close)
 
     write(root, 0, len(tokens), 0)
     return output
@@ -329,37 +393,45 @@ def _empty_places(element: _Element, runs: dict[int, Span], tokens: list[_Token]
     return sorted(places)
 
 
-def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict[int, list[Tag]]:
+def _break_places(
+    sentence: TaggedText, breaks: list[Place], kept: list[Place], tokens: list[_Token], text: str
+) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
-    breaks = [place for place in sentence.tags if place.tag.kind == "break"]
     if not breaks:
         return {}
-    # No line begins with a sign such as a full stop.
-    first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in _NOT_FIRST]
+    first_in_source = {sentence.text[place.offset + place.length :][:1] for place in breaks}
+    not_first = _NOT_FIRST - first_in_source
+    first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in not_first]
     gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):
         gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
     ends = [tokens[i - 1].end for i in gaps]
+    starts = [word for word, _ in _source_words(sentence.text, kept)]
     ratio = len(text) / len(sentence.text)
-    places: dict[int, list[Tag]] = {}
+    places: dict[int, Place] = {}
     lowest = 0
     for n, place in enumerate(breaks):
         highest = len(gaps) - (len(breaks) - n)  # the later ones need a gap each
         if highest < lowest:
             break  # a word for two lines
         wish = place.offset * ratio
+        if len(starts) == len(tokens):  # a word for a word
+            wish = tokens[max(0, bisect_left(starts, place.offset) - 1)].end
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
-        places[gaps[i]] = [replace(place.tag, hyphen=None)]
+        places[gaps[i]] = replace(place, tag=replace(place.tag, hyphen=None))
         lowest = i + 1
     return places
 
 
 def _written(
-    order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, list[Tag]]
+    order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, Place]
 ) -> list[Item]:
-    """The items: between two words first what closes or follows, then the white space or line end, then the rest."""
+    """The items: between two words first what closes or follows, then the white space or line end, then the rest.
+
+    Things that stand before the line end in the source stand before it here.
+    """
     source, target = texts
     output: list[Item] = []
     waiting: list[Tag | Place] = []
@@ -371,7 +443,7 @@ def _written(
             output.append(" ")
         output.append(item_of(place.tag))
 
-    def flush(gap: str, line_end: list[Tag]) -> None:
+    def flush(gap: str, line_end: Place | None) -> None:
         behind = (
             i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
         )
@@ -381,33 +453,53 @@ def _written(
                 write_thing(tag)
             else:
                 output.append(item_of(tag))
-        space = bool(gap or line_end) or not output
-        output.extend(line_end or ([gap] if gap else []))
+        if line_end is None:
+            write_spaced(waiting[n_closing:], [gap] if gap else [])
+        else:
+            n_before = n_closing
+            for tag in waiting[n_closing:]:
+                if tag.offset > line_end.offset if isinstance(tag, Place) else tag.kind == "open":
+                    break
+                n_before += 1
+            if n_closing < n_before:
+                write_spaced(waiting[n_closing:n_before], [gap] if gap else [])
+                if output[-1] == " ":
+                    output.pop()
+            write_spaced(waiting[n_before:], [line_end.tag])
+        waiting.clear()
+
+    def write_spaced(tags: list[Tag | Place], gap: list[Item]) -> None:
+        space = bool(gap) or not output
+        output.extend(gap)
         owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
         # White space stands on the sides where it stood, but behind no opening tag: Markdown's would not open there.
-        wanted = [False] * (len(waiting) + 1)
-        for i in reversed(range(n_closing, len(waiting))):
-            tag = waiting[i]
+        wanted = [False] * (len(tags) + 1)
+        for i in reversed(range(len(tags))):
+            tag = tags[i]
             if isinstance(tag, Place):
                 wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
             elif tag.kind == "open":
                 wanted[i] = wanted[i + 1]
-        for i in range(n_closing, len(waiting)):
-            tag = waiting[i]
+        before: Tag | Place | None = None
+        for i, tag in enumerate(tags):
+            touches = isinstance(tag, Place) and isinstance(before, Place) and before.offset == tag.offset
+            before = tag
             if isinstance(tag, Tag) and tag.kind == "close":
                 output.append(item_of(tag))
                 continue
-            if owed or (wanted[i] and not space):
+            kind = tag.tag.kind if isinstance(tag, Place) else tag.kind
+            if kind not in ("break", "close") and not touches and (owed or (wanted[i] and not space)):
                 output.append(" ")
                 space = True
-            owed = False
+            if kind != "close":
+                owed = False
             if isinstance(tag, Tag):
                 output.append(item_of(tag))
             else:
                 write_thing(tag)
-                space, owed = False, source[tag.offset : tag.offset + 1].isspace()
+                space = kind in ("break", "open")
+                owed = owed or (not space and source[tag.offset : tag.offset + 1].isspace())
         output.extend([" "] * owed)
-        waiting.clear()
 
     before: _Token | None = None  # what stands for words and comes directly before
     for entry in order:
@@ -417,11 +509,11 @@ def _written(
             waiting.append(entry)
             continue
         token = tokens[entry]
-        gap, line_end = target[last : token.start], breaks.get(entry, [])
+        gap, line_end = target[last : token.start], breaks.get(entry)
         flush(gap, line_end)
         text = target[token.start : token.end]
         # As in `write_thing`, of two words in a row of which one stands for itself.
-        if not gap and not line_end and not (output and _last_sign(output).isspace()):
+        if not gap and line_end is None and not (output and _last_sign(output).isspace()):
             first, last_sign = token.source[0], _last_sign(output)
             if token.kept:
                 glued = _touches(last_sign, source[first - 1 : first])
@@ -430,7 +522,7 @@ def _written(
             output.extend([" "] * glued)
         output.append(item_of(token.kept) if token.kept else text)
         last, before = token.end, token if token.kept else None
-    flush(target[last:], [])
+    flush(target[last:], None)
     return output
 
 

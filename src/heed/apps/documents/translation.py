@@ -142,7 +142,7 @@ def _without_texts(sentence: TaggedText) -> TaggedText:
     """The sentence whose code and addresses are things between words, no words themselves."""
     texts, tags, last, n_cut = [], [], 0, 0
     for place in sentence.tags:
-        bare = bool(place.tag.text)
+        bare = bool(place.tag.text) and place.tag.kind != "spelling"
         tags.append(replace(place, offset=place.offset - n_cut, bare=bare))
         if bare:
             texts.append(sentence.text[last : place.offset])
@@ -220,12 +220,13 @@ def _tagged_text(block: list[Item]) -> TaggedText:
                 partner = base + place.partner if place.partner >= 0 else -1
                 tags.append(replace(place, offset=length + place.offset, partner=partner))
         else:
-            words = " ".join(item.text.split())
-            if item.kind == "break" and item.hyphen is None:
-                words = " "
+            if item.kind == "break":
+                words = " " if item.hyphen is None else ""
+            else:
+                words = item.text if item.kind == "spelling" else " ".join(item.text.split())
             if len(words) > MAX_KEPT:
                 words = ""
-            place = Place(length, replace(item, text=words if item.kind == "atom" else ""), item=i)
+            place = Place(length, replace(item, text=words if item.kind in ("atom", "spelling") else ""), item=i)
             tags.append(place)
             if item.kind == "open":
                 opened.append(len(tags) - 1)

@@ -1,0 +1,221 @@
+"""Markdown is read as its readers read it: CommonMark, tables and strikethrough as markdown-it-py does, which is the
+judge here, and the signs of other dialects, which stay as they are."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from tests.apps.documents.translators import asked, shuffled, translated, unchanged
+
+from heed.text.alignment import Link, Translated
+
+JUDGE = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def capitals(texts: Sequence[str]) -> list[Translated]:
+    """Each word in capitals, with links that say so."""
+    return [
+        Translated(text.upper(), [Link(*m.span(), *m.span()) for m in re.finditer(r"\w+|[^\w\s]", text)])
+        for text in texts
+    ]
+
+
+def tree(text: str) -> list[object]:
+    """What the judge reads, with words in capitals and single spaces."""
+    return tokens_of(JUDGE.parse(text))
+
+
+def tokens_of(tokens: Iterable[Token]) -> list[object]:
+    found: list[object] = []
+    words = ""
+    for token in [*tokens, Token("end", "", 0)]:
+        if token.type in ("text", "text_special"):
+            words += token.content.upper()
+            continue
+        if words.split():
+            found.append(" ".join(words.split()))
+        words = ""
+        if token.type == "inline":
+            found.append(tokens_of(token.children or []))
+        else:
+            found.append((token.type, token.tag, token.content, token.info, token.markup, sorted(token.attrs.items())))
+    return found
+
+
+def counts(text: str) -> dict[str, int]:
+    """How often each link, image and the like is there. Emphasis goes where no word is left for it."""
+    tags = re.findall(r"<[^>]*>", JUDGE.render(text))
+    return {tag: tags.count(tag) for tag in tags if not re.fullmatch("</?(?:em|strong|s|b)>", tag)}
+
+
+# Documents made of nested blocks and inlines
+
+WORD = st.sampled_from("one two three four five six seven eight".split())
+THING = st.sampled_from(
+    ["`code`", "``co`de``", "![an image](i.png)", "&copy;", r"\*", "<br>", "$a*b*c$", ":smile:", "{{< ref x >}}",
+     "[[Page]]", "[^1]", "<!-- no *words* -->", "<kbd>a</kbd>", "[five]{.y}"]
+)  # fmt: skip
+LINK = st.sampled_from(["<https://x.org/a_b>", "https://x.org/a_b", "[*two* words]", "[x][]"])
+
+
+def joined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Some parts in a row, with spaces or line ends between them; words first and last, so that signs are markup."""
+    middle = st.lists(st.tuples(parts, st.sampled_from([" ", " ", "\n"])).map("".join), max_size=4).map("".join)
+    return st.tuples(WORD, st.sampled_from([" ", "\n"]), middle, WORD).map("".join)
+
+
+def marked(inner: st.SearchStrategy[str], *pairs: tuple[str, str]) -> st.SearchStrategy[str]:
+    return st.tuples(st.sampled_from(pairs), joined(inner)).map(lambda drawn: f"{drawn[0][0]}{drawn[1]}{drawn[0][1]}")
+
+
+EMPHASIS = (("**", "**"), ("*", "*"), ("_", "_"), ("~~", "~~"), ("<b>", "</b>"))
+WITHIN_LINK = WORD | THING | marked(WORD | THING, *EMPHASIS)
+LINKS = LINK | marked(WITHIN_LINK, ("[", "](u_v 'w')"), ("[", "][x]"))
+INLINES = joined(WORD | THING | LINKS | marked(WORD | THING | LINKS, *EMPHASIS))
+PREFIXES = st.sampled_from([("", ""), ("> ", "> "), ("- ", "  "), ("1. ", "   "), ("> - ", ">   "), ("- [ ] ", "  "),
+                            ("> [!NOTE]\n> ", "> ")])  # fmt: skip
+CODE = st.sampled_from(["```\n*code*\n```", "    *code*", "<div>\n*html*\n</div>", "$$\n*a*\n$$", "::: note", "---"])
+
+
+def block(drawn: tuple[tuple[str, str], str]) -> str:
+    (first, others), words = drawn
+    return first + words.replace("\n", "\n" + others)
+
+
+BLOCKS = st.one_of(
+    st.tuples(PREFIXES, INLINES).map(block),
+    st.tuples(PREFIXES, INLINES).map(block),
+    INLINES.map(lambda words: "## " + words.replace("\n", " ")),
+    INLINES.map(lambda words: "| {0} | b |\n|---|---|\n| {0} | `x` |".format(words.replace("\n", " "))),
+    CODE,
+)  # fmt: skip
+DOCUMENTS = st.lists(BLOCKS, min_size=1, max_size=4).map(
+    lambda blocks: "\n\n".join([*blocks, "[x]: /y", "[*two* words]: <z> 'title'\n"])
+)
+
+
+@given(DOCUMENTS, st.sampled_from(["\n", "\r\n"]))
+def test_a_document_keeps_its_bytes_and_its_tokens(text, line_end):
+    text = text.replace("\n", line_end)
+    assert translated(text, unchanged, "md") == text
+    result = translated(text, capitals, "md")
+    assert tree(result) == tree(text)
+    assert result.count(line_end) == text.count(line_end)
+
+
+@given(DOCUMENTS)
+def test_words_in_any_order_keep_each_element_once(text):
+    assert counts(translated(text, shuffled, "md")) == counts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("## How *to* {#a}\n\n[a word]{.x} and *em*{.y} `c`{.z}.\n", ["How to", "a word and em c."]),
+        ("A paragraph.\n{: .lead .big }\n\n[TOC]\n", ["A paragraph."]),
+        ("A width $w_{a}$ and $$b_*$$ here, for $5 or $10.\n", ["A width w_{a} and b_* here, for $5 or $10."]),
+        ("It follows:\n\n$$\n\\sum_{i} x_i\n$$ {#eq}\n\n\\begin{a}\n*x*\n\\end{a}\n\n\\newpage\n", ["It follows:"]),
+        ('!!! note "A title"\n    Words *a*.\n\n    - b\n\n??? tip\n\n    More.\n', ["Words a.", "b", "More."]),
+        (":::{note}\n:class: x\n\nWords.\n:::\n\n/// tip\nMore.\n///\n\n::video[x]{y=z}\n", ["Words.", "More."]),
+        ("See {doc}`guide <x>` and :ref:`y`.\n\n(target)=\n# A title\n", ["See guide <x> and y.", "A title"]),
+        ("Watch {{< video src=\"a\" >}} first.\n\n{% include note.html %}\nWords.\n", ["Watch first.", "Words."]),
+        ("{% highlight c %}\nint *a;\n{% endhighlight %}\nWords {{ name }} here.\n", ["Words here."]),
+        ("Hello {name}, {{ user }} and { not this }.\n", ["Hello {name}, and { not this }."]),
+        ("Term *one*\n: A definition\n  goes on\n: Another.\n\n  More.\n",
+         ["Term one", "A definition goes on", "Another.", "More."]),
+        ("Words[^a]: more.\n", ["Words: more."]),
+        ("A[^1] b [@a04, p. 3] c.^[A *note*.]\n\n[^1]: Words\n    go on.\n\n    More.\n",
+         ["A b c.", "A note.", "Words go on.", "More."]),
+        ("See [[Page]], [[Page|the page]] and ![[a.png]] :smile: :+1: at 10:30:45.\n",
+         ["See Page, the page and at 10:30:45."]),
+        ("[a [[Page]] b[^1]](u) and [[1]](v)\n", ["a Page b and [1]"]),
+        ("---\ntitle: Words\n---\nBody.\n", ["Body."]),
+        ("---\nBody.\n\n---\n", ["Body."]),
+        ("+++\ntitle = 'x'\n+++\n\nBody.\n", ["Body."]),
+        ("> [!NOTE] A title\n> Words\n> here.\n\n- [x] done *a*\n", ["A title", "Words here.", "done a"]),
+        ("import X from './x'\n\n<Note a={b}>\nWords.\n</Note>\n\nSee <X a={`*`} /> {/* no */}now.\n",
+         ["Words.", "See now."]),
+        ("1. Get it.\n\n2.\n        make all\n\n    Then wait.\n", ["Get it.", "Then wait."]),
+        ("| a \\| b | `c \\| d` |\n|---|---|\n| e | [f](u) | more |\n", ["a | b", "c | d", "e", "f"]),
+        ("<a\n  title='words'\n>\n\nWords <!-- a\nb --> here.\n", ["Words here."]),
+        ("Caf&eacute;&nbsp;&amp; &copy; \\*a\\* 1986\\. M&auml;dchen\n", ["Café\xa0& © *a* 1986.", "Mädchen"]),
+        ("[![A\nbadge](b.svg)](c) All **is\nwell** [here\ntoo][x].\n\n[x]: y\n", ["All is well here too."]),
+        ("www.a.b *c* https://a.b/c_d_e?f=*g* <https://a.b/_c_>\n", ["www.a.b c https://a.b/c_d_e?f=g https://a.b/_c_"]),
+    ],
+)  # fmt: skip
+def test_signs_of_dialects_stay_and_words_are_sentences(text, sentences):
+    assert translated(text, unchanged, "md") == text
+    assert [" ".join(sentence.split(" ")) for sentence in asked(text, "md")][: len(sentences)] == sentences
+
+
+GRID = """> +--------+-------+
+> | Fruit  | Price |
+> +========+=======+
+> | apples | - low |
+> |        | - 犬  |
+> +--------+-------+
+"""
+COLUMNS = """  Right  Left         Middle
+-------  ---------  ----------
+     12  words        here
+      3  more          x
+"""
+
+
+def longer(texts: Sequence[str]) -> list[Translated]:
+    return [Translated(text.upper() + "LONG") for text in texts]
+
+
+def test_tables_drawn_with_characters_are_drawn_again():
+    assert translated(GRID, unchanged, "md") == GRID
+    assert asked(GRID, "md") == ["Fruit", "Price", "apples", "low", "犬"]
+    assert translated(GRID, longer, "md") == (
+        "> +------------+-----------+\n"
+        "> | FRUITLONG  | PRICELONG |\n"
+        "> +============+===========+\n"
+        "> | APPLESLONG | - LOWLONG |\n"
+        "> |            | - 犬LONG  |\n"
+        "> +------------+-----------+\n"
+    )
+    assert translated(COLUMNS, unchanged, "md") == COLUMNS
+    assert translated(COLUMNS, longer, "md") == (
+        "RIGHTLONG  LEFTLONG    MIDDLELONG\n"
+        "---------  ---------  ------------\n"
+        "       12  WORDSLONG    HERELONG\n"
+        "        3  MORELONG      XLONG\n"
+    )
+    for odd in ("+---+---+\n| a | b |\n|   +---+\n| c     |\n+---+---+\n", "+--\n| a |\n", "a b\n-- --\nwords here\n"):
+        assert translated(odd, unchanged, "md") == odd
+        translated(odd, longer, "md")
+
+
+def said(translation: str):
+    return lambda texts: [Translated(translation) for _ in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("words", "a *b* `c` [d](e) <f> &amp; $g$ :h: https://x.org/a_b", None),
+        ("words", "===", "\\==="),
+        ("> words", "```", "> \\```"),
+        ("| a | words |\n|---|---|\n", "a | b", None),
+        ("words", "    code", "code"),
+        ("**Hard** *disk*", "Festplatte", "**Festplatte**"),
+    ],
+)
+def test_signs_that_a_model_writes_are_words(text, translation, expected):
+    result = translated(text, said(translation), "md")
+    shape = [kind for kind, *_ in (part for part in tree(result) if isinstance(part, tuple))]
+    assert shape == [kind for kind, *_ in (part for part in tree(text) if isinstance(part, tuple))]
+    assert expected is None or result == expected
+    assert re.sub(r"<[^>]*>|\s", "", JUDGE.render(result)).count("*") == translation.count("*") * text.count("words")
+
+
+def test_code_of_which_nothing_was_copied_stays_apart():
+    result = translated("see `a` and `b`\nor `c` here", said("siehe"), "md")
+    assert counts(result)["<code>"] == 3
