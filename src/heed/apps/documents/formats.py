@@ -62,7 +62,8 @@ def translating_document(
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.apps.documents.docx import MAX_UNPACKED, translating_docx
+        from heed.apps.documents.docx import translating_docx
+        from heed.apps.documents.docx_package import MAX_UNPACKED
 
         limit = MAX_UNPACKED if max_text is None else max_text
         return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
