@@ -16,10 +16,16 @@ from heed.errors import HeedError
 Format = Literal["text", "md", "srt", "html", "docx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
-    ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".html": "html", ".htm": "html",
-    ".xhtml": "html", ".docx": "docx",
+    ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".vtt": "srt", ".sub": "srt",
+    ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
 }  # fmt: skip
 MAX_BYTES = 2**25  # of a document
+_MARKS = {  # byte order marks; the longer ones first
+    b"\xff\xfe\0\0": "utf-32-le",
+    b"\0\0\xfe\xff": "utf-32-be",
+    b"\xff\xfe": "utf-16-le",
+    b"\xfe\xff": "utf-16-be",
+}
 _READERS: dict[str, Callable[[str], list[Item]]] = {
     "text": read_text,
     "md": read_markdown,
@@ -54,9 +60,9 @@ def translating_text(text: str, *, format: Format, language: str) -> Asking[str]
 def translating_document(
     content: bytes, *, format: Format, language: str, name: str, max_text: int | None = None
 ) -> Asking[bytes]:
-    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no UTF-8.
+    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
-    A byte order mark stays. max_text: bytes of the text, or of the XML in a .docx.
+    It is written in UTF-8, with a byte order mark if it had one. max_text: bytes of the text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
@@ -67,16 +73,24 @@ def translating_document(
 
         limit = MAX_UNPACKED if max_text is None else max_text
         return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise HeedError(
-            f"{name}: byte {error.start + 1} (0x{content[error.start]:02x}) is not UTF-8; convert it, with iconv for "
-            "example."
-        ) from None
+    text = _decoded(content, format, name)
     mark = "\ufeff" * text.startswith("\ufeff")
-    text = yield from translating_text(text.removeprefix(mark), format=format, language=language)
+    try:
+        text = yield from translating_text(text.removeprefix(mark), format=format, language=language)
+    except HeedError as error:
+        raise HeedError(f"{name}: {error}") from None
     return (mark + text).encode("utf-8", errors="replace")
+
+
+def _decoded(content: bytes, format: Format, name: str) -> str:
+    """The text: UTF-8, or in a file that does not declare what it is another encoding that a byte order mark names."""
+    marks = _MARKS.items() if format != "html" else ()
+    encoding = next((encoding for mark, encoding in marks if content.startswith(mark)), "utf-8")
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        told = "UTF-8; convert it, with iconv for example" if encoding == "utf-8" else f"{encoding}, as it begins"
+        raise HeedError(f"{name}: byte {error.start + 1} (0x{content[error.start]:02x}) is not {told}.") from None
 
 
 def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
