@@ -220,7 +220,9 @@ class _Text:
         self._container, self._copier, self._depth, self._cap = container, copier, depth, cap
         self._pieces = list(_pieces(container)) if pieces is None else pieces
         words = [(run, child) for run, child in _all_pieces(self._pieces) if _is_word(run, child)]
-        self.has_words = needs_translation(" ".join(_string(child) for _, child in words))
+        # The words of alternatives are texts within this one.
+        others = ("".join(child.itertext()) for run, child in self._pieces if run is None and child.tag == ALTERNATIVES)
+        self.has_words = needs_translation(" ".join([*(_string(child) for _, child in words), *others]))
         self._formats: dict[Any, bytes] = {}
         weights = Counter[bytes]()
         for run, child in words:
@@ -380,16 +382,20 @@ class _Text:
     def _give_back_cap(self) -> None:
         """The first letter goes into the paragraph of the large one."""
         before = _string_of(self._cap).strip()
-        places = [child for piece in _all_pieces(_pieces(self._cap)) if _is_word(*piece) for child in piece[1:]]
-        first = next((child for child in self._container.iter(WORD + "t") if _string(child).strip()), None)
-        # As many letters as there were, or a word if there was one.
+        # As many letters as there were, or a word if there was one; with the signs before them.
         n_letters = str(len(before)) if len(before) == 1 or self._cap_is_joined else ""
-        match = re.match(rf"\s*\W*\w{{1,{n_letters}}}", _string(first)) if first is not None else None
-        if first is None or match is None:
-            return
-        places[0].text, first.text = match[0].strip(), _string(first)[match.end() :]
-        for place in places[1:]:
-            place.text = ""
+        letters = re.compile(rf"\s*\W*\w{{1,{n_letters}}}")
+        taken = ""
+        for element in self._container.iter(WORD + "t"):
+            text = _string(element)
+            match = letters.match(text)
+            taken += match[0] if match else text
+            element.text = text[match.end() :] if match else ""
+            if match:
+                break
+        places = [child for run, child in _all_pieces(_pieces(self._cap)) if _is_word(run, child)]
+        for i, element in enumerate(places):
+            element.text = taken.strip() if i == 0 else ""
 
 
 class _ItemWriter:

@@ -233,9 +233,9 @@ def _tree(sentence: TaggedText, tokens: list[_Token], kept: set[int]) -> _Elemen
 
 
 def _follows(place: Place, text: str) -> bool:
-    """Whether a thing stands directly behind a word, and not before one."""
+    """Whether a thing stands directly behind a word, or within one, and not before one."""
     before, after = text[place.offset - 1 : place.offset], text[place.offset : place.offset + 1]
-    return bool(before.strip()) and not after.isalnum()
+    return bool(before.strip()) and (before.isalnum() or not after.isalnum())
 
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
@@ -382,7 +382,8 @@ def _written(
         for i in reversed(range(n_closing, len(waiting))):
             tag = waiting[i]
             if isinstance(tag, Place):
-                wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
+                is_second = i > n_closing and getattr(waiting[i - 1], "offset", None) == tag.offset
+                wanted[i] = source[tag.offset - 1 : tag.offset].isspace() and not is_second
             elif tag.kind == "open":
                 wanted[i] = wanted[i + 1]
         for i in range(n_closing, len(waiting)):
