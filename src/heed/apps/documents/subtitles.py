@@ -28,7 +28,7 @@ _TIMES = re.compile(
 )
 # Times that the words stand behind: frames in MicroDVD, tenths of a second in MPL2, as tools for transcription do.
 _TIMES_BEFORE = re.compile(
-    rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\]|\[{_S}{_TIME}+{_S}{_ARROW}{_S}{_TIME}+{_S}\]){_S}"
+    rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\](?:{_S}/)?|\[{_S}{_TIME}+{_S}{_ARROW}{_S}{_TIME}+{_S}\]){_S}"
 )
 _NUMBER = re.compile(r"[^\w\r\n]*\d+[^\w\r\n]*")  # of a subtitle, with signs around it
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
@@ -36,13 +36,14 @@ _HEADER = re.compile(r"\ufeff?WEBVTT(?![^ \t\r\n])")
 _NOTE = re.compile(r"(?:NOTE|STYLE|REGION)(?![^ \t])")
 # Tags; ruby's reading, with what it says; times within a subtitle; codes of SubStation Alpha and of MicroDVD.
 _TAGS = (
-    r"</?(?:[bius]|c|v|font|lang|ruby)(?:[.\s][^<>]{0,200})?>|<rt>[^<>]{0,200}</rt>|<\d[\d:.,]{0,30}>|<br\s?/?>"
-    r"|\{\\[^{}]{0,200}\}|\{[A-Za-z]:[^{}]{0,100}\}|\\[Nnh](?![a-z])"
+    r"</?(?:[bius]|c|v|font|lang|ruby)(?:[.\s][^<>]{0,200})?>|<rt>[^<>]{0,200}</rt>|<\d{1,9}:[\d:.,]{1,30}>|<br\s?/?>"
+    r"|\{\\[^{}]{0,200}\}|\{[A-Za-z]:[^{}]{0,100}\}|(?-i:\\N|\\[nh](?![A-Za-z]))"
 )
 _TAG = re.compile(f"({_TAGS})", re.IGNORECASE)
-_VTT_TAG = re.compile(f"({_TAGS}|<[^<>]{{0,200}}>)", re.IGNORECASE)
+# Any tag is one in WebVTT; in SubRip if its element has both.
+_ANY_TAG = re.compile(f"({_TAGS}|<[^<>]{{0,200}}>)", re.IGNORECASE)
 _ELEMENTS = frozenset("b i u s c v font lang ruby".split())
-_NAME = re.compile(r"</?([a-z]+)", re.IGNORECASE)
+_NAME = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 # Codes of SubStation Alpha that begin and end a style; the others are about a whole line.
 _STYLE = re.compile(
     r"(?P<name>[ibus]|[1-4]?c|alpha|bord|shad|be|blur|fs|fsp|fsc[xy]|fr[xyz]?)(?P<value>(?:[-+&.\d].*)?)|(?P<font>fn)(.*)"
@@ -52,6 +53,7 @@ _LIKE_TIMES_BEFORE = re.compile(r"^(\{\d+\}|\[\d+\])(?=[\[{])")
 _LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
 _DASH = re.compile(rf"{_S}(?:[-‐‑–—−]|>{{2,3}}|(?:&gt;){{2,3}}){_S}")  # before a line of another speaker
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
+_REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # signs that are often written as references
 _Line = tuple[str, str]  # and its end
 
 
@@ -80,9 +82,10 @@ def read_srt(text: str) -> list[Item]:
 class _Reader:
     def __init__(self, lines: list[_Line], *, is_vtt: bool):
         self._lines, self._is_vtt = lines, is_vtt
-        self._tag_pattern = _VTT_TAG if is_vtt else _TAG
+        self._elements: frozenset[str] = _ELEMENTS  # of the subtitle that is read
         self._items: list[Item] = []
         self._references: dict[str, str] = {}
+        self._unreferenced: set[str] = set()  # signs that stand for themselves
         self._n_stamps = 0
 
     def items(self) -> list[Item]:
@@ -97,8 +100,9 @@ class _Reader:
                 in_text = True
             elif before := _TIMES_BEFORE.match(line):
                 self._items.append(Tag("cut", before[0]))
-                rows = line[before.end() :].split("|")
-                self._add_subtitle([*((row, "|") for row in rows[:-1]), (rows[-1], end)])
+                # In MPL2 a slash makes a line italic.
+                rows = re.split(r"(\|/?)" if before[0].lstrip().startswith("[") else r"(\|)", line[before.end() :])
+                self._add_subtitle(list(zip(rows[::2], [*rows[1::2], end], strict=True)))
                 in_text, place = False, place + 1
                 continue
             elif self._is_vtt and _NOTE.match(line) and self._is_first(place):
@@ -124,7 +128,12 @@ class _Reader:
                 f"line {lost + 1} has words, but no line before it has times, such as 00:00:01,000 --> 00:00:02,500: "
                 "nothing in it was read as subtitles."
             )
-        return [Tag("cut", _Kind(self._is_vtt, self._references)), *self._items]
+        references = {
+            sign: reference
+            for sign, reference in self._references.items()
+            if sign in "<&" or sign not in self._unreferenced
+        }
+        return [Tag("cut", _Kind(self._is_vtt, references)), *self._items]
 
     def _keep(self, first: int, stop: int) -> None:
         self._items += [Tag("cut", line + end) for line, end in self._lines[first:stop]]
@@ -142,10 +151,10 @@ class _Reader:
 
     def _begins_subtitle(self, place: int) -> bool:
         """Whether it is a subtitle's number, or in WebVTT its name."""
+        line, is_first = self._lines[place][0].strip(), self._is_first(place)
         if place + 1 == len(self._lines) or not _TIMES.fullmatch(self._lines[place + 1][0]):
-            return False
-        line, is_first = self._lines[place][0], self._is_first(place)
-        return line.strip().isdecimal() or (is_first and (self._is_vtt or _NUMBER.fullmatch(line) is not None))
+            return is_first and not self._is_vtt and line.isdecimal()  # its times are missing
+        return line.isdecimal() or (is_first and (self._is_vtt or _NUMBER.fullmatch(line) is not None))
 
     def _ends_text(self, place: int) -> bool:
         line = self._lines[place][0]
@@ -158,10 +167,11 @@ class _Reader:
 
     def _add_subtitle(self, lines: list[_Line]) -> None:
         """Its words: a line end is a break, unless another speaker's line follows."""
+        if not self._is_vtt:
+            self._find_elements("".join(line for line, _ in lines))
         break_before: Tag | None = None
         for i, (line, end) in enumerate(lines):
-            # Every second part is a tag.
-            parts = self._tag_pattern.split(self._after_codes(line, break_before))
+            parts = self._parts(self._after_codes(line, break_before))
             dash = _dash_in(parts)
             for k, part in enumerate(parts):
                 if k == dash and (match := _DASH.match(part)):
@@ -170,10 +180,33 @@ class _Reader:
                 if part:
                     self._items.append(self._tag(part) if k % 2 else self._resolved(part))
             after = lines[i + 1][0] if i + 1 < len(lines) else ""
-            goes_on = bool(after.strip()) and _dash_in(self._tag_pattern.split(after)) is None
+            goes_on = bool(after.strip()) and _dash_in(self._parts(after)) is None
             break_before = Tag("break" if goes_on else "cut", end)
             if end:
                 self._items.append(break_before)
+
+    def _find_elements(self, text: str) -> None:
+        """As players do, takes for an element of unknown name only what begins and ends."""
+        begun, ended = set(), set()
+        for tag in _ANY_TAG.finditer(text):
+            if name := _NAME.match(tag[0]):
+                (ended if tag[0].startswith("</") else begun).add(name[1].lower())
+        self._elements = _ELEMENTS | (begun & ended)
+
+    def _parts(self, line: str) -> list[str]:
+        """Words and tags; every second part is a tag."""
+        parts = _ANY_TAG.split(line)
+        if self._is_vtt:
+            return parts
+        merged, words = [], [parts[0]]
+        for tag, after in zip(parts[1::2], parts[2::2], strict=True):
+            name = _NAME.match(tag)
+            if _TAG.fullmatch(tag) or (name and name[1].lower() in self._elements):
+                merged += ["".join(words), tag]
+                words = [after]
+            else:
+                words += [tag, after]
+        return [*merged, "".join(words)]
 
     def _after_codes(self, line: str, end: Tag | None) -> str:
         """The line behind the codes at its begin that are about all of it; these go with the end of the line before."""
@@ -200,7 +233,7 @@ class _Reader:
             return Tag("atom", _Stamp(markup, self._n_stamps))
         if markup.startswith("<"):
             name = _NAME.match(markup)
-            if name is None or name[1].lower() not in _ELEMENTS:
+            if name is None or name[1].lower() not in self._elements:
                 return Tag("atom", markup)
             return Tag("close" if markup.startswith("</") else "open", markup, name[1].lower())
         styles = [_STYLE.fullmatch(code) for code in markup.strip("{}").split("\\")[1:]]
@@ -221,6 +254,7 @@ class _Reader:
             self._references.setdefault(found, match[0])
             return found
 
+        self._unreferenced |= _REFERENCED & set(_REFERENCE.sub("", text))
         return _REFERENCE.sub(sign, text)
 
 
