@@ -8,6 +8,8 @@ import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from docx.shared import Pt
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.apps.documents.translators import linked, shuffled, swapped_case, unchanged, within_seconds
 
 from heed.apps.documents.formats import translate_document
@@ -382,6 +384,50 @@ def test_a_sentence_ends_where_word_shows_an_end_and_its_elements_stay(body, sen
     assert counts(old) == counts(new)
     in_any_order = files(translated(before, shuffled))["word/document.xml"]
     assert sorted(words_of(in_any_order).replace(b" ", b"")) == sorted(words_of(new).replace(b" ", b""))
+
+
+WORDS = st.sampled_from([b"one ", b"two", b" three", b"four five ", b"6 "])
+LEAVES = st.one_of(
+    WORDS.map(run),
+    WORDS.map(bold),
+    st.sampled_from([BREAK, TAB, DELETED, MOVED, FORMULA, b"<w:r><w:drawing/></w:r>", b"<w:r/>", b"<w:proofErr/>"]),
+    st.tuples(st.sampled_from([b"bookmark%b", b"commentRange%b", b"perm%b"]), st.sampled_from([b"Start", b"End"]),
+              st.integers(1, 3)).map(lambda t: b'<w:%b w:id="%d"/>' % (t[0] % t[1], t[2])),
+)  # fmt: skip
+HOLDERS = st.sampled_from(
+    [LINK, b'<w:ins w:id="9">%b</w:ins>', b"<w:smartTag><w:smartTagPr/>%b</w:smartTag>", control(b"<w:text/>", b"%b"),
+     control(b"<w:x/>", b"%b"), RUBY.replace(b"%b", b"x", 1) % b"%b", field(b"HYPERLINK y", b"%b"),
+     field(b"REF y", b"%b"), b'<w:fldSimple w:instr="REF z">%b</w:fldSimple>']
+)  # fmt: skip
+BODIES = st.recursive(
+    st.lists(LEAVES, max_size=6).map(b"".join),
+    lambda inner: st.lists(
+        st.one_of(inner, st.tuples(HOLDERS, inner).map(lambda t: t[0].replace(b"%b", t[1]))), max_size=5
+    ).map(b"".join),
+    max_leaves=12,
+)
+
+
+@given(BODIES)
+def test_nothing_is_lost_or_doubled_in_any_nesting(body):
+    before = with_document(b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body))
+    old = files(before)["word/document.xml"]
+    same, capitals, in_any_order = (
+        files(translated(before, model))["word/document.xml"] for model in (unchanged, linked, shuffled)
+    )
+    assert words_of(same) == words_of(old) and counts(same) == counts(old)
+    # A line has single spaces.
+    words = words_of(old).upper().replace(b" ", b"")
+    assert words_of(capitals).replace(b" ", b"") == words and counts(capitals) == counts(old)
+    assert sorted(words_of(in_any_order).replace(b" ", b"")) == sorted(words)
+    fewer = counts(old) - counts(in_any_order)
+    assert not fewer  # a link that is torn apart is there twice
+    # Fields stay well-formed, and no range ends before it begins if it did not.
+    depth = 0
+    for kind in re.findall(rb'fldCharType="(\w+)"', in_any_order):
+        depth += {b"begin": 1, b"separate": 0, b"end": -1}[kind]
+        assert depth >= 0
+    assert depth == 0
 
 
 def words_of(xml: bytes) -> bytes:

@@ -32,6 +32,7 @@ def _word(names: str) -> frozenset[str]:
 
 # What may be within a paragraph and holds runs. What is not here stands between words.
 _HOLDERS = _word("hyperlink smartTag ins moveTo sdt customXml dir bdo fldSimple")
+_BLOCKS = _word("p tbl sdt sectPr")
 _PROPERTIES = _word("pPr sdtPr sdtEndPr customXmlPr smartTagPr")  # of what holds runs
 # What ends a sentence, in a run and outside of it. The marks of notes and comments stay before their first word.
 _ENDS = _word("br cr tab ptab footnoteRef endnoteRef annotationRef separator continuationSeparator") | {
@@ -79,6 +80,8 @@ def _texts(root: Any, copier: "_Copier") -> Iterator["_Text"]:
         if paragraph in dropped:
             continue
         following = paragraph.getnext() if _is_dropped_cap(paragraph) else None
+        while following is not None and following.tag not in _BLOCKS:  # such as a bookmark
+            following = following.getnext()
         if following is not None and following.tag == WORD + "p" and _is_text_first(following):
             # The words are those of the paragraph behind it, and its first letter goes back into this one.
             dropped.add(following)
@@ -296,12 +299,14 @@ class _Text:
             return self._result([child], pieces, child, depth)
         return self._holder([child], pieces, container, depth)
 
-    def _holder(self, head: list[Any], pieces: list[_Piece], container: Any, depth: int) -> _Node:
+    def _holder(self, head: list[Any], pieces: list[_Piece], container: Any, depth: int,
+                tail: Sequence[Any] = ()) -> _Node:  # fmt: skip
         """What holds no words is a thing between them."""
         every = list(_all_pieces(pieces))
         if any(_is_word(*piece) for piece in every):
-            return _Holder(head, self._nodes(pieces, depth), container)
-        return _Thing(head, any(_is_end(*piece) for piece in every))
+            return _Holder(head, self._nodes(pieces, depth), container, list(tail))
+        content = [] if container is not None else self._runs(pieces)
+        return _Thing([*head, *content, *tail], any(_is_end(*piece) for piece in every) or _has_part_of_field(every))
 
     def _field(self, pieces: list[_Piece], separator: int, depth: int) -> _Node:
         """A complex field: its code, a separator (0: none), what it shows, its end."""
@@ -310,7 +315,7 @@ class _Text:
             return _Thing(self._runs(pieces), is_end=code.split()[:1] == ["FORMCHECKBOX"])
         head, shown, tail = pieces[: separator + 1], pieces[separator + 1 : -1], pieces[-1:]
         if _is_link(_code(head)) and depth < MAX_FIELDS:
-            return _Holder(self._runs(head), self._nodes(shown, depth + 1), None, self._runs(tail))
+            return self._holder(self._runs(head), shown, None, depth + 1, self._runs(tail))
         return self._result(self._runs(head), shown, None, depth, self._runs(tail))
 
     def _result(self, head: list[Any], shown: list[_Piece], container: Any, depth: int,
@@ -539,11 +544,14 @@ class _Tree:
         self._make_run = run
         self._formats = [model]
         self._levels = [_Level(None)]
-        self._waiting: list[_Thing] = []  # ends that stand before what they are in, maybe
+        # Ends, and white space, that may belong into what is written next.
+        self._waiting: list[_Thing] = []
 
     def add(self, item: Item) -> None:
         if isinstance(item, str):
-            if item:
+            if item.isspace():
+                self._waiting.append(_Thing([self._make_run(self._formats[-1], item)]))
+            elif item:
                 self._put(self._make_run(self._formats[-1], item))
         elif item.name == "run":
             if item.kind == "open" or (item.kind == "cut" and self._formats[-1] is not item.markup):
@@ -576,13 +584,17 @@ class _Tree:
         self._waiting = []
 
     def _enter(self, holder: _Holder) -> None:
-        depth = len(self._levels) - 1
-        if not all(thing.path[depth : depth + 1] == (holder,) for thing in self._waiting):
-            self._flush()
-        last = self._levels[-1].parts[-1] if self._levels[-1].parts else None
-        if not (isinstance(last, _Level) and last.holder is holder):
+        depth, parts = len(self._levels) - 1, self._levels[-1].parts
+        last = parts[-1] if parts else None
+        ends = [thing for thing in self._waiting if thing.is_end]
+        are_within = all(thing.path[depth : depth + 1] == (holder,) for thing in ends)
+        if not (are_within and isinstance(last, _Level) and last.holder is holder):
+            n_outside = self._waiting.index(ends[0]) if ends and are_within else len(self._waiting)
+            for thing in self._waiting[:n_outside]:
+                parts += thing.parts
+            del self._waiting[:n_outside]
             last = _Level(holder)
-            self._levels[-1].parts.append(last)
+            parts.append(last)
         self._levels.append(last)
 
     def _put_end(self, thing: _Thing) -> None:
@@ -593,12 +605,14 @@ class _Tree:
             return
         for holder in thing.path[len(self._levels) - 1 :]:
             last = level.parts[-1] if level.parts else None
-            if self._waiting or not (isinstance(last, _Level) and last.holder is holder):
+            is_behind_end = any(waiting.is_end for waiting in self._waiting)
+            if is_behind_end or not (isinstance(last, _Level) and last.holder is holder):
                 self._waiting.append(thing)
                 return
             level = last
-        self._flush()
-        level.parts += thing.parts
+        for waiting in (*self._waiting, thing):
+            level.parts += waiting.parts
+        self._waiting = []
 
 
 @dataclass(eq=False)
@@ -691,6 +705,24 @@ def _ends_of_fields(pieces: list[_Piece]) -> dict[int, tuple[int, int]]:
             begin, separator = begun.pop()
             found[begin] = (separator, place)
     return found
+
+
+def _has_part_of_field(pieces: list[_Piece]) -> bool:
+    """Whether there is a part of a field whose other parts are elsewhere."""
+    depth = 0
+    for run, child in pieces:
+        if run is not None and child.tag == WORD + "fldChar":
+            depth += {"begin": 1, "end": -1}.get(child.get(WORD + "fldCharType"), 0)
+            if depth < 0:
+                return True
+        if (
+            run is not None
+            and child.tag in _PARTS_OF_FIELDS
+            and depth == 0
+            and child.get(WORD + "fldCharType") != "end"
+        ):
+            return True
+    return depth != 0
 
 
 def _code(pieces: list[_Piece]) -> str:

@@ -187,7 +187,8 @@ class _Reader:
 
     def _find_elements(self, text: str) -> None:
         """As players do, takes for an element of unknown name only what begins and ends."""
-        begun, ended = set(), set()
+        begun: set[str] = set()
+        ended: set[str] = set()
         for tag in _ANY_TAG.finditer(text):
             if name := _NAME.match(tag[0]):
                 (ended if tag[0].startswith("</") else begun).add(name[1].lower())
