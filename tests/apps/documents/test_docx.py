@@ -477,6 +477,27 @@ def test_a_dropped_capital_belongs_to_its_word():
     assert asked == ["Once there was a king.", "The king"]
 
 
+def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next_one():
+    deleted = b'<w:p><w:pPr><w:rPr><w:del w:id="1"/></w:rPr></w:pPr>%b</w:p>'
+    body = (
+        deleted % run(b"we never ") + deleted % (LINK % run(b"go there")) + b"<w:p>%b</w:p>" % run(b"again and again.")
+    )
+    asked: list[str] = []
+
+    def asking(texts):
+        asked.extend(texts)
+        return linked(texts)
+
+    before = package(body)
+    document = docx.Document(io.BytesIO(translated(before, asking)))
+    assert asked == ["we never go there again and again."]
+    assert [p.text.strip() for p in document.paragraphs] == ["WE NEVER", "GO THERE", "AGAIN AND AGAIN."]
+    old, new = (files(content)["word/document.xml"] for content in (before, translated(before, shuffled)))
+    assert counts(new) - counts(old) <= Counter({"w:hyperlink": 1}) and not counts(old) - counts(new)
+    few = docx.Document(io.BytesIO(translated(before, lambda texts: [Translated("so.") for _ in texts])))
+    assert "".join(p.text for p in few.paragraphs).strip(" so.") == "" and len(few.paragraphs) == 3
+
+
 def test_the_main_part_and_the_comments_are_those_that_the_relationships_name():
     remark = b'<w:comment w:id="0"><w:p><w:r><w:annotationRef/></w:r>%b</w:p></w:comment>' % run(b"a remark")
     comments = b"<w:comments %b>%b</w:comments>" % (NAMESPACE, remark)

@@ -75,19 +75,21 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
 
 def _texts(root: Any, copier: "_Copier") -> Iterator["_Text"]:
     """The paragraphs of a part that have words, each followed by the texts within it, such as a field's."""
-    dropped: set[Any] = set()
+    done: set[Any] = set()
     for paragraph in list(root.iter(WORD + "p")):
-        if paragraph in dropped:
+        if paragraph in done:
             continue
-        following = paragraph.getnext() if _is_dropped_cap(paragraph) else None
-        while following is not None and following.tag not in _BLOCKS:  # such as a bookmark
-            following = following.getnext()
-        if following is not None and following.tag == WORD + "p" and _is_text_first(following):
+        cap, first = None, paragraph
+        if _is_dropped_cap(paragraph) and (following := _next(paragraph)) is not None and _is_text_first(following):
             # The words are those of the paragraph behind it, and its first letter goes back into this one.
-            dropped.add(following)
-            waiting = deque([_Text(following, copier, cap=paragraph)])
-        else:
-            waiting = deque([_Text(paragraph, copier)])
+            cap, first = paragraph, following
+            done.add(first)
+        joined, last = [], first
+        while _is_end_deleted(last) and (following := _next(last)) is not None and _string_of(following).strip():
+            joined.append(following)
+            last = following
+        done.update(joined)
+        waiting = deque([_Text(first, copier, cap=cap, joined=joined)])
         while waiting:
             text = waiting.popleft()
             if text.has_words:
@@ -157,6 +159,7 @@ class _Thing:
     is_end: bool = False
     number: str = ""
     path: tuple["_Holder", ...] = ()
+    joint: "_Joint | None" = None  # it stands for the end of a paragraph within a text
 
 
 @dataclass(eq=False)
@@ -208,6 +211,14 @@ class _Hyphen(_Words):
     tag: str
 
 
+@dataclass(eq=False)
+class _Joint:
+    """Where a text goes on in another paragraph, like an element that has no tag."""
+
+    paragraph: Any
+    tag: str = ""
+
+
 _Node = _Words | _Thing | _Holder
 _Piece = tuple[Any, Any]  # a run and an element in it; None and an element that is in no run
 
@@ -216,12 +227,16 @@ class _Text:
     """Words that are one text: a paragraph, or what a field in it shows. Read into items, and written from them."""
 
     def __init__(self, container: Any, copier: _Copier, *, pieces: list[_Piece] | None = None, depth: int = 0,
-                 cap: Any = None):  # fmt: skip
+                 cap: Any = None, joined: Sequence[Any] = ()):  # fmt: skip
         """container: the element of the text; None for `pieces` of the text around it. cap: the paragraph before it
-        whose large letter is its first one. depth: fields that it is in.
+        whose large letter is its first one. joined: the paragraphs behind it that go on with its text. depth: fields
+        that it is in.
         """
         self._container, self._copier, self._depth, self._cap = container, copier, depth, cap
+        self._joined = joined
         self._pieces = list(_pieces(container)) if pieces is None else pieces
+        for paragraph in joined:
+            self._pieces += [(None, _Joint(paragraph)), *_pieces(paragraph)]
         words = [(run, child) for run, child in _all_pieces(self._pieces) if _is_word(run, child)]
         # The words of alternatives are texts within this one.
         others = ("".join(child.itertext()) for run, child in self._pieces if run is None and child.tag == ALTERNATIVES)
@@ -269,7 +284,8 @@ class _Text:
                 nodes.append(self._field(pieces[place : end + 1], separator - place, depth))
                 place = end + 1
                 continue
-            nodes.append(self._node(run, child, depth))
+            joint = _Thing([], joint=child) if isinstance(child, _Joint) else None
+            nodes.append(joint or self._node(run, child, depth))
             place += 1
         return nodes
 
@@ -350,7 +366,7 @@ class _Text:
         for node in _flat(nodes):
             if isinstance(node, _Hyphen):
                 marks.append((length, node.tag))
-            text.append(node.text if isinstance(node, _Words) else "\n" if node.is_end else "")
+            text.append(node.text if isinstance(node, _Words) else "\n" if node.is_end or node.joint else "")
             length += len(text[-1])
         if not marks:
             return
@@ -366,9 +382,12 @@ class _Text:
         tree = _Tree(self._model, self._run)
         for item in _in_order(self.translated):
             tree.add(item)
-        self.elements = tree.finished(self._copier)
+        paragraphs = tree.finished(self._copier)
+        self.elements = paragraphs[None]
         if self._container is not None:
             _set_children(self._container, self.elements)
+        for paragraph in self._joined:
+            _set_children(paragraph, paragraphs.get(paragraph, []))
         if self._cap is not None:
             self._give_back_cap()
 
@@ -430,6 +449,10 @@ class _ItemWriter:
                 self._items.append(node.text)
             elif isinstance(node, _Thing):
                 node.path = path
+                if node.joint:
+                    self._end(0)
+                    self._items.append(Tag("break", node))
+                    continue
                 if not node.is_end:
                     self._begin(path)
                     self._waiting.append(Tag("atom", node, text=node.number))
@@ -544,6 +567,7 @@ class _Tree:
         self._make_run = run
         self._formats = [model]
         self._levels = [_Level(None)]
+        self._paragraphs: dict[Any, _Level] = {None: self._levels[0]}  # None: the first
         # Ends, and white space, that may belong into what is written next.
         self._waiting: list[_Thing] = []
 
@@ -564,15 +588,26 @@ class _Tree:
             else:
                 self._flush()
                 self._levels.pop()
+        elif item.markup.joint:
+            self._begin_paragraph(item.markup.joint.paragraph)
         elif item.kind == "cut":
             self._put_end(item.markup)
         else:
             self._put(*item.markup.parts)
 
-    def finished(self, copier: _Copier) -> list[Any]:
-        """All elements."""
+    def finished(self, copier: _Copier) -> dict[Any, list[Any]]:
+        """The elements of each paragraph."""
         self._flush()
-        return self._levels[0].elements(copier)
+        return {paragraph: level.elements(copier) for paragraph, level in self._paragraphs.items()}
+
+    def _begin_paragraph(self, paragraph: Any) -> None:
+        """What is open is opened again there."""
+        self._flush()
+        holders = [level.holder for level in self._levels[1:] if level.holder]
+        self._levels = [_Level(None)]
+        self._paragraphs[paragraph] = self._levels[0]
+        for holder in holders:
+            self._enter(holder)
 
     def _put(self, *parts: Any) -> None:
         self._flush()
@@ -683,6 +718,21 @@ def _is_dropped_cap(paragraph: Any) -> bool:
     return frame is not None and frame.get(WORD + "dropCap", "none") != "none" and bool(_string_of(paragraph).strip())
 
 
+def _is_end_deleted(paragraph: Any) -> bool:
+    """Whether its end is deleted or moved away, with changes tracked, so that Word joins it with the next one."""
+    properties = paragraph.find(f"{WORD}pPr/{WORD}rPr")
+    marks = () if properties is None else (WORD + "del", WORD + "moveFrom")
+    return any(properties.find(mark) is not None for mark in marks) and bool(_string_of(paragraph).strip())
+
+
+def _next(paragraph: Any) -> Any:
+    """The paragraph behind it, if no table or other block is; marks such as a bookmark's may be between."""
+    following = paragraph.getnext()
+    while following is not None and following.tag not in _BLOCKS:
+        following = following.getnext()
+    return following if following is not None and following.tag == WORD + "p" else None
+
+
 def _is_text_first(paragraph: Any) -> bool:
     """Whether its first words are in no holder, so that a letter may go before them."""
     first = next((child for run, child in _all_pieces(_pieces(paragraph)) if _is_word(run, child)), None)
@@ -694,6 +744,8 @@ def _ends_of_fields(pieces: list[_Piece]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     begun: list[list[int]] = []
     for place, (run, child) in enumerate(pieces):
+        if isinstance(child, _Joint):
+            begun.clear()
         if run is None or child.tag != WORD + "fldChar":
             continue
         kind = child.get(WORD + "fldCharType")
