@@ -42,6 +42,7 @@ from heed.apps.documents.docx_items import (
     Holder,
     Hyphen,
     ItemWriter,
+    Level,
     Node,
     Thing,
     Tree,
@@ -215,7 +216,10 @@ class _Text:
         """What holds no words is a thing between them."""
         every = list(all_pieces(pieces))
         if any(is_word(*piece) for piece in every):
-            return Holder(head, self._nodes(pieces, depth), container, list(tail))
+            holder = Holder(head, self._nodes(pieces, depth), container, list(tail))
+            if any(isinstance(node, Words) and node.text for node in flat(holder.content)):
+                return holder
+            return Thing([Level.of(holder)], holder.has_end)  # its words are texts within this one
         content = [] if container is not None else self._runs(pieces)
         return Thing([*head, *content, *tail], any(is_end(*piece) for piece in every) or has_part_of_field(every))
 

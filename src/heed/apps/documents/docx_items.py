@@ -37,8 +37,8 @@ class Words:
 class Thing:
     """What stands between words, or ends the sentence if `is_end`.
 
-    parts: its elements; a `Written` stands for its own. number: the words that it shows, if they are the same in any
-    language. path: what it is in. joint: for what is the end of a paragraph within a text.
+    parts: its elements; a `Written` and a `Level` stand for theirs. number: the words that it shows, if they are the
+    same in any language. path: what it is in. joint: for what is the end of a paragraph within a text.
     """
 
     parts: list[Any]
@@ -229,7 +229,10 @@ def _mark(item: Item) -> tuple[tuple[str, str], bool] | None:
     if not isinstance(item, Tag) or not isinstance(item.markup, Thing) or len(item.markup.parts) != 1:
         return None
     element = item.markup.parts[0]
-    if not isinstance(element.tag, str) or (match := _RANGE.fullmatch(element.tag.removeprefix(WORD))) is None:
+    if (
+        not isinstance(getattr(element, "tag", None), str)
+        or (match := _RANGE.fullmatch(element.tag.removeprefix(WORD))) is None
+    ):
         return None
     return (match["kind"], element.get(WORD + "id", "")), match["end"] == "Start"
 
@@ -256,8 +259,8 @@ class Tree:
         """model: the run of the plain format. run: one in a format with a text."""
         self._make_run = run
         self._formats = [model]
-        self._levels = [_Level(None)]
-        self._paragraphs: dict[Any, _Level] = {None: self._levels[0]}  # None: the first
+        self._levels = [Level(None)]
+        self._paragraphs: dict[Any, Level] = {None: self._levels[0]}  # None: the first
         # Ends, and white space, that may belong into what is written next.
         self._waiting: list[Thing] = []
 
@@ -294,7 +297,7 @@ class Tree:
         """What is open is opened again there."""
         self._flush()
         holders = [level.holder for level in self._levels[1:] if level.holder]
-        self._levels = [_Level(None)]
+        self._levels = [Level(None)]
         self._paragraphs[paragraph] = self._levels[0]
         for holder in holders:
             self._enter(holder)
@@ -313,12 +316,12 @@ class Tree:
         last = parts[-1] if parts else None
         ends = [thing for thing in self._waiting if thing.is_end]
         are_within = all(thing.path[depth : depth + 1] == (holder,) for thing in ends)
-        if not (are_within and isinstance(last, _Level) and last.holder is holder):
+        if not (are_within and isinstance(last, Level) and last.holder is holder):
             n_outside = self._waiting.index(ends[0]) if ends and are_within else len(self._waiting)
             for thing in self._waiting[:n_outside]:
                 parts += thing.parts
             del self._waiting[:n_outside]
-            last = _Level(holder)
+            last = Level(holder)
             parts.append(last)
         self._levels.append(last)
 
@@ -331,7 +334,7 @@ class Tree:
         for holder in thing.path[len(self._levels) - 1 :]:
             last = level.parts[-1] if level.parts else None
             is_behind_end = any(waiting.is_end for waiting in self._waiting)
-            if is_behind_end or not (isinstance(last, _Level) and last.holder is holder):
+            if is_behind_end or not (isinstance(last, Level) and last.holder is holder):
                 self._waiting.append(thing)
                 return
             level = last
@@ -341,16 +344,27 @@ class Tree:
 
 
 @dataclass(eq=False)
-class _Level:
+class Level:
     """A holder's new content."""
 
     holder: Holder | None
     parts: list[Any] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, holder: Holder) -> "Level":
+        """The content that it has, which holds no words."""
+        level = cls(holder)
+        for node in holder.content:
+            if isinstance(node, Holder):
+                level.parts.append(cls.of(node))
+            elif isinstance(node, Thing):
+                level.parts += node.parts
+        return level
+
     def elements(self, copier: Copier) -> list[Any]:
         content: list[Any] = []
         for part in self.parts:
-            if isinstance(part, _Level):
+            if isinstance(part, Level):
                 content += part.elements(copier)
             elif isinstance(part, Written):
                 content += part.elements
