@@ -530,6 +530,7 @@ def other_zip(name: str, content: bytes) -> bytes:
         (b"<html><p>words</p></html>", "format html"),
         (other_zip("mimetype", b"application/vnd.oasis.opendocument.text"), r"\.odt"),
         (other_zip("a.txt", b"words"), r"word/document\.xml is not in it"),
+        (other_zip("", b"words"), r"word/document\.xml is not in it"),
         (with_document(b'<x xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"/>'), "Excel"),
         (with_document(b'<x xmlns="urn:x"/>'), "not a part of a Word document"),
         (package(b'<w:altChunk/><w:p>%b</w:p>' % run(b"a")), "altChunk.*save it again"),

@@ -84,8 +84,8 @@ def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, b
         raise HeedError(f"{name}: holds {len(entries):,} files; at most {MAX_FILES:,} are read.")
     for entry in entries:
         entry.filename = entry.filename.replace("\\", "/")  # some programs write Windows' separator
-    twice = {entry.filename.lower() for entry in entries if not entry.is_dir()}
-    if len(twice) < sum(not entry.is_dir() for entry in entries):
+    names = [entry.filename.lower() for entry in entries if not entry.filename.endswith("/")]
+    if len(set(names)) < len(names):
         raise HeedError(f"{name}: damaged: a file is in it twice.")
     files, left = [], MAX_UNPACKED
     for entry in entries:
@@ -109,7 +109,10 @@ def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[s
         raise HeedError(f"{name}: no .docx document: {main} is not in it.")
     folder = posixpath.dirname(main)
     found = [part for kind, part in _related(main, by_name, name) if kind in _WITH_TEXT]
-    found += [part for part in by_name if _NAME_WITH_TEXT.fullmatch(posixpath.relpath(part, folder or "."))]
+    for part in by_name:
+        within, filename = posixpath.split(part)
+        if within == folder and _NAME_WITH_TEXT.fullmatch(filename):
+            found.append(part)
     return main, [part for part in dict.fromkeys(found) if part in by_name and part != main]
 
 
