@@ -106,7 +106,7 @@ def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[s
     if main not in by_name:
         if "mimetype" in by_name and b"opendocument" in by_name["mimetype"][1]:
             raise HeedError(f"{name}: no .docx document but OpenDocument (.odt); save it as .docx.")
-        raise HeedError(f"{name}: no .docx document: {main} is not in it.")
+        raise HeedError(f"{name}: no .docx document: {main} is not there.")
     folder = posixpath.dirname(main)
     found = [part for kind, part in _related(main, by_name, name) if kind in _WITH_TEXT]
     for part in by_name:
