@@ -64,12 +64,16 @@ def test_documents_are_translated_on_standard_input(heed, folder):
 def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
     (tmp_path / "letter.docx").write_bytes(letter())
     (tmp_path / "bad.srt").write_bytes(b"\xff")
+    (tmp_path / "prose.vtt").write_text("WEBVTT\n\nonly words\n")
+    (tmp_path / "page.docx").write_text("<html></html>")
     done = heed("translate-file", folder, "letter.docx", "out.docx", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     document = docx.Document(io.BytesIO((tmp_path / "out.docx").read_bytes()))
     assert len(document.paragraphs) == 3 and len(document.tables) == 1
     for source, options, told in (
         ("bad.srt", [], "is not UTF-8"),
+        ("prose.vtt", [], "prose.vtt: line 3 has words"),
+        ("page.docx", [], "page.docx: no .docx document but a page"),
         ("none.md", [], "cannot be read"),
         ("letter.pdf", [], "--format"),
         ("letter.docx", ["--format", "html"], "is not UTF-8"),

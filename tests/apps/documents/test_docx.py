@@ -1,18 +1,21 @@
 import io
 import re
 import zipfile
+from collections import Counter
 
 import docx
 import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from docx.shared import Pt
-from tests.apps.documents.translators import shuffled, swapped_case, unchanged, within_seconds
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.apps.documents.translators import linked, shuffled, swapped_case, unchanged, within_seconds
 
 from heed.apps.documents.formats import translate_document
 from heed.errors import HeedError
 from heed.runtime.memory import peak_memory, reset_peak_memory
-from heed.text.alignment import Translated
+from heed.text.alignment import Link, Translated
 
 NOTES = (
     '<?xml version="1.0" encoding="UTF-8" standalone="yes"?><w:footnotes xmlns:w="http://schemas.openxmlformats.org/'
@@ -240,7 +243,8 @@ def test_formulas_are_part_of_their_sentence():
 def test_hyphens_are_part_of_their_word():
     hyphens = b"<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>kn</w:t><w:softHyphen/><w:t>own</w:t></w:r>"
     asked, written = asked_and_written(hyphens)
-    assert asked == ["well-known"] and b"WELL-KNOWN" in written
+    assert asked == ["well-known"]
+    assert re.sub(rb"</?w:t[^>]*>", b"", written) == b"<w:r>WELL<w:noBreakHyphen/>KN<w:softHyphen/>OWN</w:r>"
 
 
 def test_the_text_of_other_controls_is_theirs():
@@ -260,3 +264,277 @@ def test_many_namespaces_cost_no_memory():
     with within_seconds(60):
         translated(content, unchanged)
     assert peak_memory() - before < 2**29
+
+
+def package(body: bytes, main: str = "word/document.xml", others: dict[str, bytes] | None = None) -> bytes:
+    """A whole package whose main part has this body; others: more of its files."""
+    relationships = (
+        b'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">%b</Relationships>'
+    )
+    relationship = (
+        '<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/'
+        'officeDocument" Target="%s"/>'
+    )
+    types = (
+        '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" '
+        'ContentType="application/xml"/><Override PartName="/%s" ContentType="application/'
+        'vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
+    )
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w") as written:
+        written.writestr("[Content_Types].xml", types % main.replace("\\", "/"))
+        written.writestr("_rels/.rels", relationships % (relationship % main).encode())
+        written.writestr(main, b"<w:document %b><w:body>%b</w:body></w:document>" % (NAMESPACE, body))
+        for name, content in (others or {}).items():
+            written.writestr(name, content)
+    return output.getvalue()
+
+
+def counts(xml: bytes) -> Counter[str]:
+    """How often each element is there, but for runs of text."""
+    found = Counter(re.findall(r"<([\w:]+)", xml.decode()))
+    for name in ("w:r", "w:t", "w:rPr", "w:b", "w:i"):
+        del found[name]
+    return found
+
+
+def bold(text: bytes) -> bytes:
+    return b'<w:r><w:rPr><w:b/></w:rPr><w:t xml:space="preserve">%b</w:t></w:r>' % text
+
+
+def field(code: bytes, shown: bytes) -> bytes:
+    mark = b'<w:r><w:fldChar w:fldCharType="%b"/></w:r>'
+    text = b"<w:r><w:instrText> %b </w:instrText></w:r>" % code
+    return mark % b"begin" + text + mark % b"separate" + shown + mark % b"end"
+
+
+def control(properties: bytes, content: bytes) -> bytes:
+    return b"<w:sdt><w:sdtPr>%b</w:sdtPr><w:sdtContent>%b</w:sdtContent></w:sdt>" % (properties, content)
+
+
+DELETED = b'<w:del w:id="1"><w:r><w:delText xml:space="preserve">never </w:delText></w:r></w:del>'
+MOVED = (
+    b'<w:moveFromRangeStart w:id="7" w:name="m"/><w:moveFrom w:id="8"><w:r><w:t xml:space="preserve">away </w:t></w:r>'
+    b'</w:moveFrom><w:moveFromRangeEnd w:id="7"/>'
+)
+BREAK, TAB = b"<w:r><w:br/></w:r>", b"<w:r><w:tab/></w:r>"
+LINK = b'<w:hyperlink w:anchor="a">%b</w:hyperlink>'
+RUBY = b"<w:r><w:ruby><w:rubyPr/><w:rt>%b</w:rt><w:rubyBase>%b</w:rubyBase></w:ruby></w:r>"
+FORMULA = b'<m:oMath xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"/>'
+ALTERNATIVES = b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">%b</mc:AlternateContent>'
+
+
+@pytest.mark.parametrize(
+    ("body", "sentences"),
+    [
+        # What is no end.
+        (run(b"they ") + DELETED + run(b"always agree"), ["they always agree"]),
+        (run(b"colo") + DELETED + run(b"red paper"), ["colored paper"]),
+        (run(b"go ") + MOVED + run(b"home now"), ["go home now"]),
+        (run(b"go ") + b'<w:permStart w:id="1"/>' + run(b"home") + b'<w:permEnd w:id="1"/>', ["go home"]),
+        (run(b"a ") + b"<w:r><w:drawing/><w:pict/></w:r>" + run(b"b"), ["a b"]),
+        (run(b"a ") + b'<w:customXmlInsRangeStart w:id="3"/>' + run(b"b"), ["a b"]),
+        # An end within a format, a link, or both.
+        (run(b"read ") + bold(b"all") + BREAK + bold(b"of it") + run(b" now"), ["read all", "of it now"]),
+        (run(b"read ") + LINK % (run(b"all") + TAB + run(b"of it")) + run(b" now"), ["read all", "of it now"]),
+        (run(b"read ") + LINK % (BREAK + run(b"all")) + run(b" now"), ["read", "all now"]),
+        (run(b"read ") + LINK % (run(b"all") + BREAK) + run(b"now"), ["read all", "now"]),
+        (
+            b'<w:ins w:id="4">%b</w:ins>' % (run(b"a ") + LINK % (bold(b"b") + BREAK + bold(b"c")) + run(b" d")),
+            ["a b", "c d"],
+        ),
+        # Fields.
+        (run(b"see ") + field(b'HYPERLINK "x"', run(b"this page")) + run(b" too"), ["see this page too"]),
+        (run(b"see ") + field(b'HYPERLINK "x"', run(b"a") + BREAK + run(b"b")) + run(b" too"), ["see a", "b too"]),
+        (run(b"see ") + field(b"REF x", run(b"results")) + run(b" too"), ["see too", "results"]),
+        (run(b"see page ") + field(b"PAGEREF x", run(b"31")) + run(b" too"), ["see page 31 too"]),
+        (run(b"a ") + field(b"IF " + field(b"MERGEFIELD n", run(b"1")), run(b"one")) + run(b" b"), ["a b", "one"]),
+        (run(b"a ") + b'<w:fldSimple w:instr=" REF x ">%b</w:fldSimple>' % run(b"results"), ["a", "results"]),
+        (run(b"a ") + b'<w:fldSimple w:instr="HYPERLINK x">%b</w:fldSimple>' % run(b"b") + run(b" c"), ["a b c"]),
+        (b'<w:r><w:fldChar w:fldCharType="begin"/></w:r>' + run(b"a ") + LINK % run(b"b"), ["a b"]),
+        # Content controls of each kind.
+        *(
+            (run(b"on ") + control(b"<w:%b/>" % kind, run(b"the day")) + run(b" we meet"), ["on the day we meet"])
+            for kind in (b"date", b"dropDownList", b"comboBox", b"docPartObj", b"citation", b"group", b"x", b"richText")
+        ),
+        (control(b"<w:docPartObj/>", run(b"page ") + b"<w:r><w:pgNum/></w:r>"), ["page"]),
+        (run(b"a ") + control(b"<w:picture/>", b"<w:r><w:drawing/></w:r>") + run(b"b"), ["a b"]),
+        (run(b"a") + control(b"<w:text/>", run(b"b") + BREAK + run(b"c")) + run(b"d"), ["a", "b", "c", "d"]),
+        # Ruby, notes, formulas, what is for other programs.
+        (RUBY % (run(b"abc"), run(b"mountain")) + run(b" is high"), ["mountain is high"]),
+        (b"<w:r><w:footnoteRef/></w:r>" + run(b" a note"), ["a note"]),
+        (ALTERNATIVES % (b"<mc:Choice>%b</mc:Choice><mc:Fallback>%b</mc:Fallback>" % (run(b"new"), run(b"old"))),
+         ["new", "old"]),
+    ],
+)  # fmt: skip
+def test_a_sentence_ends_where_word_shows_an_end_and_its_elements_stay(body, sentences):
+    asked: list[str] = []
+
+    def asking(texts):
+        asked.extend(texts)
+        return linked(texts)
+
+    before = package(b"<w:p>%b</w:p>" % body)
+    after = translated(before, asking)
+    assert sorted(asked) == sorted(sentences)
+    docx.Document(io.BytesIO(after))
+    old, new = files(before)["word/document.xml"], files(after)["word/document.xml"]
+    assert words_of(new) == words_of(old).upper()
+    assert counts(old) == counts(new)
+    in_any_order = files(translated(before, shuffled))["word/document.xml"]
+    assert sorted(words_of(in_any_order).replace(b" ", b"")) == sorted(words_of(new).replace(b" ", b""))
+
+
+WORDS = st.sampled_from([b"one ", b"two", b" three", b"four five ", b"6 "])
+LEAVES = st.one_of(
+    WORDS.map(run),
+    WORDS.map(bold),
+    st.sampled_from([BREAK, TAB, DELETED, MOVED, FORMULA, b"<w:r><w:drawing/></w:r>", b"<w:r/>", b"<w:proofErr/>"]),
+    st.tuples(st.sampled_from([b"bookmark%b", b"commentRange%b", b"perm%b"]), st.sampled_from([b"Start", b"End"]),
+              st.integers(1, 3)).map(lambda t: b'<w:%b w:id="%d"/>' % (t[0] % t[1], t[2])),
+)  # fmt: skip
+HOLDERS = st.sampled_from(
+    [LINK, b'<w:ins w:id="9">%b</w:ins>', b"<w:smartTag><w:smartTagPr/>%b</w:smartTag>", control(b"<w:text/>", b"%b"),
+     control(b"<w:x/>", b"%b"), RUBY.replace(b"%b", b"x", 1) % b"%b", field(b"HYPERLINK y", b"%b"),
+     field(b"REF y", b"%b"), b'<w:fldSimple w:instr="REF z">%b</w:fldSimple>']
+)  # fmt: skip
+BODIES = st.recursive(
+    st.lists(LEAVES, max_size=6).map(b"".join),
+    lambda inner: st.lists(
+        st.one_of(inner, st.tuples(HOLDERS, inner).map(lambda t: t[0].replace(b"%b", t[1]))), max_size=5
+    ).map(b"".join),
+    max_leaves=12,
+)
+
+
+@given(BODIES)
+def test_nothing_is_lost_or_doubled_in_any_nesting(body):
+    before = with_document(b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body))
+    old = files(before)["word/document.xml"]
+    same, capitals, in_any_order = (
+        files(translated(before, model))["word/document.xml"] for model in (unchanged, linked, shuffled)
+    )
+    assert words_of(same) == words_of(old) and counts(same) == counts(old)
+    # A line has single spaces.
+    words = words_of(old).upper().replace(b" ", b"")
+    assert words_of(capitals).replace(b" ", b"") == words and counts(capitals) == counts(old)
+    assert sorted(words_of(in_any_order).replace(b" ", b"")) == sorted(words)
+    fewer = counts(old) - counts(in_any_order)
+    assert not fewer  # a link that is torn apart is there twice
+    # Fields stay well-formed, and no range ends before it begins if it did not.
+    depth = 0
+    for kind in re.findall(rb'fldCharType="(\w+)"', in_any_order):
+        depth += {b"begin": 1, b"separate": 0, b"end": -1}[kind]
+        assert depth >= 0
+    assert depth == 0
+
+
+def words_of(xml: bytes) -> bytes:
+    """The words of runs that are neither moved away nor a reading."""
+    shown = re.sub(rb"<w:(moveFrom|rt)[ >].*?</w:\1>", b"", xml)
+    return b"".join(re.findall(rb"<w:t(?: [^>]*)?>([^<]*)</w:t>", shown))
+
+
+def test_a_link_that_a_break_tears_apart_becomes_two_and_a_range_never_ends_before_it_begins():
+    body = run(b"one two ") + LINK % (run(b"three") + BREAK + run(b"four")) + run(b" five")
+
+    def reversed_words(texts):
+        found = []
+        for text in texts:
+            words, links, length = [], [], 0
+            for match in reversed(list(re.finditer(r"\S+", text))):
+                words.append(match[0].upper())
+                links.append(Link(length, length + len(match[0]), *match.span()))
+                length += len(match[0]) + 1
+            found.append(Translated(" ".join(words), links))
+        return found
+
+    written = files(translated(package(b"<w:p>%b</w:p>" % body), reversed_words))["word/document.xml"]
+    links = [words_of(link) for link in re.findall(rb"<w:hyperlink.*?</w:hyperlink>", written)]
+    assert links == [b"THREE", b"FOUR"] and written.count(b"<w:br/>") == 1
+    start, end = b'<w:commentRangeStart w:id="%d"/>', b'<w:commentRangeEnd w:id="%d"/>'
+    body = run(b"one ") + start % 1 + run(b"two ") + start % 2 + run(b"three") + end % 1 + run(b" four") + end % 2
+    written = files(translated(package(b"<w:p>%b</w:p>" % body), reversed_words))["word/document.xml"]
+    for i in (1, 2):
+        assert 0 < written.index(start % i) < written.index(end % i)
+
+
+def test_a_dropped_capital_belongs_to_its_word():
+    frame = b'<w:p><w:pPr><w:framePr w:dropCap="drop" w:lines="3"/></w:pPr>%b</w:p><w:p>%b</w:p>'
+    asked: list[str] = []
+
+    def translate(texts):
+        asked.extend(texts)
+        return [Translated({"Once there was a king.": "¿Es war ein König?", "The king": "Der König"}[t]) for t in texts]
+
+    for letter, rest, expected in (
+        (b"O", bold(b"nce") + run(b" there was a king."), ["¿E", "s war ein König?"]),
+        (b"The", run(b" king"), ["Der", " König"]),
+    ):
+        after = translated(package(frame % (run(letter), rest)), translate)
+        assert [p.text for p in docx.Document(io.BytesIO(after)).paragraphs] == expected
+    assert asked == ["Once there was a king.", "The king"]
+
+
+def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next_one():
+    deleted = b'<w:p><w:pPr><w:rPr><w:del w:id="1"/></w:rPr></w:pPr>%b</w:p>'
+    body = (
+        deleted % run(b"we never ") + deleted % (LINK % run(b"go there")) + b"<w:p>%b</w:p>" % run(b"again and again.")
+    )
+    asked: list[str] = []
+
+    def asking(texts):
+        asked.extend(texts)
+        return linked(texts)
+
+    before = package(body)
+    document = docx.Document(io.BytesIO(translated(before, asking)))
+    assert asked == ["we never go there again and again."]
+    assert [p.text.strip() for p in document.paragraphs] == ["WE NEVER", "GO THERE", "AGAIN AND AGAIN."]
+    old, new = (files(content)["word/document.xml"] for content in (before, translated(before, shuffled)))
+    assert set(counts(new) - counts(old)) <= {"w:hyperlink"} and not counts(old) - counts(new)
+    few = docx.Document(io.BytesIO(translated(before, lambda texts: [Translated("so.") for _ in texts])))
+    assert "".join(p.text for p in few.paragraphs).strip(" so.") == "" and len(few.paragraphs) == 3
+
+
+def test_the_main_part_and_the_comments_are_those_that_the_relationships_name():
+    remark = b'<w:comment w:id="0"><w:p><w:r><w:annotationRef/></w:r>%b</w:p></w:comment>' % run(b"a remark")
+    comments = b"<w:comments %b>%b</w:comments>" % (NAMESPACE, remark)
+    relationships = (
+        b'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r1" '
+        b'Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/comments" Target="Remarks1.xml"/>'
+        b'<Relationship Id="r2" Type="http://x/header" TargetMode="External" Target="http://x/header1.xml"/></Relationships>'
+    )
+    others = {"word/_rels/document2.xml.rels": relationships, "word/Remarks1.xml": comments}
+    after = translated(package(b"<w:p>%b</w:p>" % run(b"some words"), "word/document2.xml", others), swapped_case)
+    assert b"SOME WORDS" in files(after)["word/document2.xml"]
+    assert b"A REMARK" in files(after)["word/Remarks1.xml"] and list(files(after))[2] == "word/document2.xml"
+    after = translated(package(b"<w:p>%b</w:p>" % run(b"some words"), "word\\document.xml"), swapped_case)
+    assert b"SOME WORDS" in files(after)["word/document.xml"]
+
+
+def other_zip(name: str, content: bytes) -> bytes:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w") as written:
+        written.writestr(name, content)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "password"),
+        (b"{\\rtf1 words}", r"\.rtf"),
+        (b"%PDF-1.7", "PDF"),
+        (b"<html><p>words</p></html>", "format html"),
+        (other_zip("mimetype", b"application/vnd.oasis.opendocument.text"), r"\.odt"),
+        (other_zip("a.txt", b"words"), r"word/document\.xml is not there"),
+        (with_document(b'<x xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"/>'), "Excel"),
+        (with_document(b'<x xmlns="urn:x"/>'), "not a part of a Word document"),
+        (package(b'<w:altChunk/><w:p>%b</w:p>' % run(b"a")), "altChunk.*save it again"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(content, told):
+    with pytest.raises(HeedError, match=rf"^letter\.docx: [^\n]*{told}[^\n]*$"):
+        translated(content, swapped_case)

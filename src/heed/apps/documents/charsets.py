@@ -5,7 +5,13 @@ from typing import NamedTuple
 from heed.apps.documents.html import declared_charset
 from heed.errors import HeedError
 
-_MARKS = (("\ufeff".encode(), "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_MARKS = (  # the longer ones first
+    (b"\xff\xfe\0\0", "utf-32-le"),
+    (b"\0\0\xfe\xff", "utf-32-be"),
+    ("\ufeff".encode(), "utf-8"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
 # Labels of charsets and the codecs that browsers take for them: https://encoding.spec.whatwg.org/#names-and-labels
 _CODECS = {
     **dict.fromkeys("utf-8 utf8 unicode-1-1-utf-8 utf-16 utf-16le utf-16be".split(), "utf-8"),

@@ -1,39 +1,65 @@
-"""Word's .docx: the paragraphs of its text, headers, footers and notes are translated; all else keeps its bytes.
+"""Word's .docx: the paragraphs of text, headers, footers, notes and comments are translated; all else keeps its bytes.
 
-A run of the commonest format of a paragraph is plain text, any other run is an element that its words take along.
+A run of the commonest format of a paragraph is plain text, any other run is an element that its words take along. A
+sentence ends where Word shows an end: at a paragraph's end, a line break, a tab.
 """
 
-import io
-import zipfile
-import zlib
-from collections import Counter
-from collections.abc import Iterator
-from copy import deepcopy
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
+from heed.apps.documents.docx_elements import (
+    ALTERNATIVES,
+    HOLDERS,
+    HYPHENS,
+    PARTS_OF_FIELDS,
+    Copier,
+    Joint,
+    Piece,
+    all_pieces,
+    code_of,
+    container_of,
+    ends_of_fields,
+    format_of,
+    has_part_of_field,
+    is_checkbox,
+    is_dropped_cap,
+    is_end,
+    is_end_deleted,
+    is_link,
+    is_text_first,
+    is_word,
+    next_paragraph,
+    pieces_of,
+    set_children,
+    string_of,
+    text_element,
+    text_of,
+)
+from heed.apps.documents.docx_items import (
+    Holder,
+    Hyphen,
+    ItemWriter,
+    Level,
+    Node,
+    Thing,
+    Tree,
+    Words,
+    Written,
+    flat,
+    in_order,
+    with_ranges,
+)
+from heed.apps.documents.docx_package import MAX_UNPACKED, WORD, read_package
 from heed.apps.documents.items import Item, Tag
-from heed.apps.documents.sentences import Splitter
+from heed.apps.documents.sentences import Splitter, needs_translation
 from heed.apps.documents.translation import Asking, translating_items
-from heed.config import reason
-from heed.errors import HeedError
 
-MAX_UNPACKED = 2**27  # bytes of all files of a document
-MAX_FILES = 10_000
-MAX_COPIED = 2**20  # bytes of formats that are copied, besides four times those of the text
-WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
-SPACE = "{http://www.w3.org/XML/1998/namespace}space"
-# What may be within a paragraph and holds runs. All else stands between words or ends the sentence.
-_HOLDERS = {WORD + name for name in ("hyperlink", "smartTag", "ins", "moveTo", "sdt", "sdtContent", "customXml", "dir",
-                                     "bdo")}  # fmt: skip
-_PROPERTIES = {WORD + name for name in ("pPr", "sdtPr", "sdtEndPr", "customXmlPr", "smartTagPr")}  # of what holds runs
-_TEXT_CONTROL = {WORD + name for name in ("alias", "tag", "id", "lock", "rPr", "placeholder", "showingPlcHdr",
-                                          "temporary", "text", "richText")}  # fmt: skip
-_BETWEEN_WORDS = {WORD + name for name in ("bookmarkStart", "bookmarkEnd", "proofErr", "commentRangeStart",
-                                           "commentRangeEnd", "lastRenderedPageBreak")} | {MATH + "oMath"}  # fmt: skip
-_IN_RUN = {WORD + name for name in ("footnoteReference", "endnoteReference", "commentReference",
-                                    "lastRenderedPageBreak", "sym", "drawing", "object")}  # fmt: skip
-_HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a word
+MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
+MAX_NUMBER = 20  # characters of a field's number, such as a page's, that the model reads
+_WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
 def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> Asking[bytes]:
@@ -41,256 +67,255 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
 
     max_xml: bytes of the parts with text, which take many times as much memory.
     """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as package:
-            files = _files(package, name)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
-        raise HeedError(f"{name}: no .docx document, or a damaged one ({reason(error)}).") from None
-    if sum(len(data) for entry, data in files if _has_text(entry.filename)) > max_xml:
-        raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
-    parts = {entry.filename: _parsed(data, name) for entry, data in files if _has_text(entry.filename)}
-    copier = _Copier(sum(len(data) for entry, data in files if entry.filename in parts), name)
-    paragraphs = {part: [_Paragraph(p, copier) for p in root.iter(WORD + "p")] for part, root in parts.items()}
-    # All at once, which a search translates faster than one after the other.
+    package = read_package(content, name=name, max_xml=max_xml)
+    copier = Copier(package.n_xml, name)
+    texts: list[_Text] = []
     items: list[Item] = []
-    for paragraph in (paragraph for some in paragraphs.values() for paragraph in some if paragraph.has_words):
-        items += [*paragraph.items(), Tag("cut", paragraph)]
+    changed: set[str] = set()
+    # All at once, which a search translates faster than one after the other.
+    for part, root in package.parts.items():
+        for text in _texts(root, copier):
+            changed.add(part)
+            texts.append(text)
+            items += [*text.items, Tag("cut", text)]
     own: list[Item] = []
     for item in (yield from translating_items(items, split=split)):
-        if isinstance(item, Tag) and isinstance(item.markup, _Paragraph):
-            item.markup.write(own)
+        if isinstance(item, Tag) and isinstance(item.markup, _Text):
+            item.markup.translated = own
             own = []
         else:
             own.append(item)
-    output = io.BytesIO()
-    with zipfile.ZipFile(output, "w") as written:
-        for entry, data in files:
-            if any(paragraph.has_words for paragraph in paragraphs.get(entry.filename, ())):
-                data = _serialized(parts[entry.filename])
-            written.writestr(entry, data, compress_type=entry.compress_type)
-    return output.getvalue()
+    for text in reversed(texts):  # those within others first
+        text.write()
+    return package.written(changed)
 
 
-def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, bytes]]:
-    """The files of a package. HeedError if they are too many or too large together, or without a document."""
-    entries = package.infolist()
-    names = {entry.filename for entry in entries}
-    if len(entries) > MAX_FILES:
-        raise HeedError(f"{name}: holds {len(entries):,} files; at most {MAX_FILES:,} are read.")
-    if len(names) < len(entries) or "word/document.xml" not in names:
-        raise HeedError(f"{name}: no .docx document: word/document.xml is not there, or a file is there twice.")
-    files, left = [], MAX_UNPACKED
-    for entry in entries:
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise HeedError(f"{name}: {entry.filename} is compressed in another way than a .docx may be.")
-        with package.open(entry) as file:
-            data = file.read(left + 1)  # the size that the package states may be a lie
-        left -= len(data)
-        if left < 0:
-            raise HeedError(f"{name}: unpacks to more than {MAX_UNPACKED:,} bytes; split the document.")
-        files.append((entry, data))
-    return files
+def _texts(root: Any, copier: Copier) -> Iterator["_Text"]:
+    """The paragraphs of a part that have words, each followed by the texts within it, such as a field's."""
+    done: set[Any] = set()
+    for paragraph in list(root.iter(WORD + "p")):
+        if paragraph in done:
+            continue
+        cap, first = None, paragraph
+        if (
+            is_dropped_cap(paragraph)
+            and (following := next_paragraph(paragraph)) is not None
+            and is_text_first(following)
+        ):
+            # The words are those of the paragraph behind it, and its first letter goes back into this one.
+            cap, first = paragraph, following
+            done.add(first)
+        joined, last = [], first
+        while is_end_deleted(last) and (following := next_paragraph(last)) is not None and text_of(following).strip():
+            joined.append(following)
+            last = following
+        done.update(joined)
+        waiting = deque([_Text(first, copier, cap=cap, joined=joined)])
+        while waiting:
+            text = waiting.popleft()
+            if text.has_words:
+                text.read()
+                yield text
+                waiting.extend(text.within)
 
 
-def _has_text(filename: str) -> bool:
-    folder, _, part = filename.rpartition("/")
-    kinds = ("document.xml", "header", "footer", "footnotes.xml", "endnotes.xml")
-    return folder == "word" and part.endswith(".xml") and part.startswith(kinds)
+class _Text:
+    """Words that are one text: a paragraph, or what a field in it shows. Read into items, and written from them."""
 
+    def __init__(self, container: Any, copier: Copier, *, pieces: list[Piece] | None = None, depth: int = 0,
+                 cap: Any = None, joined: Sequence[Any] = ()):  # fmt: skip
+        """container: the element of the text; None for `pieces` of the text around it. cap: the paragraph before it
+        whose large letter is its first one. joined: the paragraphs behind it that go on with its text. depth: fields
+        that it is in.
+        """
+        self._container, self._copier, self._depth, self._cap = container, copier, depth, cap
+        self._joined = joined
+        self._pieces = list(pieces_of(container)) if pieces is None else pieces
+        for paragraph in joined:
+            self._pieces += [(None, Joint(paragraph)), *pieces_of(paragraph)]
+        words = [(run, child) for run, child in all_pieces(self._pieces) if is_word(run, child)]
+        # The words of alternatives are texts within this one.
+        others = ("".join(child.itertext()) for run, child in self._pieces if run is None and child.tag == ALTERNATIVES)
+        self.has_words = needs_translation(" ".join([*(string_of(child) for _, child in words), *others]))
+        self._formats: dict[Any, bytes] = {}
+        weights = Counter[bytes]()
+        for run, child in words:
+            weights[self._format(run)] += len(string_of(child))
+        self._plain = max(weights, key=lambda key: weights[key]) if weights else b""
+        self._model = next((run for run, _ in words if self._format(run) == self._plain), None)
+        self._hyphens: dict[str, list[list[tuple[int, str]]]] = {}
+        self.items: list[Item] = []
+        self.translated: list[Item] = []
+        self.within: list[_Text] = []
+        self.written = Written()
+        self._cap_is_joined = False  # its letter and the first ones of the text are one word
 
-def _parsed(data: bytes, name: str) -> Any:
-    """The root of a part. HeedError if it is damaged, declares entities or is nested too deeply."""
-    try:
-        from lxml import etree
-    except ImportError:
-        raise HeedError(
-            f"{name}: .docx is read with lxml, which is not installed: pip install '.[serve]' in Heed's folder."
-        ) from None
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_pis=False)
-    try:
-        root = etree.fromstring(data, parser)
-    except etree.XMLSyntaxError as error:
-        raise HeedError(f"{name}: damaged ({reason(error)}).") from None
-    if root.getroottree().docinfo.doctype:
-        raise HeedError(f"{name}: declares a document type, which no good .docx does.")
-    if not str(root.tag).startswith(WORD):
-        raise HeedError(f"{name}: written as Strict Open XML; save it as an ordinary .docx.")
-    return root
+    def _format(self, run: Any) -> bytes:
+        if run not in self._formats:
+            self._formats[run] = format_of(run)
+        return self._formats[run]
 
+    def read(self) -> None:
+        """Sets its items, which are taken out of the document, and the texts within it."""
+        nodes = self._nodes(self._pieces, self._depth)
+        self._find_hyphens(nodes)
+        if self._cap is not None:
+            first = next(node for node in nodes if isinstance(node, Words) and node.text)
+            self._cap_is_joined = first.text[:1].isalnum()
+            first.text = text_of(self._cap) + first.text
+        writer = ItemWriter(self._format, self._plain)
+        writer.add(nodes, ())
+        self.items = with_ranges(writer.finished())
 
-def _serialized(root: Any) -> bytes:
-    from lxml import etree
+    # Reading
 
-    data: bytes = etree.tostring(root.getroottree(), xml_declaration=True, encoding="UTF-8", standalone=True)
-    return data
-
-
-class _Copier:
-    """Makes runs in the format of others. HeedError once the copies would take far more than the document."""
-
-    def __init__(self, n_bytes: int, name: str):
-        """n_bytes: of the document's text."""
-        self._left, self._name = MAX_COPIED + 4 * n_bytes, name
-
-    def run_with(self, run: Any, children: list[Any]) -> Any:
-        """A run of the same format with other content."""
-        from lxml import etree
-
-        properties = run.find(WORD + "rPr")
-        self._left -= sum(len(key) + len(value) for key, value in run.attrib.items())
-        # Without the namespaces of the document, which are written once.
-        self._left -= 0 if properties is None else len(etree.tostring(properties, method="c14n", exclusive=True))
-        if self._left < 0:
-            raise HeedError(f"{self._name}: its runs have too many properties.")
-        copy = run.makeelement(run.tag, dict(run.attrib), nsmap={run.prefix: WORD[1:-1]})  # the tree has the others
-        if properties is not None:
-            copy.append(deepcopy(properties))
-        copy.extend(children)
-        return copy
-
-
-class _Paragraph:
-    """A paragraph's content as items, and back. Markup is the element that stands there."""
-
-    def __init__(self, element: Any, copier: _Copier):
-        self._element, self._copier = element, copier
-        runs = [run for run in _own_runs(element) if _words(run)]
-        formats = Counter[bytes]()
-        for run in runs:
-            formats[_format(run)] += len(_words(run))
-        self._plain = max(formats, key=lambda key: formats[key]) if formats else b""
-        self._model = next((run for run in runs if _format(run) == self._plain), None)
-
-    @property
-    def has_words(self) -> bool:
-        """Whether there is anything to translate; if not, it is neither read nor written."""
-        return self._model is not None
-
-    def items(self) -> Iterator[Item]:
-        """The paragraph's words and tags, which are taken out of it."""
-        yield from self._within(self._element)
-
-    def _within(self, holder: Any) -> Iterator[Item]:
-        children = [child for child in holder if child.tag not in _PROPERTIES]
+    def _nodes(self, pieces: list[Piece], depth: int) -> list[Node]:
+        ends = ends_of_fields(pieces)
+        nodes: list[Node] = []
         place = 0
-        while place < len(children):
-            child = children[place]
-            if child.tag == WORD + "r":
-                # Word splits runs anywhere, for instance where spelling was checked.
-                stop = place + 1
-                while (
-                    stop < len(children)
-                    and children[stop].tag == child.tag
-                    and (_format(children[stop]) == _format(child))
-                ):
-                    stop += 1
-                yield from self._of_runs(children[place:stop])
-                place = stop
+        while place < len(pieces):
+            run, child = pieces[place]
+            if place in ends:
+                separator, end = ends[place]
+                nodes.append(self._field(pieces[place : end + 1], separator - place, depth))
+                place = end + 1
                 continue
-            if _holds_runs(child):
-                yield Tag("open", child, "holder")
-                yield from self._within(child)
-                yield Tag("close", child, "holder")
-            else:
-                yield Tag("atom" if child.tag in _BETWEEN_WORDS else "cut", child)
+            joint = Thing([], joint=child) if isinstance(child, Joint) else None
+            nodes.append(joint or self._node(run, child, depth))
             place += 1
+        return nodes
 
-    def _of_runs(self, runs: list[Any]) -> Iterator[Item]:
-        marked = _format(runs[0]) != self._plain and any(map(_words, runs))
-        if marked:
-            yield Tag("open", runs[0], "run")
-        for run in runs:
-            for child in list(run):  # which is taken apart
-                if child.tag == WORD + "t":
-                    yield _text(child)
-                elif child.tag in _HYPHENS:
-                    yield _HYPHENS[child.tag]
-                elif child.tag != WORD + "rPr":
-                    yield Tag("atom" if child.tag in _IN_RUN else "cut", self._copier.run_with(run, [child]))
-        if marked:
-            yield Tag("close", runs[0], "run")
+    def _node(self, run: Any, child: Any, depth: int) -> Node:
+        if run is not None:
+            if child.tag == WORD + "t":
+                return Words(run, string_of(child))
+            if child.tag in HYPHENS:
+                return Hyphen(run, HYPHENS[child.tag], child.tag)
+            if (base := container_of(child)) is not None:  # ruby's
+                return self._holder(self._runs([(run, child)]), list(pieces_of(base)), base, depth)
+            # A part of a field that is not whole here, such as a table of contents, is an end too.
+            return Thing(self._runs([(run, child)]), is_end(run, child) or child.tag in PARTS_OF_FIELDS)
+        if child.tag == ALTERNATIVES and depth < MAX_FIELDS:
+            for alternative in child:
+                self.within.append(_Text(alternative, self._copier, depth=depth + 1))
+            return Thing([child])
+        if child.tag not in HOLDERS:
+            return Thing([child], is_end(run, child))
+        if is_checkbox(child):
+            return Thing([child], is_end=True)  # it stands before another choice, as the sign of a list does
+        container = container_of(child)
+        if container is None:
+            return Thing([child])
+        pieces = list(pieces_of(container))
+        if child.tag == WORD + "fldSimple" and not is_link(child.get(WORD + "instr", "")):
+            return self._result([child], pieces, child, depth)
+        return self._holder([child], pieces, container, depth)
 
-    def write(self, items: list[Item]) -> None:
-        """Puts these items in the place of the paragraph's content."""
-        holder_children = [(self._element, _properties(self._element))]
-        formats = [self._model]
-        for item in items:
-            children = holder_children[-1][1]
-            if isinstance(item, str):
-                if item:
-                    children.append(self._copier.run_with(formats[-1], [_text_element(self._model, item)]))
-            elif item.name == "run":
-                if _is_opening(item, formats):
-                    formats.append(item.markup)
-                else:
-                    formats.pop()
-            elif item.name == "holder":
-                if holder_children[-1][0] is item.markup:
-                    _set_children(*holder_children.pop())
-                else:
-                    children.append(item.markup)
-                    holder_children.append((item.markup, _properties(item.markup)))
+    def _holder(self, head: list[Any], pieces: list[Piece], container: Any, depth: int,
+                tail: Sequence[Any] = ()) -> Node:  # fmt: skip
+        """What holds no words is a thing between them."""
+        every = list(all_pieces(pieces))
+        if any(is_word(*piece) for piece in every):
+            holder = Holder(head, self._nodes(pieces, depth), container, list(tail))
+            if any(isinstance(node, Words) and node.text for node in flat(holder.content)):
+                return holder
+            return Thing([Level.of(holder)], holder.has_end)  # its words are texts within this one
+        content = [] if container is not None else self._runs(pieces)
+        return Thing([*head, *content, *tail], any(is_end(*piece) for piece in every) or has_part_of_field(every))
+
+    def _field(self, pieces: list[Piece], separator: int, depth: int) -> Node:
+        """A complex field: its code, a separator (0: none), what it shows, its end."""
+        if not separator:
+            code = code_of(pieces)
+            return Thing(self._runs(pieces), is_end=code.split()[:1] == ["FORMCHECKBOX"])
+        head, shown, tail = pieces[: separator + 1], pieces[separator + 1 : -1], pieces[-1:]
+        if is_link(code_of(head)) and depth < MAX_FIELDS:
+            return self._holder(self._runs(head), shown, None, depth + 1, self._runs(tail))
+        return self._result(self._runs(head), shown, None, depth, self._runs(tail))
+
+    def _result(self, head: list[Any], shown: list[Piece], container: Any, depth: int,
+                tail: Sequence[Any] = ()) -> Thing:  # fmt: skip
+        """What a field shows is a text of its own: Word computes it again, as another text or part of one."""
+        every = list(all_pieces(shown))
+        text = "".join(string_of(child) for run, child in every if is_word(run, child))
+        has_end = any(is_end(*piece) for piece in every)
+        if needs_translation(text) and depth < MAX_FIELDS:
+            self.within.append(_Text(container, self._copier, pieces=shown, depth=depth + 1))
+            return Thing([*head, *([self.within[-1].written] if container is None else []), *tail], has_end)
+        number = text.strip() if len(text) <= MAX_NUMBER and not has_end and not needs_translation(text) else ""
+        return Thing([*head, *([] if container is not None else self._runs(shown)), *tail], has_end, number)
+
+    def _runs(self, pieces: list[Piece]) -> list[Any]:
+        """The elements that pieces are in; of a run that has others too, one with these."""
+        elements: list[Any] = []
+        for run, group in groupby(pieces, key=lambda piece: piece[0]):
+            children = [child for _, child in group]
+            if run is None:
+                elements += children
+            elif len(children) == sum(child.tag != WORD + "rPr" for child in run):
+                elements.append(run)
             else:
-                children.append(item.markup)
-        while holder_children:
-            _set_children(*holder_children.pop())
+                elements.append(self._copier.run_with(run, children))
+        return elements
 
+    def _find_hyphens(self, nodes: list[Node]) -> None:
+        """Remembers the words with hyphens of Word's own, so that a word that stays keeps them."""
+        text, marks = [], []
+        length = 0
+        for node in flat(nodes):
+            if isinstance(node, Hyphen):
+                marks.append((length, node.tag))
+            text.append(node.text if isinstance(node, Words) else "\n" if node.is_end or node.joint else "")
+            length += len(text[-1])
+        if not marks:
+            return
+        for match in _WORD_WITH_HYPHENS.finditer("".join(text)):
+            own = [(place - match.start(), tag) for place, tag in marks if match.start() <= place < match.end()]
+            if own:
+                self._hyphens.setdefault(match[0].casefold(), []).append(own)
 
-def _properties(holder: Any) -> list[Any]:
-    return [child for child in holder if child.tag in _PROPERTIES]
+    # Writing
 
+    def write(self) -> None:
+        """Puts the translated items in the place of its content."""
+        tree = Tree(self._model, self._run)
+        for item in in_order(self.translated):
+            tree.add(item)
+        paragraphs = tree.finished(self._copier)
+        self.written.elements = paragraphs[None]
+        if self._container is not None:
+            set_children(self._container, self.written.elements)
+        for paragraph in self._joined:
+            set_children(paragraph, paragraphs.get(paragraph, []))
+        if self._cap is not None:
+            self._give_back_cap()
 
-def _holds_runs(element: Any) -> bool:
-    """Whether words in it are translated; those of a checkbox, a list, a date or a citation belong to the control."""
-    properties = element.find(WORD + "sdtPr")
-    return element.tag in _HOLDERS and (properties is None or all(child.tag in _TEXT_CONTROL for child in properties))
+    def _run(self, model: Any, text: str) -> Any:
+        """A run in the format of another with this text."""
+        last, children = 0, []
+        for match in _WORD_WITH_HYPHENS.finditer(text) if self._hyphens else ():
+            own = self._hyphens.get(match[0].casefold())
+            for place, tag in own.pop(0) if own else ():
+                place += match.start()
+                children += [text_element(model, text[last:place]), model.makeelement(tag)]
+                last = place + len(HYPHENS[tag])
+        children.append(text_element(model, text[last:]))
+        return self._copier.run_with(model, [child for child in children if child.tag in HYPHENS or child.text])
 
-
-def _own_runs(holder: Any) -> Iterator[Any]:
-    """The runs of a paragraph, without those of text boxes in it, which have paragraphs of their own."""
-    for child in holder:
-        if child.tag == WORD + "r":
-            yield child
-        elif _holds_runs(child):
-            yield from _own_runs(child)
-
-
-def _is_opening(tag: Tag, formats: list[Any]) -> bool:
-    """A cut is what was an opening or a closing tag: it closes what is open."""
-    return tag.kind == "open" or (tag.kind == "cut" and formats[-1] is not tag.markup)
-
-
-def _set_children(element: Any, children: list[Any]) -> None:
-    for child in list(element):
-        element.remove(child)
-    element.extend(children)
-
-
-def _words(run: Any) -> str:
-    return "".join(_text(child) for child in run if child.tag == WORD + "t")
-
-
-def _text(element: Any) -> str:
-    """Its words, also those behind a comment."""
-    return "".join(element.xpath("text()"))
-
-
-def _format(run: Any) -> bytes:
-    """A run's properties as bytes, by which formats are compared."""
-    from lxml import etree
-
-    properties = run.find(WORD + "rPr")
-    if properties is None:
-        return b""
-    kept = deepcopy(properties)
-    for child in list(kept):
-        if child.tag in (WORD + "lang", WORD + "noProof"):  # of spelling, not of how it looks
-            kept.remove(child)
-    data: bytes = b"".join(etree.tostring(child) for child in kept)
-    return data
-
-
-def _text_element(run: Any, text: str) -> Any:
-    element = run.makeelement(WORD + "t", {SPACE: "preserve"})
-    element.text = "".join(c for c in text if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff"))  # all that XML has
-    return element
+    def _give_back_cap(self) -> None:
+        """The first letter goes into the paragraph of the large one."""
+        before = text_of(self._cap).strip()
+        # As many letters as there were, or a word if there was one; with the signs before them.
+        n_letters = str(len(before)) if len(before) == 1 or self._cap_is_joined else ""
+        letters = re.compile(rf"\s*\W*\w{{1,{n_letters}}}")
+        taken = ""
+        for element in self._container.iter(WORD + "t"):
+            text = string_of(element)
+            match = letters.match(text)
+            taken += match[0] if match else text
+            element.text = text[match.end() :] if match else ""
+            if match:
+                break
+        places = [child for run, child in all_pieces(pieces_of(self._cap)) if is_word(run, child)]
+        for i, element in enumerate(places):
+            element.text = taken.strip() if i == 0 else ""

@@ -16,8 +16,8 @@ from heed.errors import HeedError
 Format = Literal["text", "md", "srt", "html", "docx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
-    ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".html": "html", ".htm": "html",
-    ".xhtml": "html", ".docx": "docx",
+    ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".vtt": "srt", ".sub": "srt",
+    ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
 }  # fmt: skip
 MAX_BYTES = 2**25  # of a document
 
@@ -73,27 +73,30 @@ def _translating_items_of(text: str, *, format: Format, language: str, target: s
 def translating_document(
     content: bytes, *, format: Format, language: str, name: str, target: str = "", max_text: int | None = None
 ) -> Asking[bytes]:
-    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no UTF-8.
+    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
-    A byte order mark stays, and so does the charset that it or a page declares. target: as for `translating_text`.
-    max_text: bytes of the text, or of the XML in a .docx.
+    A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8.
+    target: as for `translating_text`. max_text: bytes of the text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.apps.documents.docx import MAX_UNPACKED, translating_docx
+        from heed.apps.documents.docx import translating_docx
+        from heed.apps.documents.docx_package import MAX_UNPACKED
 
         limit = MAX_UNPACKED if max_text is None else max_text
         return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
     text, mark, codec = decoded(content, name=name, is_html=format == "html")
-    items = yield from _translating_items_of(text, format=format, language=language, target=target)
+    try:
+        items = yield from _translating_items_of(text, format=format, language=language, target=target)
+    except HeedError as error:
+        raise HeedError(f"{name}: {error}") from None
     if format == "html":
         # Servers often call pages in Latin 1 UTF-8, which overrides what they declare; ASCII is both.
         written = write_html(items, "ascii" if codec in ("cp1252", "latin-1") else codec)
-    else:
-        written = _WRITERS[format](items)
-    return mark + written.encode(codec, errors="replace")
+        return mark + written.encode(codec, errors="replace")
+    return ("\ufeff" * bool(mark) + _WRITERS[format](items)).encode(errors="replace")
 
 
 def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:

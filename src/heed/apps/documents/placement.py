@@ -242,21 +242,25 @@ def _set_sources(tokens: list[_Token], result: Translated, words: list[Span]) ->
 def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -> list[_Token]:
     """The words, cut where the source's are by a tag within them, as in m<sup>2</sup>, if they have the same parts.
 
-    A word that is the same in both texts is cut as in the source; else its last or its first part is cut off.
+    A word that is the same in both texts is cut as in the source; else its last or its first part is cut off, but not
+    at a thing, which stays behind the word.
     """
-    offsets = [place.offset for place in sentence.tags if place.tag.kind in ("open", "close")]
-    if not offsets:
+    elements = [place.offset for place in sentence.tags if place.tag.kind in ("open", "close")]
+    every = [place.offset for place in sentence.tags if place.tag.kind != "break" and not place.length]
+    if not every:
         return tokens
     found: list[_Token] = []
     for token in tokens:
         start, end = token.source
+        word = text[token.start : token.end]
+        is_same = len(word) == end - start and word.casefold() == sentence.text[start:end].casefold()
+        offsets = every if is_same else elements
         bounds = [start, *sorted(set(offsets[bisect_right(offsets, start) : bisect_left(offsets, end)])), end]
         if token.kept is not None or len(bounds) == 2:
             found.append(token)
             continue
-        word = text[token.start : token.end]
         first, last = sentence.text[start : bounds[1]], sentence.text[bounds[-2] : end]
-        if word.casefold() == sentence.text[start:end].casefold() and len(word) == end - start:
+        if is_same:
             cuts, places = bounds, [token.start + cut - start for cut in bounds]
         elif word.endswith(last) and word != last:
             cuts, places = [start, bounds[-2], end], [token.start, token.end - len(last), token.end]
@@ -294,9 +298,9 @@ def _tree(sentence: TaggedText, tokens: list[_Token], others: set[int]) -> _Elem
 
 
 def _follows(place: Place, text: str) -> bool:
-    """Whether a thing stands directly behind a word, and not before one."""
+    """Whether a thing stands directly behind a word, or within one, and not before one."""
     before, after = text[place.offset - 1 : place.offset], text[place.offset : place.offset + 1]
-    return bool(before.strip()) and not after.isalnum()
+    return bool(before.strip()) and (before.isalnum() or not after.isalnum())
 
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:

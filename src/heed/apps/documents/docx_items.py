@@ -1,0 +1,373 @@
+"""What a text of a .docx consists of → items, and translated items → elements."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from heed.apps.documents.docx_elements import (
+    PROPERTIES,
+    Copier,
+    Joint,
+    set_children,
+)
+from heed.apps.documents.docx_package import WORD
+from heed.apps.documents.items import MAX_DEPTH, Item, Tag
+
+# Marks that begin and end a range, by the name of what they mark.
+_RANGE = re.compile(r"(?P<kind>.*?)(?:Range)?(?P<end>Start|End)")
+
+
+@dataclass(eq=False)
+class Written:
+    """The elements of a text within another one, which are known once it is translated."""
+
+    elements: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Words:
+    """Words in the format of a run."""
+
+    run: Any
+    text: str
+
+
+@dataclass(eq=False)
+class Thing:
+    """What stands between words, or ends the sentence if `is_end`.
+
+    parts: its elements; a `Written` and a `Level` stand for theirs. number: the words that it shows, if they are the
+    same in any language. path: what it is in. joint: for what is the end of a paragraph within a text.
+    """
+
+    parts: list[Any]
+    is_end: bool = False
+    number: str = ""
+    path: tuple["Holder", ...] = ()
+    joint: Joint | None = None
+
+
+@dataclass(eq=False)
+class Holder:
+    """What its words take along: an element that holds runs, or a link that is a field, from its code to its end.
+
+    The content goes between head and tail, or, if there is a container, into this: an element that is the head or in
+    it.
+    """
+
+    head: list[Any]
+    content: list["Node"]
+    container: Any = None
+    tail: list[Any] = field(default_factory=list)
+    is_written: bool = False
+    has_end: bool = field(init=False)
+    stays_open: bool = field(init=False)  # where it holds an end, and cannot be closed there and opened again
+
+    def __post_init__(self) -> None:
+        inner = [node for node in self.content if isinstance(node, Holder)]
+        self.has_end = any(i.has_end for i in inner) or any(isinstance(n, Thing) and n.is_end for n in self.content)
+        # Controls and ruby are not written twice: an end within one ends all sentences that touch it.
+        self._can_split = self.container is None or self.container is self.head[0]
+        self.stays_open = self.has_end and (not self._can_split or any(i.stays_open for i in inner))
+
+    def around(self, content: list[Any], copier: Copier) -> list[Any]:
+        """Its elements with this content; from the second time on copies of them, or none if there may be but one."""
+        again, self.is_written = self.is_written, True
+        if again and not self._can_split:
+            return content
+        if self.container is None:
+            if again:
+                return [
+                    *(copier.copy(element, element) for element in self.head),
+                    *content,
+                    *(copier.copy(element, element) for element in self.tail),
+                ]
+            return [*self.head, *content, *self.tail]
+        if again:
+            copy = copier.copy(self.container, [child for child in self.container if child.tag in PROPERTIES])
+            copy.extend(content)
+            return [copy]
+        set_children(self.container, content)
+        return self.head
+
+
+@dataclass(eq=False)
+class Hyphen(Words):
+    """A hyphen of Word's own, which is part of a word."""
+
+    tag: str
+
+
+Node = Words | Thing | Holder
+
+
+def flat(nodes: list[Node]) -> Iterator[Words | Thing]:
+    for node in nodes:
+        if isinstance(node, Holder):
+            yield from flat(node.content)
+        else:
+            yield node
+
+
+class ItemWriter:
+    """Nodes → items: at an end within a format or a link, this is closed, and opened again behind the end."""
+
+    def __init__(self, format_of: Callable[[Any], bytes], plain: bytes):
+        self._format_of, self._plain = format_of, plain
+        self._items: list[Item] = []
+        self._open: list[Holder] = []
+        self._run: Any = None  # whose format is open
+        self._waiting: list[Tag] = []  # things behind the last word of a format, which are in it if it goes on
+
+    def add(self, nodes: list[Node], path: tuple[Holder, ...]) -> None:
+        """path: what the nodes are in."""
+        for node in nodes:
+            if isinstance(node, Words):
+                if not node.text:
+                    continue
+                self._begin(path)
+                is_plain = (format := self._format_of(node.run)) == self._plain
+                if self._run is not None and (is_plain or self._format_of(self._run) != format):
+                    self._end_format()
+                self._flush()
+                if self._run is None and not is_plain:
+                    self._run = node.run
+                    self._items.append(Tag("open", node.run, "run"))
+                self._items.append(node.text)
+            elif isinstance(node, Thing):
+                node.path = path
+                if node.joint:
+                    self._end(0)
+                    self._items.append(Tag("break", node))
+                elif node.is_end:
+                    self._end(sum(holder.stays_open for holder in path))
+                    self._items.append(Tag("cut", node))
+                else:
+                    self._begin(path)
+                    self._waiting.append(Tag("atom", node, text=node.number))
+            else:
+                self._add_holder(node, path)
+
+    def _add_holder(self, holder: Holder, path: tuple[Holder, ...]) -> None:
+        within = (*path, holder)
+        if holder.stays_open:
+            self._begin(path)
+            self._end(len(path))
+            self._items.append(Tag("cut", holder, "holder"))
+            self._open.append(holder)
+        self.add(holder.content, within)
+        if holder.stays_open:
+            self._end(len(within))
+            self._items.append(Tag("cut", holder, "holder"))
+            self._open.pop()
+        elif self._open == list(within):
+            self._end(len(path))
+
+    def finished(self) -> list[Item]:
+        """All items."""
+        self._end(0)
+        return self._items
+
+    def _begin(self, path: tuple[Holder, ...]) -> None:
+        """Opens what of a path is not open."""
+        for holder in path[len(self._open) :]:
+            self._end_format()
+            self._flush()
+            self._open.append(holder)
+            self._items.append(Tag("open", holder, "holder"))
+
+    def _end(self, depth: int) -> None:
+        """Closes all but this many holders."""
+        self._end_format()
+        self._flush()
+        while len(self._open) > depth:
+            self._items.append(Tag("close", self._open.pop(), "holder"))
+
+    def _end_format(self) -> None:
+        if self._run is not None:
+            self._items.append(Tag("close", self._run, "run"))
+            self._run = None
+
+    def _flush(self) -> None:
+        self._items += self._waiting
+        self._waiting = []
+
+
+def with_ranges(items: list[Item]) -> list[Item]:
+    """The items, where the marks of a range, such as a bookmark's, are an element if they are nested as one."""
+    found = list(items)
+    opened: list[tuple[Tag, int, tuple[str, str] | None]] = []  # opening tags, their places; a range's key
+    for place, item in enumerate(found):
+        if isinstance(item, str):
+            continue
+        if item.kind == "cut":
+            opened.clear()
+        elif item.kind == "open":
+            opened.append((item, place, None))
+        elif item.kind == "close":
+            while opened and opened.pop()[2] is not None:
+                pass
+        elif mark := _mark(item):
+            key, is_start = mark
+            if is_start:
+                opened.append((item, place, key))
+                continue
+            n = len(opened)
+            while n > max(0, len(opened) - MAX_DEPTH) and opened[n - 1][2] not in (None, key):
+                n -= 1
+            if n and opened[n - 1][2] == key:
+                start, before, _ = opened[n - 1]
+                del opened[n - 1 :]
+                found[before] = Tag("open", start.markup, "range")
+                found[place] = Tag("close", item.markup, "range")
+    return found
+
+
+def _mark(item: Item) -> tuple[tuple[str, str], bool] | None:
+    """What range a thing begins or ends, and whether it begins it."""
+    if not isinstance(item, Tag) or not isinstance(item.markup, Thing) or len(item.markup.parts) != 1:
+        return None
+    element = item.markup.parts[0]
+    if (
+        not isinstance(getattr(element, "tag", None), str)
+        or (match := _RANGE.fullmatch(element.tag.removeprefix(WORD))) is None
+    ):
+        return None
+    return (match["kind"], element.get(WORD + "id", "")), match["end"] == "Start"
+
+
+def in_order(items: list[Item]) -> list[Item]:
+    """The items, where no mark that ends a range stands before the one that begins it."""
+    found = list(items)
+    ends: dict[tuple[str, str], int] = {}
+    for place, item in enumerate(items):
+        if mark := _mark(item):
+            key, is_start = mark
+            if not is_start:
+                ends[key] = place
+            elif key in ends:
+                end = ends.pop(key)
+                found[end], found[place] = found[place], found[end]
+    return found
+
+
+class Tree:
+    """Items → elements: what is closed at an end and opened behind it is written once if nothing stands between."""
+
+    def __init__(self, model: Any, run: Callable[[Any, str], Any]):
+        """model: the run of the plain format. run: one in a format with a text."""
+        self._make_run = run
+        self._formats = [model]
+        self._levels = [Level(None)]
+        self._paragraphs: dict[Any, Level] = {None: self._levels[0]}  # None: the first
+        # Ends, and white space, that may belong into what is written next.
+        self._waiting: list[Thing] = []
+
+    def add(self, item: Item) -> None:
+        if isinstance(item, str):
+            if item.isspace():
+                self._waiting.append(Thing([self._make_run(self._formats[-1], item)]))
+            elif item:
+                self._put(self._make_run(self._formats[-1], item))
+        elif item.name == "run":
+            if item.kind == "open" or (item.kind == "cut" and self._formats[-1] is not item.markup):
+                self._formats.append(item.markup)
+            else:
+                self._formats.pop()
+        elif item.name == "holder":
+            if item.kind == "open" or (item.kind == "cut" and self._levels[-1].holder is not item.markup):
+                self._enter(item.markup)
+            else:
+                self._flush()
+                self._levels.pop()
+        elif item.markup.joint:
+            self._begin_paragraph(item.markup.joint.paragraph)
+        elif item.kind == "cut":
+            self._put_end(item.markup)
+        else:
+            self._put(*item.markup.parts)
+
+    def finished(self, copier: Copier) -> dict[Any, list[Any]]:
+        """The elements of each paragraph."""
+        self._flush()
+        return {paragraph: level.elements(copier) for paragraph, level in self._paragraphs.items()}
+
+    def _begin_paragraph(self, paragraph: Any) -> None:
+        """What is open is opened again there."""
+        self._flush()
+        holders = [level.holder for level in self._levels[1:] if level.holder]
+        self._levels = [Level(None)]
+        self._paragraphs[paragraph] = self._levels[0]
+        for holder in holders:
+            self._enter(holder)
+
+    def _put(self, *parts: Any) -> None:
+        self._flush()
+        self._levels[-1].parts += parts
+
+    def _flush(self) -> None:
+        for thing in self._waiting:
+            self._levels[-1].parts += thing.parts
+        self._waiting = []
+
+    def _enter(self, holder: Holder) -> None:
+        depth, parts = len(self._levels) - 1, self._levels[-1].parts
+        last = parts[-1] if parts else None
+        ends = [thing for thing in self._waiting if thing.is_end]
+        are_within = all(thing.path[depth : depth + 1] == (holder,) for thing in ends)
+        if not (are_within and isinstance(last, Level) and last.holder is holder):
+            n_outside = self._waiting.index(ends[0]) if ends and are_within else len(self._waiting)
+            for thing in self._waiting[:n_outside]:
+                parts += thing.parts
+            del self._waiting[:n_outside]
+            last = Level(holder)
+            parts.append(last)
+        self._levels.append(last)
+
+    def _put_end(self, thing: Thing) -> None:
+        """It stays in what it was in if this is the last that was written, or what is written next."""
+        level = self._levels[-1]
+        if thing.path[: len(self._levels) - 1] != tuple(level.holder for level in self._levels[1:]):
+            self._put(*thing.parts)
+            return
+        for holder in thing.path[len(self._levels) - 1 :]:
+            last = level.parts[-1] if level.parts else None
+            is_behind_end = any(waiting.is_end for waiting in self._waiting)
+            if is_behind_end or not (isinstance(last, Level) and last.holder is holder):
+                self._waiting.append(thing)
+                return
+            level = last
+        for waiting in (*self._waiting, thing):
+            level.parts += waiting.parts
+        self._waiting = []
+
+
+@dataclass(eq=False)
+class Level:
+    """A holder's new content."""
+
+    holder: Holder | None
+    parts: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, holder: Holder) -> "Level":
+        """The content that it has, which holds no words."""
+        level = cls(holder)
+        for node in holder.content:
+            if isinstance(node, Holder):
+                level.parts.append(cls.of(node))
+            elif isinstance(node, Thing):
+                level.parts += node.parts
+        return level
+
+    def elements(self, copier: Copier) -> list[Any]:
+        content: list[Any] = []
+        for part in self.parts:
+            if isinstance(part, Level):
+                content += part.elements(copier)
+            elif isinstance(part, Written):
+                content += part.elements
+            else:
+                content.append(part)
+        return content if self.holder is None else self.holder.around(content, copier)

@@ -1,0 +1,168 @@
+"""The package of a .docx: its files, and which of them hold text (ECMA-376, part 2: Open Packaging Conventions)."""
+
+import io
+import posixpath
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from heed.config import reason
+from heed.errors import HeedError
+
+MAX_UNPACKED = 2**27  # bytes of all files of a document
+MAX_FILES = 10_000
+WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_STRICT = "{http://purl.oclc.org/ooxml/"
+_RELATIONSHIP = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
+_WITH_TEXT = ("header", "footer", "footnotes", "endnotes", "comments")  # kinds of parts besides the main one
+_NAME_WITH_TEXT = re.compile(rf"(?:{'|'.join(_WITH_TEXT)})\d*\.xml", re.IGNORECASE)
+# What is sometimes called .docx, by its first bytes.
+_OTHERS = {
+    b"\xd0\xcf\x11\xe0": "an old .doc, or a .docx with a password; save it in Word as a .docx without a password",
+    b"{\\rtf": "Rich Text (.rtf); save it in Word as .docx",
+    b"%PDF": "a PDF; it has no paragraphs that could be translated",
+    b"<": "a page or XML, not a zip archive; save it in Word as .docx, or translate it with the format html",
+}
+_OTHER_MAIN_PARTS = {
+    "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}": "an Excel workbook",
+    "{http://schemas.openxmlformats.org/presentationml/2006/main}": "a PowerPoint presentation",
+}
+
+
+@dataclass
+class Package:
+    """files: in their order; parts: the root of each part with text, by the name of its file, the main part first."""
+
+    files: list[tuple[zipfile.ZipInfo, bytes]]
+    parts: dict[str, Any]
+    n_xml: int  # bytes of the parts with text
+
+    def written(self, changed: set[str]) -> bytes:
+        """The package with these parts as they are now, and all other files byte for byte."""
+        output = io.BytesIO()
+        with zipfile.ZipFile(output, "w") as package:
+            for entry, data in self.files:
+                content = _serialized(self.parts[entry.filename]) if entry.filename in changed else data
+                package.writestr(entry, content, compress_type=entry.compress_type)
+        return output.getvalue()
+
+
+def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
+    """A .docx. HeedError, which calls it `name`, if it is damaged, too large, hostile, or of another kind.
+
+    max_xml: bytes of the parts with text, which take many times as much memory.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as package:
+            files = _files(package, name)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
+        start = content[:1000].removeprefix(b"\xef\xbb\xbf").lstrip()
+        for first, kind in _OTHERS.items():
+            if start.startswith(first):
+                raise HeedError(f"{name}: no .docx document but {kind}.") from None
+        raise HeedError(f"{name}: no .docx document, or a damaged one ({reason(error)}).") from None
+    by_name = {entry.filename.lower(): (entry.filename, data) for entry, data in files}
+    main, others = _names_of_parts(by_name, name)
+    n_xml = sum(len(by_name[part][1]) for part in (main, *others))
+    if n_xml > max_xml:
+        raise HeedError(f"{name}: its text is longer than {max_xml:,} bytes of XML; split the document.")
+    parts = {}
+    for part in (main, *others):
+        filename, data = by_name[part]
+        parts[filename] = _parsed(data, name)
+        _check_root(parts[filename], filename, name)
+    return Package(files, parts, n_xml)
+
+
+def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, bytes]]:
+    """The files of a package. HeedError if they are too many or too large together, or of the same name."""
+    entries = package.infolist()
+    if len(entries) > MAX_FILES:
+        raise HeedError(f"{name}: holds {len(entries):,} files; at most {MAX_FILES:,} are read.")
+    for entry in entries:
+        entry.filename = entry.filename.replace("\\", "/")  # some programs write Windows' separator
+    names = [entry.filename.lower() for entry in entries if not entry.filename.endswith("/")]
+    if len(set(names)) < len(names):
+        raise HeedError(f"{name}: damaged: a file is in it twice.")
+    files, left = [], MAX_UNPACKED
+    for entry in entries:
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise HeedError(f"{name}: {entry.filename} is compressed in another way than a .docx may be.")
+        with package.open(entry) as file:
+            data = file.read(left + 1)  # the size that the package states may be a lie
+        left -= len(data)
+        if left < 0:
+            raise HeedError(f"{name}: unpacks to more than {MAX_UNPACKED:,} bytes; split the document.")
+        files.append((entry, data))
+    return files
+
+
+def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[str, list[str]]:
+    """The main part, and the other parts with text, in lower case. HeedError if there is no main part."""
+    main = next((part for kind, part in _related("", by_name, name) if kind == "officedocument"), "word/document.xml")
+    if main not in by_name:
+        if "mimetype" in by_name and b"opendocument" in by_name["mimetype"][1]:
+            raise HeedError(f"{name}: no .docx document but OpenDocument (.odt); save it as .docx.")
+        raise HeedError(f"{name}: no .docx document: {main} is not there.")
+    folder = posixpath.dirname(main)
+    found = [part for kind, part in _related(main, by_name, name) if kind in _WITH_TEXT]
+    for part in by_name:
+        within, filename = posixpath.split(part)
+        if within == folder and _NAME_WITH_TEXT.fullmatch(filename):
+            found.append(part)
+    return main, [part for part in dict.fromkeys(found) if part in by_name and part != main]
+
+
+def _related(part: str, by_name: dict[str, tuple[str, bytes]], name: str) -> list[tuple[str, str]]:
+    """The kinds and names, in lower case, of the parts that a part (the package, for "") refers to."""
+    folder, filename = posixpath.split(part)
+    relationships = posixpath.join(folder, "_rels", filename + ".rels")
+    if relationships not in by_name:
+        return []
+    found = []
+    for element in _parsed(by_name[relationships][1], name).iter(_RELATIONSHIP):
+        target = unquote(element.get("Target", "")).replace("\\", "/")
+        if target and element.get("TargetMode") != "External":
+            path = posixpath.normpath(posixpath.join("/", folder, target))
+            found.append((element.get("Type", "").rpartition("/")[2].lower(), path.lstrip("/").lower()))
+    return found
+
+
+def _parsed(data: bytes, name: str) -> Any:
+    """The root of a part. HeedError if it is damaged, declares entities or is nested too deeply."""
+    try:
+        from lxml import etree
+    except ImportError:
+        raise HeedError(
+            f"{name}: .docx is read with lxml, which is not installed: pip install '.[serve]' in Heed's folder."
+        ) from None
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_pis=False)
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        raise HeedError(f"{name}: damaged ({reason(error)}).") from None
+    if root.getroottree().docinfo.doctype:
+        raise HeedError(f"{name}: declares a document type, which no good .docx does.")
+    return root
+
+
+def _check_root(root: Any, filename: str, name: str) -> None:
+    tag = str(root.tag)
+    if tag.startswith(_STRICT):
+        raise HeedError(f"{name}: written as Strict Open XML; save it as an ordinary .docx.")
+    if not tag.startswith(WORD):
+        kind = next((kind for space, kind in _OTHER_MAIN_PARTS.items() if tag.startswith(space)), None)
+        told = f"{kind}, not a .docx document" if kind else f"{filename} is not a part of a Word document"
+        raise HeedError(f"{name}: {told}.")
+    if next(root.iter(WORD + "altChunk"), None) is not None:
+        raise HeedError(f"{name}: {filename} includes another document (altChunk); open it in Word and save it again.")
+
+
+def _serialized(root: Any) -> bytes:
+    from lxml import etree
+
+    data: bytes = etree.tostring(root.getroottree(), xml_declaration=True, encoding="UTF-8", standalone=True)
+    return data

@@ -1,0 +1,150 @@
+"""Subtitles as players read them: times and codes never reach the model, words always do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.apps.documents.test_text import TIMES
+from tests.apps.documents.translators import asked as asked_of
+from tests.apps.documents.translators import linked, shuffled, unchanged
+from tests.apps.documents.translators import translated as translation_of
+
+from heed.apps.documents.formats import translate_document
+from heed.errors import HeedError
+
+
+def asked(text: str) -> list[str]:
+    return asked_of(text, "srt")
+
+
+def translated(text: str, translate=linked) -> str:
+    result = translation_of(text, translate, "srt")
+    assert translation_of(text, unchanged, "srt") == text
+    return result
+
+
+DIGITS = st.text("0123456789", min_size=1, max_size=3)
+SPACES = st.sampled_from(["", " ", "\u200e", "\xa0"])
+SEPARATORS = st.sampled_from(list(":.,;"))
+TIME = st.lists(st.tuples(SPACES, SEPARATORS, SPACES, DIGITS).map("".join), min_size=1, max_size=4)
+ARROWS = st.sampled_from(["-->", "->", "--->", "- ->", "–>", "==>", "→", "-- >"])
+SETTINGS = st.sampled_from(["", " X1:100 X2:200 Y1:5 Y2:6", " align:start position:0%", " line:-1"])
+
+
+@given(st.tuples(SPACES, DIGITS, TIME.map("".join), SPACES, ARROWS, SPACES, DIGITS, TIME.map("".join), SETTINGS))
+def test_whatever_looks_like_times_never_reaches_the_model(parts):
+    times = "".join(parts)
+    text = f"1\n{TIMES.splitlines()[1]}\nfirst words\n\n2\n{times}\nsecond words\n"
+    assert asked(text) == ["first words", "second words"]
+    assert translated(text) == text.replace("first words", "FIRST WORDS").replace("second words", "SECOND WORDS")
+
+
+@pytest.mark.parametrize(
+    "times",
+    ["00:01.000 --> 00:02.000", "0:00:01 --> 0:00:03", "1 00:00:01,000 --> 00:00:02,000", "00:00:01,000 -->",
+     "0:00:01.000,0:00:03.000", "00:00:01,000 00:00:02,000", "00.00.01,000 --> 00.00.03,000", "٠٠:٠١ --> ٠٠:٠٢"],
+)  # fmt: skip
+def test_times_of_other_programs_are_times(times):
+    assert asked(f"{times}\nsome words\n") == ["some words"]
+
+
+def test_times_in_what_is_said_are_words():
+    assert asked(TIMES + "the train at 12:30 -> we\nleave at 5:10\n") == ["the train at 12:30 -> we leave at 5:10"]
+
+
+def test_words_behind_times_on_their_line_are_words():
+    text = "{1}{1}25\n{10}{20}{y:i}hello there|{y:i}my friend\n{30}{}- who?|- me.\n"
+    assert asked(text) == ["hello there my friend", "who?", "me."]
+    assert translated(text) == text.replace("hello there", "HELLO THERE").replace("my friend", "MY FRIEND").replace(
+        "who", "WHO"
+    ).replace("me.", "ME.")
+    assert asked("[10][20]/all in|/italics\n") == ["all in italics"]
+    assert asked("[00:00.000 --> 00:05.000]  and so\n[00:05.000 --> 00:06.000]  on\n") == ["and so", "on"]
+
+
+VTT = """WEBVTT - a title
+Kind: captions
+
+NOTE words here
+and here
+
+STYLE
+::cue(b) { color: red }
+
+REGION
+id:fred
+
+the name of a cue
+00:01.000 --> 00:02.000 align:start region:fred
+<v Ann Lee>hello <00:01.500>there <c.loud>my</c> friend</v>
+
+what no player shows
+
+00:03.000 --> 00:04.000
+<ruby>base<rt>read</rt></ruby> and &amp; <lang en>so &lt; that</lang>
+"""
+
+
+def test_webvtt_keeps_its_notes_names_and_settings():
+    assert asked(VTT) == ["hello there my friend", "base and & so < that"]
+    expected = VTT
+    for words in ("hello", "there <", "my<", " friend", "base<", "and &", "so &"):
+        expected = expected.replace(words, words.upper())
+    assert translated(VTT) == expected.replace("&lt; that", "&lt; THAT")
+    times = [f"<00:01.{i}00>" for i in range(1, 6)]
+    karaoke = "".join(f"{time}<c> word{i}</c>" for i, time in enumerate(times))
+    result = translated(f"WEBVTT\n\n00:01.000 --> 00:02.000\nthe{karaoke}\n", shuffled)
+    assert sorted(times, key=result.index) == times and all(f"WORD{i}" in result for i in range(5))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("<i>- Who is there?</i>\n<i>- Only me.</i>\n", ["Who is there?", "Only me."]),
+        ("{\\an8}<b>– Yes.</b>\n", ["Yes."]),
+        (">> Hello.\n>> Bye.\n", ["Hello.", "Bye."]),
+        ("I {\\i1}really{\\i0} mean\n{\\an8}it.\n", ["I really mean it."]),
+        ("a {\\c&H00FF&}red{\\c} and {\\b1\\i1}fat{\\b0\\i0} word\\Nbelow\n", ["a red and fat word below"]),
+        ("{\\pos(1,2)}here\n", ["here"]),
+        ("<font color='#fff'>a <s>b</s><br>c</font>\n", ["a b c"]),
+        ("<laughs> so <x y=1>what</x>\n", ["<laughs> so what"]),
+        ("Tom &amp; Ann say &quot;it&#39;s &eacute;&quot;\n", ["Tom & Ann say \"it's é\""]),
+        ("one\n\ntwo\n\n9\nthree\n", ["one", "two", "three"]),
+    ],
+)  # fmt: skip
+def test_codes_tags_dashes_and_references_are_no_words(text, sentences):
+    assert asked(TIMES + text) == sentences
+    translated(TIMES + text)
+
+
+def test_tags_go_with_their_words_and_references_are_written_again():
+    text = TIMES + 'Tom &amp; Ann {\\i1}say{\\i0} "yes" &lt; b\n'
+    assert translated(text) == text.replace("Tom", "tOM").replace("Ann", "aNN").replace("say", "SAY").replace(
+        "yes", "YES"
+    ).replace("&lt; b", "&lt; B")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_says_how_subtitles_are_read(encoding):
+    content = (TIMES + "café\n").encode(encoding)
+    result = translate_document(content, linked, format="srt", language="en", name="a.srt")
+    assert result == (TIMES + "CAFÉ\n").encode("utf-8-sig")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Just some words.\n", 1),
+        ("\n1\nHello.\n", 3),
+        ("WEBVTT\n\n1.000 bis 2.000\nHello.\n", 3),
+        ("[Script Info]\nTitle: x\n", 1),
+        (TIMES + "42\n\n" + "<i>", None),
+        ("WEBVTT\n\nNOTE only words\n", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_words_of_which_none_is_in_a_subtitle_are_an_error(text, line):
+    if line is None:
+        assert translated(text) == text
+        return
+    with pytest.raises(HeedError, match=rf"^a\.srt: line {line} has words, .*\.$"):
+        translate_document(text.encode(), linked, format="srt", language="en", name="a.srt")
