@@ -58,7 +58,7 @@ def patterns() -> Iterator[Pattern]:
             text = evaluated(call.args[0], vars(module))
             flags = 0
             for argument in (*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")):
-                if "re." in ast.unparse(argument):
+                if ast.unparse(argument).startswith("re."):
                     flags |= int(eval(ast.unparse(argument), vars(module)))
             how = {call.func.attr}
             if how == {"compile"}:
