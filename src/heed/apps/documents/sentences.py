@@ -14,7 +14,8 @@ Splitter = Callable[[str], list[Span]]
 WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text
 _AS_SPACES = dict.fromkeys(map(ord, WHITE_SPACE), " ")  # where a paragraph ends, a document's reader knows better
 _IN_BRACKETS = re.compile(
-    r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})(?:\([^()]{2,500}[.!?…][\"”’»]?\)|\[[^\[\]]{2,500}[.!?…][\"”’»]?\])"
+    r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})"
+    r"(?:\([^()]{2,500}[.!?…][\"”’»]?\)|\[[^\[\]]{2,500}[.!?…][\"”’»]?\])"
     r"(?= +[(\[\"“„«¿¡]?\w| *$)"
 )
 _BEFORE_CAPITAL = re.compile(
