@@ -21,7 +21,7 @@ _IN_BRACKETS = re.compile(
 _BEFORE_CAPITAL = re.compile(
     r"(?<![^\W\d_])([^\W\d_]{2,30})(?:[.…][\"”’»)\]]{0,2}|[!?]) +(?=[\"“«(\[¿¡]{0,2}((?=[^\W\d_])\w+))"
 )
-# The splitter sees so much at a time: its time must not grow with the square of a stranger's line.
+# Characters that are split at a time: the splitter's time grows with the square of their number.
 MAX_SPLIT = 10_000
 
 
