@@ -58,7 +58,7 @@ def patterns() -> Iterator[Pattern]:
             text = evaluated(call.args[0], vars(module))
             flags = 0
             for argument in (*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")):
-                if ast.unparse(argument).startswith("re."):
+                if re.search(r"\bre\.[A-Z]", ast.unparse(argument)):
                     flags |= int(eval(ast.unparse(argument), vars(module)))
             how = {call.func.attr}
             if how == {"compile"}:

@@ -307,7 +307,7 @@ class _Text:
         before = text_of(self._cap).strip()
         # As many letters as there were, or a word if there was one; with the signs before them.
         n_letters = str(len(before)) if len(before) == 1 or self._cap_is_joined else ""
-        letters = re.compile(rf"\s*\W*\w{{1,{n_letters}}}")
+        letters = re.compile(rf"\W*+\w{{1,{n_letters}}}")
         taken = ""
         for element in self._container.iter(WORD + "t"):
             text = string_of(element)

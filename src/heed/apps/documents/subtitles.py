@@ -14,21 +14,21 @@ from heed.text.character_references import resolved
 
 # White space within a line, and the marks of direction that right-to-left subtitles have around times.
 _SPACE = "[ \t\x0b\x0c\xa0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
-_S = f"{_SPACE}*"
+_S = f"{_SPACE}*+"
 # Hours and fractions may be missing, of any number of digits, behind any separator: 1:2,5 and 00: 00: 04, 000.
-_TIME = rf"[-−]?\d+(?:{_S}[:.,;،：]{_S}\d+)"
-_ARROW = rf"(?:(?:[-‐‑–—−=]{_S})+>+|[→⇒])"
-_FULL_TIME = r"\d+:\d+(?::\d+)?[.,]\d+"
-_SETTINGS = rf"(?:{_S}[A-Za-z]{{1,10}}\d?:[^\s]*)*{_S}"  # X1:100, align:start
+_TIME = rf"[-−]?\d++(?:{_S}[:.,;،：]{_S}\d++)"
+_ARROW = rf"(?:(?:[-‐‑–—−=]{_S})++>++|[→⇒])"
+_FULL_TIME = r"\d++:\d++(?::\d++)?[.,]\d++"
+_SETTINGS = rf"(?:{_S}[A-Za-z]{{1,10}}\d?:[^\s]*+)*+{_S}"  # X1:100, align:start
 _TIMES = re.compile(
-    rf"{_S}(?:\d+{_SPACE}+)?"  # the subtitle's number, if it has no line of its own
+    rf"{_S}(?:\d++{_SPACE}++)?"  # the subtitle's number, if it has no line of its own
     # As it should be; with anything like it for an arrow, where the second time may be missing; as SubViewer has it.
-    rf"(?:{_TIME}+{_S}-->{_S}{_TIME}+.*|{_TIME}*{_S}{_ARROW}{_S}(?:{_TIME}*{_SETTINGS})?|"
+    rf"(?:{_TIME}++{_S}(?P<right_arrow>-->){_S}{_TIME}++.*|{_TIME}*+{_S}(?P<arrow>{_ARROW}){_S}(?:{_TIME}*+{_SETTINGS})?|"
     rf"{_FULL_TIME}{_S}[,;]?{_S}{_FULL_TIME}{_S})"
 )
 # Times that the words stand behind: frames in MicroDVD, tenths of a second in MPL2, as tools for transcription do.
 _TIMES_BEFORE = re.compile(
-    rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\](?:{_S}/)?|\[{_S}{_TIME}+{_S}{_ARROW}{_S}{_TIME}+{_S}\]){_S}"
+    rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\](?:{_S}/)?|\[{_S}{_TIME}++{_S}{_ARROW}{_S}{_TIME}++{_S}\]){_S}"
 )
 _NUMBER = re.compile(r"[^\w\r\n]*\d+[^\w\r\n]*")  # of a subtitle, with signs around it
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
@@ -299,4 +299,6 @@ def _stamp(item: Item) -> _Stamp | None:
 
 
 def _no_times(line: str) -> str:
-    return re.sub(_ARROW, "–", line, count=1) if _TIMES.fullmatch(line.rstrip("\r\n")) else line
+    times = _TIMES.fullmatch(line.rstrip("\r\n"))
+    arrow = times and ("right_arrow" if times["right_arrow"] else "arrow" if times["arrow"] else None)
+    return f"{line[: times.start(arrow)]}–{line[times.end(arrow) :]}" if times and arrow else line
