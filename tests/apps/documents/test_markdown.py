@@ -219,3 +219,8 @@ def test_signs_that_a_model_writes_are_words(text, translation, expected):
 def test_code_of_which_nothing_was_copied_stays_apart():
     result = translated("see `a` and `b`\nor `c` here", said("siehe"), "md")
     assert counts(result)["<code>"] == 3
+
+
+def test_a_comment_does_not_become_a_block_of_its_own():
+    assert translated("one one <!-- c --> one one\n", shuffled, "md") == "ONE <!-- c --> ONE ONE ONE\n"
+    assert translated("<!-- c --> one one\n", shuffled, "md") == "<!-- c --> one one\n"  # which is one

@@ -106,7 +106,7 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
         codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
     parts: list[str] = []
     in_cdata = False
-    for item in _without_needless_reopening(items):
+    for item in _without_empty_halves(_without_needless_reopening(items)):
         if isinstance(item, str):
             parts.append(_cdata(item, codec) if in_cdata else _escaped(item, codec))
         else:
@@ -226,6 +226,27 @@ def _without_needless_reopening(items: list[Item]) -> list[Item]:
             end_run()
             found.append(item)
     end_run()
+    return found
+
+
+def _without_empty_halves(items: list[Item]) -> list[Item]:
+    """The items without the half of an element, before or behind a <br>, whose words all moved to the other side."""
+    found: list[Item] = []
+    first_tags: dict[int, Tag] = {}  # by reopening, the tag that opened the half before it, which is dropped
+    for item in items:
+        reopening = _reopening_of(item)
+        if isinstance(item, Tag) and item.kind == "open":
+            item = first_tags.pop(id(reopening), item)
+        elif isinstance(item, Tag) and item.kind == "close":
+            is_spaced = bool(found) and isinstance(found[-1], str) and not found[-1].strip()
+            at = len(found) - 1 - is_spaced
+            before = found[at] if at >= 0 else ""
+            if isinstance(before, Tag) and before.kind == "open" and (reopening or _reopening_of(before)):
+                del found[at]
+                if reopening:
+                    first_tags[id(reopening)] = before
+                continue
+        found.append(item)
     return found
 
 

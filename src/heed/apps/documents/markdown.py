@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from heed.apps.documents.character_tables import CharacterTable
 from heed.apps.documents.items import Item, Tag, as_cut
-from heed.apps.documents.markdown_blocks import Leaf, Line, SourceMap, read_blocks
+from heed.apps.documents.markdown_blocks import BLOCK_OF_HTML, Leaf, Line, SourceMap, read_blocks
 from heed.apps.documents.markdown_inlines import Label, read_inlines
 from heed.apps.documents.placeholders import ADDRESS
 
@@ -25,6 +25,7 @@ _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _ALERT = re.compile(r"\[![A-Za-z-]{1,30}\][+-]?[ \t]*")  # GitHub's and Obsidian's, as in > [!NOTE]
 _CONTENTS = re.compile(r"\[\[?_?TOC_?\]?\]|\$\{toc\}", re.IGNORECASE)  # where a table of contents goes
 _SIGNS = re.compile(r"[\\`*_\[\]<~${}^]|&(?=[#A-Za-z])|:(?=[\w+-]{1,60}:)")  # which may be markup
+_FIRST_WORD = re.compile(r"\s*+(\S++)")
 _PREFIX = re.compile(r"\n[ \t>]*+")
 MAX_CHECKED = 20_000  # characters of a block that is read again once it is translated
 _EMPHASIS = frozenset(("*", "**", "_", "__", "~", "~~"))
@@ -173,7 +174,7 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     kind: str = opening.markup.kind
     if (text := "".join(texts)) == opening.markup.source:
         return text
-    items = _without_empty_emphasis(block)
+    items = _with_html_within_lines(_without_empty_emphasis(block), opening)
     if kind == "cell":
         items = [re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item for item in items]
     for remedy in (_separated, _with_escaped_signs, _with_signs_at_words):
@@ -219,6 +220,37 @@ def _without_empty_emphasis(items: Sequence[Item]) -> list[Item]:
                 continue
         found.append(item)
     return found
+
+
+def _with_html_within_lines(items: Sequence[Item], opening: Tag) -> list[Item]:
+    """The items with HTML that would begin a block behind the first word of its line, if the source has a word there."""
+    found: list[Item] = []
+    waiting: list[Item] = []
+    start = opening.name
+    for item in items:
+        may_begin = start.startswith(_START) and not start.startswith(f"{_START}<")
+        if isinstance(item, Tag):
+            if may_begin and item.kind == "atom" and BLOCK_OF_HTML.match(item.markup) and "\n" not in item.markup:
+                waiting.append(item)
+                continue
+            if waiting and item.kind in ("atom", "spelling"):
+                found += [item, " ", *waiting]
+                waiting.clear()
+                start = ""
+                continue
+            if not (waiting and item.kind == "open"):
+                found += waiting
+                waiting.clear()
+                start = item.name
+        elif waiting and (word := _FIRST_WORD.match(item)):
+            found += [word[1], " ", *waiting, item[word.end() :]]
+            waiting.clear()
+            start = ""
+            continue
+        elif item.strip():
+            start = ""
+        found.append(item)
+    return [*found, *waiting]
 
 
 def _is_read_as_meant(items: Sequence[Item], kind: str, env: dict[str, Any]) -> bool:

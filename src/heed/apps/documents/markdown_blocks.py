@@ -15,6 +15,7 @@ from heed.errors import HeedError
 try:
     import markdown_it
     from markdown_it import MarkdownIt
+    from markdown_it.common.html_blocks import block_names
     from markdown_it.rules_block import StateBlock
     from markdown_it.token import Token
 
@@ -30,6 +31,9 @@ if tuple(map(int, _version.split(".")[:2] if _version else "0")) < (4, 3):
 WHITE_SPACE = " \t\n\v\f\r"  # around a block's words
 MAX_NESTING = 40  # lists and quotations within each other; what is deeper is left as it is
 MAX_LINES = 10_000  # of a formula, a table or the like
+BLOCK_OF_HTML = re.compile(  # what begins one: https://spec.commonmark.org/0.31.2/#html-blocks, kinds 1 to 6
+    rf"<(?:[!?]|/?(?:{'|'.join([*block_names, 'pre', 'script', 'style', 'textarea'])})(?=[\s/>]|$))", re.IGNORECASE
+)
 
 # What begins a block that CommonMark does not know.
 _BEGINNINGS = frozenset("+-:/!?=([\\{$<ie")  # its first characters, but for a table's head
