@@ -33,12 +33,7 @@ def page(results: dict[str, Any]) -> str:
         parts.append(f"## {section['title']}\n\n{' '.join(filter(None, (section['note'], link)))}\n\n{table}\n")
     described = "\n".join(f"- **{machine['name']}**: {machine['description']}" for machine in machines.values())
     setting = "Linux, Python 3.11.7, PyTorch 2.13.0 (CPU), 2 threads, unless the line says otherwise."
-    parts.append(f"## Machines
-
-{setting}
-
-{described}
-")
+    parts.append(f"## Machines\n\n{setting}\n\n{described}\n")
     parts.append("Not measured yet: several GPUs, laptops, Arm, macOS.\n")
     return "\n".join(parts)
 
