@@ -2,11 +2,11 @@
 # make check: lint, types, imports, fast tests; in a minute or so. make test: all tests, and a wheel installed elsewhere.
 # make soak: hours of tests in parts, such as PARTS="fuzz load"; adds to docs/lab/soak.md.
 # make lowest: the tests around other packages, with the lowest versions of these that pyproject.toml allows.
-# make docs: the pages and the picture that come from the code.
+# make docs: the pages and the picture that come from the code. make docs-site: all pages as a site, its links checked.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint check fast-tests test soak lowest docs clean
+.PHONY: demo lint check fast-tests test soak lowest docs docs-site clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -41,6 +41,16 @@ docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/draw_packages.py
 
+# In an environment of its own, which needs neither torch nor Heed.
+.venv-docs/ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q $$($(PYTHON) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
+
+docs-site: .venv-docs/ready
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from
 # a local wheel where pip is set up with one, else uv, which knows where PyTorch keeps the build for this machine.
 .venv/torch .venv-lowest/torch:
@@ -66,4 +76,4 @@ docs: .venv/ready-dev
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-lowest build dist src/*.egg-info
+	rm -rf .venv .venv-lowest .venv-docs build dist src/*.egg-info

@@ -28,7 +28,7 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md"])
+@pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md", "../explain/paper-in-code.md"])
 def test_the_reference_is_what_the_code_says(generate, page):
     written = (PROJECT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert written == generate.PAGES[page](), "run: python docs/generate.py"
