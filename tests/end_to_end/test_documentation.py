@@ -32,7 +32,6 @@ NOT_RUN = {
     r"^ray |ray start|--cluster auto": "needs a cluster: tests/apps/cluster/test_ray.py starts one",
     r"parsing\.treebank=/path": "needs the WSJ",
     r"^heed train parsing-gum": "needs GUM",
-    r"^heed paper all --out pages +#": "the paper's guide does the same and more",
 }
 SHORT = {
     "training.max_steps": 6,

@@ -78,8 +78,8 @@ class TrainingSettings(ScheduleSettings):
     keep_checkpoints: int = Field(default=5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
     average_last: AverageLast = Field(
         default=5,
-        description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
-        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the best checkpoint",
+        description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: try the averages "
+        "of the last 1, 2, 5, 10 and 20 checkpoints and the best checkpoint; keep the one with the best dev score",
     )
     keep_better: bool = Field(
         default=True,
