@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 PROJECT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+WIDE_PAGES = ("results.md",)  # their tables take the space of the lists beside the text
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -23,6 +24,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     uri = page.file.src_uri
+    if uri in WIDE_PAGES:
+        page.meta["hide"] = ["navigation", "toc"]
     here = uri.removeprefix("project/") if uri.startswith("project/") else f"docs/{uri}"
 
     def moved(match: re.Match[str]) -> str:
