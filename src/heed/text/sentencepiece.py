@@ -321,7 +321,7 @@ class _Side:
     def _code(self, text: str) -> str:
         """The code such as >>fra<< that the text begins with, if the model knows it: a piece of its own.
 
-        Hugging Face's MarianTokenizer treats whatever stands between such signs as a code, and a quotation as unknown.
+        Hugging Face's MarianTokenizer treats whatever stands between >> and << as a code, and a quotation as unknown.
         """
         if self.vocabulary.pieces is None or not (text.startswith(">>") and "<<" in text):
             return ""

@@ -1,8 +1,8 @@
 """Markdown ↔ items: the markers of lines, code, front matter and the addresses of links are tags.
 
 CommonMark's blocks and inlines, tables and footnotes, in one pass over the lines: enough to leave all but words alone.
-The signs of a link that goes over a line end are read as words, but for its address; so are those of a code span that
-goes over more than one.
+The brackets of a link that goes over a line end are read as words, but for its address; so are the backticks of a code
+span that goes over more than one.
 """
 
 import re
@@ -61,7 +61,7 @@ _ADDRESS = (
 )
 _INLINE = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    # Addresses, whose signs are no markup: as `documents.sentences.ADDRESS`, but for what ends links and emphasis.
+    # Addresses, whose punctuation is no markup: as `documents.sentences.ADDRESS`, but for what ends links and emphasis.
     r"|(?P<bare>(?:https?://|ftp://|mailto:|www\.)[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])"
     r"|(?<![\w.+-])(?!_)[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}(?<!_))"
     r"|(?P<code>`+)"
@@ -109,7 +109,7 @@ def read_markdown(text: str) -> list[Item]:
         quoted = prefix.count(">")
         if quoted < n_quotes:  # the quotation ends, and a block in it
             fence, html_end = "", None
-        if quoted != n_quotes and not (fence or html_end):  # in code and HTML, > is a sign like others
+        if quoted != n_quotes and not (fence or html_end):  # in code and HTML, > is a character like others
             n_quotes, columns = quoted, []
         if body and not words_before and not fence:
             indent = _indentation(prefix)
@@ -216,7 +216,7 @@ def _is_indented(prefix: str, body: str, column: int) -> bool:
 
 
 def _indentation(prefix: str) -> int:
-    """The columns behind the signs of quotation."""
+    """The columns behind the markers of quotation."""
     return len(prefix.rpartition(">")[2].removeprefix(" " if ">" in prefix else "").expandtabs(4))
 
 
@@ -254,12 +254,12 @@ def _end_of_code(line: str, end: str, after: str, labels: Collection[str]) -> in
 
 
 def _inline(line: str, labels: Collection[str]) -> list[Item]:
-    """The words and tags of a line, or of several that code spans join. Signs that begin no markup are words.
+    """The words and tags of a line, or of several that code spans join. Characters that begin no markup are words.
 
     labels: of links that are defined.
     """
     items: list[Item] = []
-    opened: list[int] = []  # the items of opening signs, innermost last
+    opened: list[int] = []  # the items of opening delimiters, innermost last
     links: list[tuple[int, int]] = []  # those of them that may begin a link, and where its words begin in the line
     code_ends = _runs_of_backticks(line)
     place = 0
@@ -337,7 +337,7 @@ def _inline(line: str, labels: Collection[str]) -> list[Item]:
 
 
 def _emphasis(text: str, items: list[Item], opened: list[int], before: str, after: str) -> None:
-    """A run of *, _ or ~: closes what the same signs opened before, or opens; else it is words."""
+    """A run of *, _ or ~: closes what the same delimiters opened before, or opens; else it is words."""
     sign = text[0]
     may_close = bool(before.strip()) and not (sign == "_" and after.isalnum())
     may_open = bool(after.strip()) and not (sign == "_" and before.isalnum())

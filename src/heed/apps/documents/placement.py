@@ -15,7 +15,7 @@ from heed.apps.documents.items import Item, Tag, item_of
 from heed.apps.documents.sentences import Span, stripped
 from heed.text.alignment import Link, Translated
 
-# Scripts that put no spaces between words: each sign is a word. (Thai, Lao, Khmer; kana, Han, and what is around them.)
+# Scripts that put no spaces between words: each character is one (Thai, Lao, Khmer; kana, Han and their neighbours).
 _UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
 _NOT_FIRST = frozenset(".,;:!?…)]}%。、，；：！？）」』】")
@@ -334,7 +334,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
     breaks = [place for place in sentence.tags if place.tag.kind == "break"]
     if not breaks:
         return {}
-    # No line begins with a sign such as a full stop.
+    # No line begins with a character such as a full stop.
     first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in _NOT_FIRST]
     gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):
@@ -435,7 +435,7 @@ def _written(
 
 
 def _touches(sign: str, source_sign: str) -> bool:
-    """Whether a sign of the target, beside what stands for words, is a word's and the one there in the source is not.
+    """Whether a target character, beside what stands for words, is a word's and the one there in the source is not.
 
     Scripts without spaces between words touch anything.
     """
@@ -443,7 +443,7 @@ def _touches(sign: str, source_sign: str) -> bool:
 
 
 def _last_sign(output: list[Item]) -> str:
-    """The sign that the items end with, tags of elements aside; a space if there is none."""
+    """The character that the items end with, tags of elements aside; a space if there is none."""
     for item in reversed(output):
         if isinstance(item, str):
             if item:

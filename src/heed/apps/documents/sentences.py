@@ -101,5 +101,5 @@ def _windows(text: str) -> list[Span]:
 
 
 def needs_translation(text: str) -> bool:
-    """Whether it has a letter outside addresses and placeholders: numbers and signs are the same in any language."""
+    """Whether it has a letter outside addresses and placeholders; numbers and punctuation need no translation."""
     return any(c.isalpha() for c in KEPT.sub("", text))
