@@ -83,8 +83,8 @@ class TrainingSettings(ScheduleSettings):
     )
     keep_better: bool = Field(
         default=True,
-        description="keep the best checkpoint besides the others, and take it for the model if the average is worse on "
-        "dev; false: always the average, as the paper does",
+        description="keep the best checkpoint too, and make it the model if the average is worse on dev; false: always "
+        "take the average, as the paper does",
     )
     best_by: BestBy = Field(
         default="loss",
