@@ -2,7 +2,7 @@
 
     python docs/draw_curves.py PICTURE.svg "LABEL=RUN" ["LABEL=RUN" ...]
 
-Needs `pip install '.[plots]'`. A run whose log is kept apart from its folder is named by its metrics.jsonl.
+Needs `pip install 'heed-mt[plots]'`. A run whose log is kept apart from its folder is named by its metrics.jsonl.
 """
 
 import sys

@@ -426,7 +426,7 @@ def case_file(tmp_path_factory) -> Path:
     compiling, linking = flags_of("c++", EMULATE)
     folder = tmp_path_factory.mktemp("cases")
     build.compile_kernels(["c++"], compiling, linking, folder / "emulated.so")
-    library = build._loaded(folder / "emulated.so")
+    library = build._load_library(folder / "emulated.so")
     cases = list(all_cases())
     for case in cases:
         case.run(library)

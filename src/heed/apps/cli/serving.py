@@ -113,7 +113,7 @@ def _check_packages() -> None:
     for name in (*server, "sentencex", "py3langid", "lxml"):
         if find_spec(name) is None:
             raise HeedError(
-                f"heed serve needs {name}, which is not installed: pip install '.[serve]' in Heed's folder."
+                f"heed serve needs {name}, which is not installed: pip install 'heed-mt[serve]'."
             )
 
 

@@ -13,5 +13,5 @@ def needed(name: str, purpose: str) -> Any:
     except ImportError:
         package = name.partition(".")[0]
         raise HeedError(
-            f"{purpose} {package}, which is not installed: pip install '.[cluster]' in Heed's folder."
+            f"{purpose} {package}, which is not installed: pip install 'heed-mt[cluster]'."
         ) from None

@@ -126,7 +126,7 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise HeedError(
-            f"{path}: PyYAML reads it, which is not installed: pip install '.[exchange]' in Heed's folder."
+            f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'."
         ) from None
     try:
         text = content.decode("utf-8")

@@ -1,0 +1,97 @@
+"""Kernels that come with Heed: taken without a compiler, one for each instruction set, checked before they are loaded."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from release.kernels import needed_libc, variants
+
+
+from heed.backends.cpu import build
+from heed.backends.cpu.build import library, prebuilt_path
+from heed.runtime.device import cache_folder
+from heed.runtime.instruction_sets import SETS, architecture, chosen_set, processor_features
+
+pytestmark = [
+    pytest.mark.slow,  # each starts processes that import torch
+    pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler"),
+]
+SHOWN = """
+import os, pathlib
+from heed.backends.cpu import build
+build.PREBUILT = pathlib.Path(os.environ["PREBUILT"])
+print(build.state(), build.is_prebuilt(), sep="; ")
+"""
+TAKEN, WITHOUT = "Heed's kernels; True\n", "PyTorch's operations alone; False\n"
+
+
+@pytest.fixture
+def prebuilt(tmp_path) -> Path:
+    """A folder of libraries as a wheel has it, with one for this processor: that which the other tests have compiled."""
+    newest = max(cache_folder().glob(f"kernels-{chosen_set().name}-*.so"), key=lambda path: path.stat().st_atime_ns)
+    path = tmp_path / "prebuilt" / prebuilt_path(chosen_set(), processor_features()).name
+    path.parent.mkdir()
+    shutil.copy(newest, path)
+    path.chmod(stat.S_IMODE(os.stat(build.__file__).st_mode))
+    return path
+
+
+def shown(prebuilt: Path, **environment: str) -> subprocess.CompletedProcess:
+    """What a process without a compiler and with an empty cache says of its kernels."""
+    empty = prebuilt.parents[1]
+    more = {"PATH": str(empty), "XDG_CACHE_HOME": str(empty / "cache"), "PREBUILT": str(prebuilt.parent)}
+    done = [sys.executable, "-c", SHOWN]
+    return subprocess.run(done, env=os.environ | more | environment, capture_output=True, text=True, check=True)
+
+
+def test_they_are_loaded_without_a_compiler_and_nothing_is_written(prebuilt, tmp_path):
+    done = shown(prebuilt)
+    assert (done.stdout, done.stderr) == (TAKEN, "")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_flags_of_ones_own_and_another_set_do_not_take_them(prebuilt):
+    assert shown(prebuilt, HEED_KERNELS="-O2").stdout == WITHOUT
+    if chosen_set().name != "avx2" and architecture() == "x86_64":
+        assert shown(prebuilt, HEED_ISA="avx2").stdout == WITHOUT
+
+
+@pytest.mark.parametrize("how", ["damaged", "a link", "writable by others", "another's"])
+def test_what_others_may_have_written_or_is_damaged_is_not_loaded(prebuilt, how):
+    if how == "damaged":
+        content = bytearray(prebuilt.read_bytes())
+        content[len(content) // 3] ^= 1
+        prebuilt.write_bytes(content)
+    elif how == "a link":
+        prebuilt.symlink_to(prebuilt.rename(prebuilt.with_suffix(".elsewhere")))
+    elif how == "writable by others":
+        prebuilt.chmod(0o666)
+    elif os.geteuid():
+        pytest.skip("only root can act as another user")
+    else:
+        os.chown(prebuilt, 65534, 65534)
+    done = shown(prebuilt)
+    assert done.stdout == WITHOUT
+    assert done.stderr.startswith("The kernels that came with Heed are not used: ") and done.stderr.count("\n") == 2
+
+
+def test_another_versions_sources_do_not_take_them(prebuilt, monkeypatch):
+    monkeypatch.setattr(build, "SOURCES", build.SOURCES[1:])
+    assert prebuilt_path(chosen_set(), processor_features()).name != prebuilt.name
+
+
+def test_a_wheel_has_one_for_every_processor_that_the_kernels_are_faster_on():
+    names = [prebuilt_path(isa, features).name for isa, features in variants()]
+    assert len(set(names)) == len(names)
+    assert {name.split("-")[1] for name in names} == {isa.name for isa in SETS["x86_64"]} - {"generic"}
+    if architecture() == "x86_64" and chosen_set().name != "generic":
+        assert prebuilt_path(chosen_set(), processor_features()).name in names
+
+
+def test_the_oldest_c_library_is_read_from_a_library(tmp_path):
+    (tmp_path / "made.so").write_bytes(b"\0GLIBC_2.2.5\0GLIBC_2.14\0GLIBCXX_3.4.30\0GLIBC_2.9\0")
+    assert needed_libc(tmp_path / "made.so") == (2, 14)
