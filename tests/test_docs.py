@@ -111,7 +111,12 @@ def test_every_page_and_test_that_is_named_exists():
         file = PROJECT / name
         if file.suffix not in (".py", ".toml", ".md", ".cpp", ".h") or not file.is_file():
             continue
-        if name in ("CHANGELOG.md", "docs/log.md", "docs/results.md"):  # what they tell of had other names then
+        if name in (
+            "CHANGELOG.md",
+            "docs/log.md",
+            "docs/results.md",
+            "docs/lab/changes-0.2.md",
+        ):  # what they tell of had other names then
             continue
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".md":

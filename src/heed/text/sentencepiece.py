@@ -448,9 +448,7 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
     try:
         import yaml
     except ImportError:
-        raise HeedError(
-            f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'."
-        ) from None
+        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
     text = read_bounded(path, MAX_FILE_BYTES)
     try:
         # The parser in C is ten times as fast.
