@@ -17,10 +17,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from heed.runtime.instruction_sets import architecture
 from release.address import PROJECT, fill_in, project_url, with_absolute_links
 from release.kernels import COMPILER, OLDEST_LIBC, compile_all
-
-from heed.runtime.instruction_sets import architecture
 
 DIST = PROJECT / "dist"
 KERNELS = PROJECT / "build" / "kernels"  # kept from one build to the next

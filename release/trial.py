@@ -26,10 +26,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heed.text.numbers import english, german, number_splits
 from release.address import PROJECT
 from release.packages import DIST
-
-from heed.text.numbers import english, german, number_splits
 
 TORCH = "torch==2.13.0+cpu"
 SMALL = ("tokenizer.vocab_size=600", "model.n_layers=1", "model.d_model=64", "model.d_ff=64", "training.max_steps=6")
@@ -58,7 +57,7 @@ class Environment:
 
     def pip(self, *words: object) -> None:
         """Installs with pip, whose variables and settings are the user's own."""
-        command = [self.folder / "bin" / "python", "-m", "pip", "install", "--quiet", *words]
+        command: list[object] = [self.folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", *words]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"pip install {' '.join(map(str, words))}\n{done.stderr[-3000:]}")
@@ -93,12 +92,12 @@ def torch_installer(program: Path) -> list[str] | None:
     neither has it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        download = [program, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", folder, TORCH]
+        download = [str(program), "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", folder, TORCH]
         if subprocess.run(download, capture_output=True).returncode == 0:
             return ["pip", TORCH]
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     install = [uv or "", "pip", "install", "--quiet", "--torch-backend=cpu", TORCH.removesuffix("+cpu")]
-    if uv and subprocess.run([*install, "--dry-run", "--python", program], capture_output=True).returncode == 0:
+    if uv and subprocess.run([*install, "--dry-run", "--python", str(program)], capture_output=True).returncode == 0:
         return install
     return None
 

@@ -1,4 +1,4 @@
-"""Kernels that come with Heed: taken without a compiler, one for each instruction set, checked before they are loaded."""
+"""Kernels that come with Heed: taken without a compiler, one for each set, checked before they are loaded."""
 
 import os
 import shutil
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from release.kernels import needed_libc, variants
-
 
 from heed.backends.cpu import build
 from heed.backends.cpu.build import library, prebuilt_path
@@ -31,7 +30,7 @@ TAKEN, WITHOUT = "Heed's kernels; True\n", "PyTorch's operations alone; False\n"
 
 @pytest.fixture
 def prebuilt(tmp_path) -> Path:
-    """A folder of libraries as a wheel has it, with one for this processor: that which the other tests have compiled."""
+    """The library of the other tests in a folder as a wheel has it, for this processor."""
     newest = max(cache_folder().glob(f"kernels-{chosen_set().name}-*.so"), key=lambda path: path.stat().st_atime_ns)
     path = tmp_path / "prebuilt" / prebuilt_path(chosen_set(), processor_features()).name
     path.parent.mkdir()
