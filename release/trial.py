@@ -57,7 +57,15 @@ class Environment:
 
     def pip(self, *words: object) -> None:
         """Installs with pip, whose variables and settings are the user's own."""
-        command: list[object] = [self.folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", *words]
+        command: list[object] = [
+            self.folder / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            *words,
+        ]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"pip install {' '.join(map(str, words))}\n{done.stderr[-3000:]}")
@@ -92,7 +100,18 @@ def torch_installer(program: Path) -> list[str] | None:
     neither has it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        download = [str(program), "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", folder, TORCH]
+        download = [
+            str(program),
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--dest",
+            folder,
+            TORCH,
+        ]
         if subprocess.run(download, capture_output=True).returncode == 0:
             return ["pip", TORCH]
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
