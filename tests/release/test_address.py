@@ -46,7 +46,7 @@ def test_the_environment_overrides_the_setting_and_no_address_is_an_error(copy, 
 
 
 def test_links_of_a_page_lead_to_the_repository_where_it_is_shown_without_it():
-    page = "[a](docs/a.md#b) [c](https://example.org) [d](#e)"
+    page = "[a](docs/index.md#b) [c](https://example.org) [d](#e)"
     assert with_absolute_links(page, "", "1.2") == page
     assert with_absolute_links(page, URL, "1.2") == page.replace("docs/", f"{URL}/blob/v1.2/docs/")
 
