@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import instructions
 import torch
 
 from heed.apps.exchange import ctranslate2 as ctranslate2_format
@@ -41,7 +42,6 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model
 from heed.runs.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
-from heed.runtime.instruction_sets import limit_libraries
 from heed.runtime.process_tuning import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds
@@ -312,7 +312,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--src", type=Path)
     parser.add_argument("--ref", type=Path)
     parser.add_argument("--tokenize", default="13a")
-    parser.add_argument("--isa", help="the instruction set that all contestants are kept to: HEED_ISA's, such as avx2")
+    instructions.add_option(parser)
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=[*HEED, *PEERS], default=[*HEED, *PEERS])
     parser.add_argument("--json", action="store_true")
@@ -323,9 +323,8 @@ def parsed_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parsed_arguments()
+    instructions.keep_to(arguments.isa)
     if arguments.isa:
-        os.environ |= {"HEED_ISA": arguments.isa, "CT2_FORCE_CPU_ISA": arguments.isa.upper()}
-        limit_libraries()
         arguments.only = [name for name in arguments.only if not name.endswith("-avx512")]
     tune_process()  # the contestants inherit how threads wait
     if arguments.worker:

@@ -14,7 +14,7 @@ end, each time after 20 seconds of rest.
 --hostile MINUTES: one server gets documents from 8 clients that are made to keep it busy, while another client asks for
 /health every 20 ms and one translates sentences; then SIGTERM in the middle of it.
 
-Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
+Needs `pip install 'heed-mt[benchmarks,serve]'`: NAME-1x2 is one worker with two
 threads, NAME-2x1 two workers with one.
 """
 
@@ -42,6 +42,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import instructions
 
 from heed.apps.exchange import ctranslate2 as ctranslate2_format
 from heed.apps.exchange.tokenizers import piece_names
@@ -474,9 +476,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--memory", type=int, help="requests after which memory is read, instead of times")
     parser.add_argument("--hostile", type=float, help="minutes of hostile documents, instead")
+    instructions.add_option(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", choices=CONTESTANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    instructions.keep_to(arguments.isa)
     sentences = list(read_lines(arguments.src))
     if arguments.worker == YARDSTICK:
         yardstick_worker(arguments.model, sentences, YARDSTICK.partition("-")[2])

@@ -9,7 +9,8 @@ of real target tokens a second (whole steps, padding not counted), the spread, p
 Heed's ratio to each.
 
 torch.nn.Transformer and Hugging Face's MarianMTModel (pip install transformers) run in plain loops, in fp32 and under
-bf16 autocast; eole in its own trainer, in an environment of its own (pip install eole, then --eole-python).
+bf16 autocast; eole in its own trainer, in an environment of its own (pip install eole, then --eole-python). --isa avx2
+keeps all of them to these instructions.
 """
 
 import argparse
@@ -446,6 +447,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     names = [*CONTESTANTS, *(f"heed-bf16-{means}" for means in WITHOUT)]
     parser.add_argument("--only", nargs="+", choices=names, default=CONTESTANTS)
+    parser.add_argument("--isa", help="the set that all contestants are kept to: HEED_ISA's names, such as avx2")
     parser.add_argument("--ablation", action="store_true", help="Heed without each of its means, instead of peers")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
@@ -454,8 +456,11 @@ def main() -> None:
     if arguments.worker:
         worker(arguments.worker, arguments.preset, arguments.batches, arguments.threads)
         return
-    from heed.runtime.process_tuning import tune_process  # eole's interpreter, which ends above, has no heed
+    import instructions  # eole's interpreter, which ends above, has no heed
 
+    from heed.runtime.process_tuning import tune_process
+
+    instructions.keep_to(arguments.isa)
     if arguments.ablation:
         arguments.only = ["heed-bf16", *(f"heed-bf16-{means}" for means in WITHOUT)]
     names = [name for name in arguments.only if arguments.eole_python or not name.startswith("eole")]

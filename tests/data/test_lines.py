@@ -16,7 +16,7 @@ from heed.data.lines import (
     MAX_LINE_BYTES,
     Arriving,
     bounded_lines,
-    decoded_lines,
+    decode_lines,
     read_lines,
     wait_for_more,
     windows,
@@ -40,7 +40,7 @@ def test_a_line_without_end_is_refused_by_its_number_before_it_fills_the_memory(
         n_read += n
         return b"good\n" + b"\0" * (n - 5) if n_read == n else b"\0" * n
 
-    lines = decoded_lines(bounded_lines(read), name="x")
+    lines = decode_lines(bounded_lines(read), name="x")
     assert next(lines) == "good"
     with pytest.raises(HeedError, match=r"^x, line 2: longer than 1,048,576 bytes; "):
         next(lines)

@@ -5,7 +5,7 @@ from sacrebleu import corpus_bleu, corpus_chrf
 
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, chrf, exact_matches
-from heed.evaluation.tokenization import checked_tokenization
+from heed.evaluation.tokenization import check_tokenization
 
 
 def test_bleu_worked_out_by_hand():
@@ -48,4 +48,4 @@ def test_faulty_input_is_refused():
         with pytest.raises(HeedError, match="no line to score"):
             score([], [])
     with pytest.raises(HeedError, match="unknown tokenisation 'moses'; known: 13a, none"):
-        checked_tokenization("moses")
+        check_tokenization("moses")

@@ -21,7 +21,7 @@ from heed.evaluation.tokenization import (
     split_characters,
     target_writing,
 )
-from heed.evaluation.utility import expected_utilities
+from heed.evaluation.utility import mean_utilities
 
 CHINESE = ["今天天气很好，我们去公园散步吧。", "他昨天买了一本新书。", "请把门关上，谢谢你。", "这个问题很难回答。"]
 JAPANESE = ["今日は天気がいいので公園へ散歩に行きましょう。", "ドアを閉めてください。", "昨日新しい本を買いました。"]
@@ -132,7 +132,7 @@ def test_expected_bleu_is_by_the_language_too():
     texts, weights = [CHINESE[0], CHINESE[0][:-3], CHINESE[0].replace("公园", "山上")], [1.0, 2.0, 3.0]
     for language, tokenize in (("", "zh"), ("zh", "zh"), ("th", "char")):
         metric = BLEU(tokenize=tokenize, effective_order=True)
-        for text, found in zip(texts, expected_utilities(texts, weights, "bleu", language=language), strict=True):
+        for text, found in zip(texts, mean_utilities(texts, weights, "bleu", language=language), strict=True):
             scores = [metric.sentence_score(text, [other]).score for other in texts]
             assert found == pytest.approx(sum(w * s for w, s in zip(weights, scores, strict=True)) / 6)
 

@@ -8,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from heed.evaluation import utility
-from heed.evaluation.utility import bleu_scores, chrf_scores, expected_utilities
+from heed.evaluation.utility import bleu_scores, chrf_scores, mean_utilities
 
 WORDS = st.lists(
     st.sampled_from(["a", "ab", "the", "dog,", "x.", "3.5", "(", "猫", "é", "aa aa", "\u3000"]), max_size=9
@@ -30,7 +30,7 @@ def test_scores_of_all_pairs_are_sacrebleus(texts):
 def test_an_expected_utility_is_the_mean_over_weighted_references():
     texts, weights = ["a dog runs", "a dog ran", "cats"], [3.0, 2.0, 5.0]
     metric = CHRF()
-    for text, found in zip(texts, expected_utilities(texts, weights, "chrf"), strict=True):
+    for text, found in zip(texts, mean_utilities(texts, weights, "chrf"), strict=True):
         scores = [metric.sentence_score(text, [other]).score for other in texts]
         assert found == pytest.approx(sum(w * s for w, s in zip(weights, scores, strict=True)) / 10)
 

@@ -19,7 +19,7 @@ from heed.training.checkpoint import (
     STATE_FILES,
     Checkpoints,
     TrainState,
-    averaged_weights,
+    average_weights,
     checkpoint_steps,
     read_train_state,
 )
@@ -36,10 +36,10 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
     models = [Transformer(small_arch, len(number_tokenizer)) for _ in range(2)]
     for name, model in (("a", models[0]), ("b", models[0]), ("c", models[0]), ("d", models[1])):
         save_model(tmp_path / name, model, number_tokenizer, ModelCard("en", "de"))
-    same = averaged_weights([tmp_path / name for name in "abc"])
+    same = average_weights([tmp_path / name for name in "abc"])
     for name, tensor in shared_weights(models[0]).items():
         assert torch.equal(same[name], tensor)
-    mixed = averaged_weights([tmp_path / name for name in "ad"])
+    mixed = average_weights([tmp_path / name for name in "ad"])
     for name, tensor in mixed.items():
         expected = (shared_weights(models[0])[name] + shared_weights(models[1])[name]) / 2
         assert torch.allclose(tensor, expected, atol=1e-7)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from heed.backends.cpu import build
 from heed.backends.cpu.preference import PREFERENCES
 from heed.backends.cpu.timing import TimedKernel, timed_kernels
+from heed.runtime.device import n_threads
 from heed.runtime.instruction_sets import chosen_set
 
-__all__ = ["KernelsReport", "TimedKernel", "kernels_report", "timed_kernels"]
+__all__ = ["KernelsReport", "TimedKernel", "kernels_report", "one_sentence_threads", "timed_kernels"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ def kernels_report() -> KernelsReport:
         preference=str(preference),
         unknown_instructions=build.unknown_instructions(),
     )
+
+
+def one_sentence_threads() -> int:
+    """How many threads search for one sentence's translation."""
+    return n_threads() if build.library() is None else build.search_team(1, one_sentence=True)[0]
 
 
 def _compiler() -> str | None:

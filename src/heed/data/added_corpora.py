@@ -34,7 +34,7 @@ def add_corpora(given: Path) -> list[Corpus]:
         described = {file: read_toml(file) for file in files}
     else:
         folder = Path(os.path.realpath(given))
-        described = {folder / f"{folder.name}.toml": _described(folder)}
+        described = {folder / f"{folder.name}.toml": _describe(folder)}
     corpora = [_checked(file, values, where=file if file.is_file() else given) for file, values in described.items()]
     for corpus in corpora:
         assert corpus.file is not None  # _checked gives each its own
@@ -76,8 +76,8 @@ def _checked(file: Path, values: dict[str, Any], *, where: Path) -> Corpus:
     return Corpus(name, settings, kept)
 
 
-def _described(folder: Path) -> dict[str, Any]:
-    """What the TOML file would hold of a folder with train.en, train.de, dev.en, dev.de, and test sets likewise."""
+def _describe(folder: Path) -> dict[str, Any]:
+    """The content of a TOML file for a folder with train.en, train.de, dev.en, dev.de, and test sets likewise."""
     # Which files are texts follows from the languages of train.
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted(os.listdir(folder)):

@@ -78,7 +78,7 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def padded_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, Tensor]:
+def pad_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, Tensor]:
     """Sources as the encoder takes them: with eos, padded; and their mask."""
     ids, lengths = _end_to_end(sequences)
     mask = _real(lengths)
@@ -123,7 +123,7 @@ def mask_places(mask: Tensor) -> Tensor:
 
 
 class BatchLimits(NamedTuple):
-    """What decides the batches of an epoch, besides the corpus: tokens a side at most, and the seed of the order."""
+    """The settings that, with the corpus, decide the batches of an epoch: most tokens a side, seed of the order."""
 
     max_src_tokens: int
     max_tgt_tokens: int
@@ -196,9 +196,9 @@ class TokenBatches:
         for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
             order = order[np.argsort(lengths[order], kind="stable")]
         micro_batches = self._cut(order)
-        return self._grouped([micro_batches[i] for i in draw.permutation(len(micro_batches))])
+        return self._group([micro_batches[i] for i in draw.permutation(len(micro_batches))])
 
-    def _grouped(self, micro_batches: list[Rows]) -> list[list[Rows]]:
+    def _group(self, micro_batches: list[Rows]) -> list[list[Rows]]:
         """Batches of `_n_micro` each, or of fewer where pairs longer than a share would make one too large."""
         batches: list[list[Rows]] = []
         n_src = n_tgt = 0

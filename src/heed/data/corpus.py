@@ -44,7 +44,7 @@ class ParallelCorpus:
         """vocab_size: of targets; src_vocab_size: of sources, if it differs."""
         self.folder = folder
         try:
-            self._stamps = self._stamped()
+            self._stamps = self._file_stamps()
             check(folder, STORE_FILES)
             facts = read_json(folder / "corpus.json")
             self._texts = _texts(facts.pop("texts", []))
@@ -61,7 +61,7 @@ class ParallelCorpus:
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
             self._lines = _array(folder / "lines.npy")
             if self._lines.shape != (len(self),) or self._lines.dtype.kind != "u":
-                raise HeedError(f"lines.npy: {_described(self._lines)}, expected unsigned integers, {len(self):,}.")
+                raise HeedError(f"lines.npy: {_describe(self._lines)}, expected unsigned integers, {len(self):,}.")
             found = {"dtype": dtype.name, "n_pairs": len(self)}
             found |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
             if facts != found:
@@ -96,13 +96,13 @@ class ParallelCorpus:
             counts += np.bincount(some, minlength=vocab_size)
         return counts
 
-    def _stamped(self) -> list[tuple[int, int]]:
+    def _file_stamps(self) -> list[tuple[int, int]]:
         states = [(self.folder / name).stat() for name in STORE_FILES]
         return [(state.st_size, state.st_mtime_ns) for state in states]
 
     def _changed(self) -> bool:
         try:
-            return self._stamped() != self._stamps
+            return self._file_stamps() != self._stamps
         except OSError:
             return False  # the folder has gone, but open files stay
 
@@ -170,7 +170,7 @@ def _offsets(path: Path, n_ids: int) -> NDArray[np.int64]:
     """Where each sentence begins among the ids, and where the last one ends. HeedError if they do not tile them."""
     offsets = _array(path)
     if offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
-        raise HeedError(f"{path.name}: {_described(offsets)}, expected int64 in one dimension.")
+        raise HeedError(f"{path.name}: {_describe(offsets)}, expected int64 in one dimension.")
     if offsets[0] != 0 or offsets[-1] != n_ids:
         raise HeedError(f"{path.name} goes from {offsets[0]:,} to {offsets[-1]:,}, expected 0 to {n_ids:,}.")
     for begin in range(0, len(offsets), CHUNK_NUMBERS):
@@ -189,7 +189,7 @@ def _array(path: Path) -> NDArray[Any]:
         raise HeedError(f"{path.name}: damaged.") from None
 
 
-def _described(array: NDArray[Any]) -> str:
+def _describe(array: NDArray[Any]) -> str:
     return f"{cut(str(array.dtype))} of shape {array.shape}"
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from heed.config import shown
 from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
-from heed.data.lines import FilePair, bounded_lines, decoded_lines
+from heed.data.lines import FilePair, bounded_lines, decode_lines
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
@@ -66,7 +66,7 @@ class Corpora:
     report: Report = _no_report
     progress: DownloadProgress | None = None
 
-    def unreported(self) -> "Corpora":
+    def without_reports(self) -> "Corpora":
         """The same corpora, of which nothing is said."""
         return Corpora(self.folder, self.mirror)
 
@@ -233,7 +233,7 @@ class Store:
                 self._verify(target, remote)
                 if self._fetching:
                     self._note_hash(marker, target)
-            elif _noted_hash(marker) != _sha256(target, unzip=False).encode():
+            elif _read_hash(marker) != _sha256(target, unzip=False).encode():
                 raise HeedError(f"{target}: altered since it was fetched; delete it to fetch it again.")
             elif remote.sha256 is not None and remote.sha256 != self._expected_hash(target, remote):
                 raise HeedError(f"{target}: fetched for another version of this corpus; delete it to fetch it again.")
@@ -246,10 +246,10 @@ class Store:
         return self._download(remote, target)
 
     def _expected_hash(self, target: Path, remote: Remote) -> str:
-        """What `remote.sha256` must be of a file that is as it was fetched."""
+        """The hash that `remote.sha256` must be equal to, of a file as it was fetched."""
         if target.suffix == ".gz" and not remote.is_archive:
             return _sha256(target, unzip=True)
-        return _noted_hash(target.with_name(target.name + ".sha256")).decode("ascii")
+        return _read_hash(target.with_name(target.name + ".sha256")).decode("ascii")
 
     def _fetch(self, remote: Remote, target: Path, marker: Path) -> Path:
         address = remote.address
@@ -297,7 +297,7 @@ class Store:
                 self._refuse_above(self._max_bytes, total, address, part)
             self._report(f"Fetching {address}" + (f", from byte {done:,}." if done else "."))
             with part.open("ab" if done else "wb") as file:
-                while block := _received(response, 1 << 18):
+                while block := _receive(response, 1 << 18):
                     self._refuse_above(self._max_bytes if total is None else total, done + len(block), address, part)
                     file.write(block)
                     done += len(block)
@@ -334,7 +334,7 @@ class Store:
             temporary.write_text(f"{_sha256(target, unzip=False)}  {target.name}\n", encoding="ascii")
 
 
-def _received(response: IO[bytes], n_bytes: int) -> bytes:
+def _receive(response: IO[bytes], n_bytes: int) -> bytes:
     """The next bytes of a download. ConnectionError for every fault of the network, a plain OSError too."""
     try:
         return response.read(n_bytes)
@@ -367,7 +367,7 @@ def _content_length(text: str | None, address: str) -> int | None:
     return int(text)
 
 
-def _noted_hash(marker: Path) -> bytes:
+def _read_hash(marker: Path) -> bytes:
     """The hash that a .sha256 file begins with, if nobody has changed it."""
     try:
         with marker.open("rb") as file:
@@ -459,7 +459,7 @@ def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> N
 
 def sgm_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """The texts of a WMT test set's `<seg>` elements, a line each. HeedError names the line that is not UTF-8."""
-    for line in decoded_lines(lines, name=name):
+    for line in decode_lines(lines, name=name):
         begin, end = re.search("<seg[^<>]*>", line, re.IGNORECASE), line.lower().rfind("</seg>")
         if begin and begin.end() <= end:
             yield resolved(line[begin.end() : end]).strip()

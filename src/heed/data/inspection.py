@@ -1,4 +1,4 @@
-"""What the text of a recipe is like: `heed data check`. Nothing of it changes what is trained on.
+"""A description of a recipe's text: `heed data check`. It never changes what is trained on.
 
 Memory: 16 bytes a training pair and a sample, whatever the size of the corpus.
 """

@@ -43,10 +43,10 @@ MAX_CHARACTERS = 2**20  # of lines that are read ahead, and of lines that are so
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a plain or gzipped UTF-8 file, as `decoded_lines` gives them. HeedError names the file."""
+    """Lines of a plain or gzipped UTF-8 file, as `decode_lines` gives them. HeedError names the file."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from decoded_lines(bounded_lines(file.read), name=str(path))
+            yield from decode_lines(bounded_lines(file.read), name=str(path))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise HeedError(f"{path}: damaged gzip file ({error}).") from None
     except OSError as error:
@@ -57,12 +57,12 @@ def lines_of_standard_input() -> Iterator[str]:
     """As `read_lines`. Read without Python's own buffer, whose lock would be held while a thread waits for input."""
     name = "standard input"
     try:
-        yield from decoded_lines(bounded_lines(partial(os.read, 0)), name=name)
+        yield from decode_lines(bounded_lines(partial(os.read, 0)), name=name)
     except OSError as error:
         raise HeedError(f"{name}: cannot be read ({error.strerror}).") from None
 
 
-def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
+def decode_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Lines of UTF-8, without their ends (Unix or Windows) and without a byte order mark.
 
     A mark may begin any line: files that were put together have several. HeedError names the line that is not UTF-8 or
@@ -74,10 +74,10 @@ def decoded_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
             raise HeedError(
                 f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected text, a sentence a line."
             )
-        yield decoded_line(line, where=f"{name}, line {number}")
+        yield decode_line(line, where=f"{name}, line {number}")
 
 
-def decoded_line(line: bytes, *, where: str) -> str:
+def decode_line(line: bytes, *, where: str) -> str:
     """A line of UTF-8 without its end and without a byte order mark. HeedError says where it is not UTF-8."""
     try:
         return line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r").decode("utf-8")
@@ -234,7 +234,7 @@ class Arriving(Generic[T]):
 
 
 def wait_for_more(items: object) -> Callable[[], object]:
-    """What blocks until a stream whose last item was None has another: its own `wait`; without one, a short sleep."""
+    """The function that waits for the next item of a stream whose last one was None: its `wait`, else a short sleep."""
     return getattr(items, "wait", partial(time.sleep, 0.001))
 
 

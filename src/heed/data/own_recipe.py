@@ -9,7 +9,7 @@ from pathlib import Path
 from heed.config import shown, toml_text
 from heed.data.lines import count_pairs
 from heed.errors import HeedError
-from heed.text.printable import checked_language
+from heed.text.printable import check_language
 
 BASE_PAIRS = 200_000  # from here on the preset base; docs/guides/few-pairs.md
 MAX_DEV, DEV_PART = 500, 10  # dev pairs: one in DEV_PART, MAX_DEV at most
@@ -77,10 +77,10 @@ def own_recipe(src_file: Path, tgt_file: Path, *, src: str | None = None, tgt: s
 preset = "{preset}"  # for {n_pairs:,} pairs; {BASE_PAIRS:,} or more: base
 
 [data]
-src = {_quoted(src)}
-tgt = {_quoted(tgt)}
+src = {_quote(src)}
+tgt = {_quote(tgt)}
 # One sentence per line; line N of one file is the translation of line N of the other. Relative to this file.
-train = [{_quoted(str(src_file))}, {_quoted(str(tgt_file))}]
+train = [{_quote(str(src_file))}, {_quote(str(tgt_file))}]
 # This many pairs are split off to choose the best model by, and not trained on. Or two files: ["dev.x", "dev.y"]
 dev = {n_dev}
 # tests.NAME = ["test.x", "test.y"]  # text to report scores on: any number of test sets
@@ -99,7 +99,7 @@ def _language(file: Path, given: str | None, option: str) -> str:
     if given is not None:
         try:
             if given:
-                return checked_language(given)
+                return check_language(given)
             raise ValueError("it is empty")
         except ValueError as error:
             raise HeedError(f"{option} {shown(given)}: {error}; give a code such as en.") from None
@@ -111,13 +111,13 @@ def _language(file: Path, given: str | None, option: str) -> str:
 
 def language_of(file: Path) -> str | None:
     """The language in which a file's name ends; None if it does not."""
-    code = _uncompressed(file).suffix.removeprefix(".")
+    code = _without_compression(file).suffix.removeprefix(".")
     return code if LANGUAGE.fullmatch(code) and code.lower() not in NO_LANGUAGES else None
 
 
 def _name(src_file: Path, tgt_file: Path, src: str, tgt: str) -> str:
-    """What the files' names have in common, and the languages: corpus.en, corpus.de → corpus-en-de."""
-    stems = [_uncompressed(file).stem for file in (src_file, tgt_file)]
+    """The common part of the files' names, and the languages: corpus.en, corpus.de → corpus-en-de."""
+    stems = [_without_compression(file).stem for file in (src_file, tgt_file)]
     prefix = "".join(one for one, _ in takewhile(lambda both: both[0] == both[1], zip(*stems, strict=False)))
     common = re.sub(r"^\W+|\W+$", "", prefix)
     has_languages = stems[0] == stems[1] and {src, tgt} <= set(re.split(r"\W+|_", common))  # Europarl.de-en.en
@@ -125,10 +125,10 @@ def _name(src_file: Path, tgt_file: Path, src: str, tgt: str) -> str:
     return re.sub(r"[^\w.+-]", "-", name)
 
 
-def _uncompressed(file: Path) -> Path:
+def _without_compression(file: Path) -> Path:
     return file.with_suffix("") if file.suffix in COMPRESSED else file
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """As TOML has it."""
     return toml_text({"_": text}).removeprefix("_ = ").rstrip("\n")

@@ -1,4 +1,4 @@
-"""What makes a pair of a corpus suspicious: traces of wrong encodings or of web pages, sides that do not fit.
+"""Signs that a pair of a corpus is faulty: traces of wrong encodings or of web pages, sides that do not fit.
 
 Suspicious is not wrong. Nothing is left out of training for it.
 """

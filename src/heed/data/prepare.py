@@ -20,13 +20,13 @@ from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_
 from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
-from heed.data.text_files import TextFiles, checked_test_names
+from heed.data.text_files import TextFiles, check_test_names
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.line_rules import reason_against_loss
-from heed.text.printable import checked_language
+from heed.text.printable import check_language
 from heed.text.segmentation import TEXT
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
@@ -55,13 +55,13 @@ def _files_or_size(dev: Any) -> Any:
     )
 
 
-Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
+Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
 Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
-Tests = Annotated[dict[str, list[str]], AfterValidator(checked_test_names)]
+Tests = Annotated[dict[str, list[str]], AfterValidator(check_test_names)]
 
 
 class DataSettings(Settings):
-    """What to train on: a named corpus, or your own text files."""
+    """The training text: a named corpus, or your own text files."""
 
     src: Language = Field(description="source language, as in file names: en")
     tgt: Language = Field(description="target language: de")
@@ -102,7 +102,7 @@ class DataSettings(Settings):
 
     @property
     def corpus_name(self) -> str:
-        """What to call the text in cards and captions."""
+        """The text's name in cards and captions."""
         return (self.corpus or "own files") + (" and added pairs" if self.added else "")
 
     @property
@@ -129,7 +129,7 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What training reads."""
+    """The prepared text: a tokenizer, and the ids of train and dev."""
 
     tokenizer: AnyTokenizer
     train: ParallelCorpus
@@ -284,7 +284,7 @@ def _write_split(
             file, number = place_of_line(texts, line)
             list_file.write(f"{number}\t{reason}\t{file}\n")
 
-        numbered = _numbered(pairs, texts)
+        numbered = _number_pairs(pairs, texts)
         if held_out is not None:
             numbered = _without(held_out, numbered, texts, drop)
         if repetitions is not None:
@@ -367,7 +367,7 @@ def _noted(repetitions: Repetitions, numbered: Iterator[NumberedPair]) -> Iterat
         yield line, pair
 
 
-def _numbered(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
+def _number_pairs(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
     """Pairs of lines, counted from 1 through all files; `texts` gets each file of sources with the lines read of it."""
     numbers = count(1)
     for files in pairs:
@@ -392,7 +392,7 @@ def _encoded(
     training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
     """
     last_report = time.monotonic()
-    for chunk, *both_sides in _encoded_chunks(numbered, tokenizer):
+    for chunk, *both_sides in _encode_chunks(numbered, tokenizer):
         if time.monotonic() - last_report > REPORT_SECONDS:
             last_report = time.monotonic()
             report(f"{chunk[0][0] - 1:,} pairs encoded.")
@@ -415,7 +415,7 @@ def _characters(numbered_pair: tuple[int, tuple[str, str]]) -> int:
     return sum(map(len, lines))
 
 
-def _encoded_chunks(
+def _encode_chunks(
     numbered: Iterator[tuple[int, tuple[str, str]]], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), a chunk at a time.

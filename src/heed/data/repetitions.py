@@ -74,7 +74,7 @@ class Repetitions:
         return overlaps
 
     def remarks(self, *, src: str, tgt: str) -> Iterator[str]:
-        """What a user should know, in three lines at most; src, tgt: the languages."""
+        """Remarks for the user, three lines at most. src, tgt: the languages."""
         overlaps = {
             name: found for name, found in self.overlaps().items() if found.n_pairs >= IN_TRAINING_SHARE * found.n_lines
         }

@@ -40,7 +40,7 @@ class TextFiles:
         return [*self.learned_and_chosen_by, *self.tests.values()]
 
 
-def checked_test_names(tests: dict[str, T]) -> dict[str, T]:
+def check_test_names(tests: dict[str, T]) -> dict[str, T]:
     """The same, by name of the test set. ValueError for names that could be another file's: a run has files of them."""
     for name in tests:
         if not re.fullmatch(r"[\w+-](?:[\w.+ -]{0,62}[\w.+-])?", name):

@@ -16,7 +16,7 @@ from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, 
 from heed.backends.choice import backend_for
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
-from heed.data.batching import padded_sources
+from heed.data.batching import pad_sources
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, SourceQueue, maximum_length
@@ -136,7 +136,7 @@ def search(
             arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
             if arriving:
                 _check_ids(arriving, special, models[0])
-                src, src_mask = padded_sources([source.ids for source in arriving], special)
+                src, src_mask = pad_sources([source.ids for source in arriving], special)
                 for state in states:
                     state.admit(src, src_mask)
                 beams.admit(arriving)

@@ -154,6 +154,7 @@ def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: Backend, *, n_thre
     for thread in threads:
         thread.start()
     try:
+        # The queue always holds enough for every search; when the sources end, so does each search.
         n_running, feeding = n_searches, True
         while n_running:
             while feeding and len(shared) < MANY:
@@ -171,6 +172,7 @@ def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: Backend, *, n_thre
             else:
                 yield result
     finally:
+        # Whatever ends this generator, also its caller, ends the threads.
         stopped.set()
         shared.end()
         for thread in threads:

@@ -27,7 +27,7 @@ from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.errors import HeedError, refuse_text
-from heed.evaluation.utility import Utility, checked_utility, expected_utilities
+from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
@@ -198,7 +198,7 @@ class Translator(PickledByValue):
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
             raise HeedError(f"n_best is {n_best:,}, more than beam_size, {n_candidates:,}; raise that.")
-        if utility is not None and checked_utility(utility) and n_candidates > MAX_CANDIDATES:
+        if utility is not None and check_utility(utility) and n_candidates > MAX_CANDIDATES:
             raise HeedError(
                 f"a choice by utility takes a beam_size of at most {MAX_CANDIDATES}, found {n_candidates:,}."
             )
@@ -273,7 +273,7 @@ class Translator(PickledByValue):
                 weights[text] = 0.0
                 first.append(hypothesis)
             weights[text] += 1.0 if drawn else math.exp(hypothesis.log_prob - most)
-        utilities = expected_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
+        utilities = mean_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
         return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
 
     def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:

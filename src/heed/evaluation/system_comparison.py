@@ -152,7 +152,7 @@ def compare(
     """
     # Metrics: their signatures name the tokenisation, and the seed of the resampling.
     _check(systems, references, sources)
-    seed = checked_seed()
+    seed = check_seed()
     bleu, chrf = bleu_metric(choose_tokenization(tokenize, references, language=language)), CHRF()
     metrics: list[Any] = [bleu, chrf]
     ter = _Ter("spaced" if tokenize == "none" else target_writing(references, language), report)
@@ -182,6 +182,7 @@ def compare(
         for i, (name, _) in enumerate(systems)
     ]
 
+    # For display only: the sentences that gained or lost most.
     def shown(i: int) -> list[SentenceDifference]:
         return [
             SentenceDifference(
@@ -255,7 +256,7 @@ def check_number(n_sentences: int) -> None:
         )
 
 
-def checked_seed() -> str:
+def check_seed() -> str:
     """sacrebleu's seed, which the environment may set. HeedError for one that sacrebleu cannot use as it is.
 
     It would take 0 for no seed.

@@ -55,7 +55,7 @@ MAX_WORD_LENGTH: dict[Writing, int] = {"zh": 4, "ja": 4, "unspaced": 10, "ko": 1
 N_EXAMINED = 1000  # references, for advice
 
 
-def checked_tokenization(name: str) -> TokenizationChoice:
+def check_tokenization(name: str) -> TokenizationChoice:
     """The name, if it is "auto" or one of sacrebleu's that Heed offers; else HeedError lists them."""
     known: TokenizationChoice
     for known in get_args(TokenizationChoice):

@@ -22,7 +22,7 @@ BLEU_ORDER = 4
 BLOCK = 2**14  # n-grams that are compared at a time: with 100 texts 6 MB
 
 
-def checked_utility(name: str) -> Utility:
+def check_utility(name: str) -> Utility:
     """The name, if it is a utility's; else HeedError lists them."""
     known: Utility
     for known in get_args(Utility):
@@ -31,7 +31,7 @@ def checked_utility(name: str) -> Utility:
     raise HeedError(f"unknown utility {shown(name)}; known: {', '.join(get_args(Utility))}.")
 
 
-def expected_utilities(
+def mean_utilities(
     texts: Sequence[str], weights: Sequence[float], utility: Utility, *, language: str = ""
 ) -> list[float]:
     """For each text its mean score, from 0 to 100, with every text, itself included, as reference.

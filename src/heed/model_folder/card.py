@@ -14,7 +14,7 @@ from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import check
-from heed.text.printable import checked_language
+from heed.text.printable import check_language
 from heed.text.tokenizer_kinds import AnyTokenizer
 
 FORMAT = 1
@@ -36,7 +36,7 @@ UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names o
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a reader of the folder wants to know: languages, what it was trained on, what that cost, what it scores.
+    """Facts for the reader of a model folder: languages, what it was trained on, what that cost, what it scores.
 
     parsing: of a parser, how trees are sequences and what words it knows (ParserCard).
     """
@@ -53,10 +53,10 @@ _Fact = str | int | float | bool | None
 
 
 class _Card(Settings):
-    """What a ModelCard is made of, as config.json must hold it: flat, so that it is written about as long as read."""
+    """The fields of a ModelCard as config.json must hold them: flat, so that writing takes about as long as reading."""
 
-    src: Annotated[str, AfterValidator(checked_language)]
-    tgt: Annotated[str, AfterValidator(checked_language)]
+    src: Annotated[str, AfterValidator(check_language)]
+    tgt: Annotated[str, AfterValidator(check_language)]
     decoding: dict[str, _Fact] = Field(default={})
     trained_on: dict[str, _Fact | list[_Fact]] = Field(default={})
     scores: dict[str, str] = Field(default={})
@@ -72,7 +72,7 @@ class _Card(Settings):
 
 
 class _Config(Settings):
-    """What config.json holds."""
+    """The content of config.json."""
 
     format: int
     architecture: Architecture
@@ -87,7 +87,7 @@ def model_card(values: Any, *, where: str) -> ModelCard:
 
 
 class ModelConfig(NamedTuple):
-    """What config.json says of a model. vocab_size: the target's; src_vocab_size: the source's, if it differs."""
+    """A model as config.json describes it. vocab_size: the target's; src_vocab_size: the source's, if it differs."""
 
     arch: Architecture
     vocab_size: int
@@ -118,7 +118,7 @@ def write_config(folder: Path, config: ModelConfig) -> None:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """What config.json says, without reading weights. HeedError if the folder is no model."""
+    """The content of config.json, without reading weights. HeedError if the folder is no model."""
     path = folder / "config.json"
     if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         raise HeedError(f"{folder}: no such folder; expected a model folder, such as runs/demo/model.")

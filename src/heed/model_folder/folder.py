@@ -14,7 +14,7 @@ from heed.errors import HeedError
 from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_config
-from heed.model_folder.weights import checked_weights, model_of_weights, shared_weights, write_weights
+from heed.model_folder.weights import check_weights, model_of_weights, shared_weights, write_weights
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
@@ -81,7 +81,7 @@ def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
     with ThreadPoolExecutor(1) as pool:  # a large vocabulary takes as long as the weights
         reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
         check(folder, MODEL_FILES[2:])
-        weights = checked_weights(folder / "model.safetensors", config)
+        weights = check_weights(folder / "model.safetensors", config)
         tokenizer = reading.result()
     sizes = (
         (len(tokenizer), config.vocab_size),

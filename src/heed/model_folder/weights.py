@@ -157,7 +157,7 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
         path.chmod(stat.S_IMODE(mode))
 
 
-def checked_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
+def check_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
     """The weights that config asks for, in fp32. HeedError if the file holds others, or numbers that are not finite."""
     network = config.arch, config.vocab_size, config.src_vocab_size
     n_weights = n_parameters(*network)

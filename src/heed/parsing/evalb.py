@@ -356,6 +356,7 @@ def read_params(path: Path) -> Params:
             )
         found.setdefault(name, []).append(" ".join(arguments))
 
+    # Parameters that the file leaves out have EVALB's own defaults, not those of COLLINS.prm.
     def pairs(name: str) -> frozenset[tuple[str, str]]:
         return frozenset((one, other) for one, other in (value.split() for value in found.get(name, [])))
 

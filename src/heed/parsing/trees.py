@@ -398,6 +398,7 @@ def restore(
                 raise ValueError("more leaves than words")
             stack[-1][1].append(Tree(tags[n_words] if tags else _tag_of(symbol), word=words[n_words]))
             n_words, copied = n_words + 1, ""
+        # In order, an opening bracket takes what was written before it as its first child.
         before = symbol
     # Everything is closed, and every word has its leaf.
     if len(stack) > 1:

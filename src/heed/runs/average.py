@@ -23,7 +23,7 @@ from heed.runtime.files import UNFINISHED
 from heed.runtime.manifest import check
 from heed.runtime.reading import NotNow
 from heed.text.tokenizer_kinds import load_tokenizer
-from heed.training.checkpoint import BEST, averaged_weights, checkpoint_steps, read_train_state
+from heed.training.checkpoint import BEST, average_weights, checkpoint_steps, read_train_state
 from heed.training.logbook import Logbook, duration, read_entries, short
 from heed.training.settings import TrainingSettings
 
@@ -150,7 +150,7 @@ def average_best(
 
 
 def _candidates(run: Path, folders: Sequence[Path], settings: TrainingSettings, report: Report) -> list[_Candidate]:
-    """What `average_best` compares, of these checkpoints."""
+    """The candidates of `average_best`, of these checkpoints."""
     candidates = [_last_of(folders, n) for n in sorted({min(n, len(folders)) for n in SIZES})]
     best = _best_checkpoint(run, settings, report)
     if best not in (None, folders[-1]):
@@ -211,7 +211,7 @@ def _network(folders: Sequence[Path]) -> Transformer:
     """With the mean of the checkpoints' weights."""
     newest = read_config(folders[-1])
     model = network_of(newest.arch, where=str(folders[-1]))(newest.arch, newest.vocab_size, newest.src_vocab_size)
-    load_weights(model, averaged_weights(folders), where=folders[-1])
+    load_weights(model, average_weights(folders), where=folders[-1])
     return model
 
 

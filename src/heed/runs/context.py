@@ -1,4 +1,4 @@
-"""What the steps of a run share."""
+"""The context that all steps of a run share."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ class RunContext:
 
     @cached_property
     def task(self) -> Task:
-        """What the recipe is for."""
+        """The recipe's task."""
         return task_of(self.recipe)
 
     @property

@@ -56,7 +56,7 @@ def train_recipe(
     recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
-    context = RunContext(recipe, run, corpora if workers.first else corpora.unreported(), machine, workers)
+    context = RunContext(recipe, run, corpora if workers.first else corpora.without_reports(), machine, workers)
     with ExitStack() as stack:
         if workers.first:
             stack.enter_context(open_run_folder(recipe, run, report=context.report))
@@ -280,7 +280,7 @@ def _card(context: RunContext, files: TextFiles, corpus: ParallelCorpus) -> Mode
 def _validation(
     context: RunContext, files: TextFiles, dev: TokenBatches, tokenizer: AnyTokenizer
 ) -> Callable[[Transformer], dict[str, float]]:
-    """What the trainer logs at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
+    """The numbers logged at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
 
     validator = context.task.validator(files, tokenizer, context.report)
 

@@ -151,7 +151,7 @@ def _unfinished(path: Path) -> Path:
 
 
 def no_temporary_files(error: OSError) -> HeedError:
-    """What to say where a temporary file cannot be written; the system's error does not name its folder."""
+    """The error for a temporary file that cannot be written; the system's own does not name its folder."""
     try:
         folder = tempfile.gettempdir()
     except OSError as none:  # which names those that were tried

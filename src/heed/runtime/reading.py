@@ -49,7 +49,7 @@ def regular_file(path: Path) -> BinaryIO:
 
 
 def kind_of_file(mode: int) -> str:
-    """What something that is no regular file is, by its st_mode."""
+    """The kind of something other than a regular file, such as "a folder", by its st_mode."""
     for test, kind in ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")):
         if test(mode):
             return kind

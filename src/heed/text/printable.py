@@ -23,7 +23,7 @@ def is_hidden(character: str) -> bool:
     return unicodedata.category(character)[0] == "C" or character in "\u2028\u2029"
 
 
-def checked_language(code: str) -> str:
+def check_language(code: str) -> str:
     """The code of a language, which becomes part of names of files, addresses and headers. ValueError if it cannot."""
     text = code.encode(errors="ignore").decode()  # half a surrogate pair is another's business
     if not text.isprintable() or len(text) > MAX_LANGUAGE:

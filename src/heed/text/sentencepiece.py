@@ -409,7 +409,7 @@ def read_table(path: Path) -> list[str | None]:
             raise HeedError(f"{path}: {shown(piece)} and {shown(pieces[int(i)])} have the same id {i}.")
         pieces[int(i)] = piece
     if not pieces:
-        raise HeedError(f"{path}: no table of pieces and ids.")
+        raise HeedError(f"{path}: not a table of pieces and ids.")
     return [pieces.get(i) for i in range(max(pieces) + 1)]
 
 
@@ -436,7 +436,7 @@ def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
         raise HeedError(f"{path}: damaged ({error}).") from None
     for entry in found if isinstance(found, list) else [found]:
         if not isinstance(entry, tuple):
-            raise HeedError(f"{path}: no table of pieces and ids.")
+            raise HeedError(f"{path}: not a table of pieces and ids.")
         yield entry
 
 
@@ -455,7 +455,7 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
         events = yaml.parse(text.decode("utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         start = [next(events, None) for _ in range(3)]
         if not isinstance(start[2], yaml.MappingStartEvent):
-            raise ValueError("no table of pieces and ids")
+            raise ValueError("not a table of pieces and ids")
         while isinstance(key := next(events), yaml.ScalarEvent):
             if not isinstance(value := next(events), yaml.ScalarEvent):
                 raise ValueError(f"the id of {shown(key.value)} is not a number")

@@ -260,18 +260,18 @@ def _flag(value: int | bytes) -> bool:
 
 
 def _key(number: int, wire_type: int) -> bytes:
-    return _encoded_varint(number << 3 | wire_type)
+    return _encode_varint(number << 3 | wire_type)
 
 
 def _number(number: int, value: int) -> bytes:
-    return _key(number, 0) + _encoded_varint(value)
+    return _key(number, 0) + _encode_varint(value)
 
 
 def _message(number: int, content: bytes) -> bytes:
-    return _key(number, 2) + _encoded_varint(len(content)) + content
+    return _key(number, 2) + _encode_varint(len(content)) + content
 
 
-def _encoded_varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

@@ -35,7 +35,7 @@ from heed.text.segmentation import (
     word_pieces,
 )
 from heed.text.token_names import SPACE, TokenNames, readable
-from heed.text.tokenizer_file import checked_backend, read_tokenizer_file
+from heed.text.tokenizer_file import check_backend, read_tokenizer_file
 
 MIN_VOCAB_SIZE, MAX_VOCAB_SIZE = 600, 2**18  # of a vocabulary to learn
 
@@ -266,7 +266,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, file: Any, *, where: Path) -> "Tokenizer":
         """The tokenizer in the JSON of a file."""
-        return cls(checked_backend(file, where=where))
+        return cls(check_backend(file, where=where))
 
 
 def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:

@@ -41,7 +41,7 @@ def _not_a_tokenizer(path: Path, error: Exception) -> HeedError:
     )
 
 
-def checked_backend(file: Any, *, where: Path) -> Backend:
+def check_backend(file: Any, *, where: Path) -> Backend:
     """A backend of the vocabulary and the merges in a file's JSON. HeedError if Heed would not write this file."""
     try:
         backend = _backend_of(file)
@@ -58,7 +58,7 @@ def _backend_of(file: Any) -> Backend:
     if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
         raise ValueError("it holds neither byte pairs nor word pieces")
     vocab, merges = model.get("vocab", {}), model.get("merges", [])
-    special = _checked_special(vocab, "" if model["type"] == "BPE" else CONTINUATION)
+    special = _check_special(vocab, "" if model["type"] == "BPE" else CONTINUATION)
     if model["type"] == "WordPiece":
         return make_backend(word_pieces(vocab), special)
     for merge in merges if isinstance(merges, list) else [merges]:
@@ -69,7 +69,7 @@ def _backend_of(file: Any) -> Backend:
     return make_backend(models.BPE(vocab, [(left, right) for left, right in merges]), special)
 
 
-def _checked_special(vocab: Any, continuation: str) -> list[str]:
+def _check_special(vocab: Any, continuation: str) -> list[str]:
     """The special symbols of a vocabulary. ValueError if its ids or pieces are not as Heed makes them."""
     if not isinstance(vocab, dict) or any(type(i) is not int for i in vocab.values()):
         raise ValueError("its vocabulary is not a table of pieces and ids")

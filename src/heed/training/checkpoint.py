@@ -244,7 +244,7 @@ def state_names(folder: Path) -> list[str]:
     return [str(step) for step in checkpoint_steps(folder)] + [STOPPED] * (folder / STOPPED).is_dir()
 
 
-def averaged_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
+def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the models' weights, summed in fp64 and rounded once; one checkpoint's tensors in memory at a time.
 
     The paper averages the last 5 (base) or 20 (big) checkpoints (section 6.1).

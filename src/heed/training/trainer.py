@@ -83,6 +83,7 @@ def train(
     while True:
         batches = _fit_into_memory(setup, batches, state, report)
         _resume_epoch(batches, state, report)
+        # The log drops what is behind the checkpoint, since those steps are repeated.
         start_step = state.step
         logbook = Logbook(
             run,
@@ -97,6 +98,7 @@ def train(
             if _run_to_a_limit(_Loop(setup, batches, logbook, state)):
                 return state
         state = _restore(setup, wanted_micro_tokens)
+        # A checkpoint that keeps leading to the same end is no way back.
         n_rollbacks = n_rollbacks + 1 if state.step == start_step else 1
         if why := no_way_back(settings, state, n_rollbacks, has_dropout=model.arch.has_dropout):
             raise HeedError(

@@ -22,7 +22,7 @@ def test_its_facts_are_those_of_the_machine_and_one_object_in_json(heed):
     assert told["processor"]["taken"].split()[0] == chosen_set().name in told["processor"]["instruction sets"]
     assert told["precision"]["train"] == str(choose_machine())
     assert told["cache"]["folder"] == str(cache_folder())
-    assert told["threads"]["threads"] == 1
+    assert told["threads"]["threads"] == told["threads"]["for one sentence"] == 1
     assert "unset OMP_NUM_THREADS" in str(told["faster"]) or os.cpu_count() == 1
     if torch.backends.mkl.is_available():
         assert told["libraries"]["MKL (fp32)"].startswith("oneMKL")

@@ -16,7 +16,9 @@ from tests.apps.documents.translators import (
     within_seconds,
 )
 
+from heed.apps.documents.formats import translate_document
 from heed.apps.documents.html import INLINE, read_html, write_html
+from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
 PAGE = """<!DOCTYPE html>
@@ -299,3 +301,95 @@ def test_an_element_within_a_word_that_becomes_another_takes_that_word():
 )
 def test_a_page_that_is_not_called_utf_8_is_written_in_ascii(head, expected):
     assert translated(head + "caf&eacute; &copy; <b>&#27700;</b>", swapped_case, "html") == head + expected
+
+
+def page_in(content: bytes, target: str = "") -> bytes:
+    return translate_document(content, linked, format="html", language="en", name="page", target=target)
+
+
+@pytest.mark.parametrize(
+    ("head", "codec", "expected"),
+    [
+        ('<meta charset="iso-8859-1">', "latin-1", "&#201;"),
+        (
+            '<!-- <meta charset="utf-8"> --><meta http-equiv=Content-Type content="text/html; charset=x-sjis">',
+            "cp932",
+            "А",
+        ),
+        ('<?xml version="1.0" encoding="KOI8-R"?>', "koi8-r", "А"),
+        ('<meta charset="utf-8">', "utf-8", "А"),
+        ("", "utf-8", "А"),
+        ("\ufeff", "utf-16-le", "А"),
+        ('\ufeff<meta charset="iso-8859-1">', "utf-8", "А"),
+    ],
+)
+def test_a_page_is_read_and_written_in_the_charset_that_it_declares(head, codec, expected):
+    word = "é" if codec == "latin-1" else "а"
+    page = f'{head}<p title="{word}">see {word} &#27700;</p>'
+    result = page_in(page.encode(codec, "xmlcharrefreplace")).decode(codec)
+    water = "水" if codec in ("utf-8", "utf-16-le", "cp932") else "&#27700;"
+    assert result == f'{head}<p title="{word}">SEE {expected} {water}</p>'
+
+
+def test_a_page_of_ascii_that_declares_nothing_stays_ascii():
+    assert page_in(b"<p>caf&eacute; &mdash; it</p>") == b"<p>CAF&#201; &#8212; IT</p>"
+
+
+def test_a_page_that_is_not_in_its_charset_is_refused():
+    for content, told in (
+        (b"<meta charset=none-such>\xff", "page: declares charset none-such, which Heed cannot read"),
+        (b"<meta charset=euc-jp>\xff", "page: byte 22 .0xff. is not euc-jp, which it declares"),
+        (b"<meta charset=utf-8>\xff", "page: byte 21 .0xff. is not UTF-8"),
+    ):
+        with pytest.raises(HeedError, match=told):
+            page_in(content)
+
+
+def test_the_language_of_a_page_becomes_the_target():
+    page = (
+        '<html lang="en-GB" xml:lang=en><meta http-equiv="Content-Language" content="en"><p lang=\'en\'>x y</p>'
+        '<p lang="fr">z</p><p lang="en" translate="no">keep</p>'
+    )
+    assert page_in(page.encode(), "de").decode() == (
+        '<html lang="de" xml:lang=de><meta http-equiv="Content-Language" content="de"><p lang=\'de\'>X Y</p>'
+        '<p lang="fr">Z</p><p lang="en" translate="no">keep</p>'
+    )
+
+
+def test_a_break_within_elements_ends_the_sentence_only_there():
+    page = '<p>Please <a id=x href="y"><b>read this<br>\nwith care</b></a> now.</p>'
+    assert asked(page, "html") == ["Please read this", "with care now."]
+    assert translated(page, unchanged, "html") == page
+    assert translated(page, linked, "html") == page.replace("Please", "pLEASE").replace(
+        "read this", "READ THIS"
+    ).replace("with care", "WITH CARE").replace("now", "NOW")
+
+    def reversed_words(texts):
+        return [
+            Translated("this Read please", [Link(0, 4, 12, 16), Link(5, 9, 7, 11), Link(10, 16, 0, 6)])
+            if text.startswith("Please")
+            else Translated(text)
+            for text in texts
+        ]
+
+    assert translated(page, reversed_words, "html") == (
+        '<p><a id=x href="y"><b>this Read</b></a> please<br><a href="y"><b>\nwith care</b></a> now.</p>'
+    )
+
+
+def test_cdata_is_read_as_words_and_stays_well_formed():
+    page = '<?xml version="1.0"?><html><p>if <![CDATA[a < b && c]]> stop</p></html>'
+    assert asked(page, "html") == ["if a < b && c stop"]
+    assert translated(page, linked, "html") == page.replace("if", "IF").replace("a < b && c", "A < B && C").replace(
+        "stop", "STOP"
+    )
+    hostile = translated(page, lambda texts: [Translated("]]> <b>") for _ in texts], "html")
+    assert "".join(etree.fromstring(hostile).itertext()).strip() == "]]> <b>"
+
+
+def test_what_a_template_writes_stays_byte_for_byte():
+    page = "<p>Hi {{ a > b && c }}, <%= user %> and <?= $a->b ?>!{% if x > 1 %}One{% else %}Many{% endif %}</p>"
+    result = translated(page, swapped_case, "html")
+    for piece in re.findall(r"\{\{.*?\}\}|\{%.*?%\}|<%.*?%>|<\?.*?\?>", page):
+        assert result.count(piece) == page.count(piece)
+    assert {"One", "Many"} <= set(asked(page, "html"))

@@ -67,7 +67,7 @@ def test_items_of_a_list_and_fields_are_translated_one_by_one(lines):
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
-        ("- Install the package with the manager of\n  packages\n- Run the tests", 3),
+        ("- Install the package with the manager of\n  packages\n- Run the tests", 2),
         ("- Install the package with the manager of\npackages\n- Run the tests", 2),
         ("Jane Smith, chairwoman of the parish council\nOld Town Hall", 2),
         ("Jane Smith, chairwoman of the parish council\n12 High Street", 2),
@@ -76,6 +76,67 @@ def test_items_of_a_list_and_fields_are_translated_one_by_one(lines):
 )
 def test_two_lines_are_one_sentence_only_if_the_second_goes_on(text, sentences):
     assert len(asked(text, "text")) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (
+            "> > She walked for a long time because the last of the buses had\n> > gone.\n> I see.",
+            ["She walked for a long time because the last of the buses had gone.", "I see."],
+        ),
+        (
+            "  1. The first of all these items is so long that it goes on in\n     another line.\n  2. Short.",
+            ["The first of all these items is so long that it goes on in another line.", "Short."],
+        ),
+        (
+            "    It was a dark and stormy night, and the rain fell in torrents\nupon the roofs of\nLondon.",
+            ["It was a dark and stormy night, and the rain fell in torrents upon the roofs of", "London."],
+        ),
+        (
+            "    A block of text that somebody has indented by four columns may\n    be wrapped as well.",
+            ["A block of text that somebody has indented by four columns may be wrapped as well."],
+        ),
+        ("Flowed lines end with \na space, and the last \none does not.\nBest", ["Flowed lines end with a space, "
+         "and the last one does not.", "Best"]),
+        (
+            "The state-of-the-art system, which is well-\nknown, has be-\ncome a well-known Haupt-\nund Staatsakt.",
+            ["The state-of-the-art system, which is well-known, has become a well-known Haupt- und Staatsakt."],
+        ),
+        (
+            "We keep the birthday of our good old friend Anna in the garden on\n3. of July.",
+            ["We keep the birthday of our good old friend Anna in the garden on 3. of July."],
+        ),
+        (
+            "Hello Jane,\nwe went to the old store yesterday because we were out of milk and\nbread. Bye\nJohn",
+            ["Hello Jane,", "we went to the old store yesterday because we were out of milk and bread.", "Bye", "John"],
+        ),
+        (
+            "Results of the summer\n---------------------\nTerm\n    Its meaning in few words",
+            ["Results of the summer", "Term", "Its meaning in few words"],
+        ),
+    ],
+)  # fmt: skip
+def test_wrapped_lines_are_one_text_whatever_stands_before_or_behind_their_words(text, sentences):
+    assert asked(text, "text") == sentences
+    assert translated(text, unchanged, "text") == text
+    result = translated(text, shuffled, "text").splitlines()
+    prefix = re.compile(r"[> ]*(?:\d\. )?")
+    for before, after in zip(text.splitlines(), result, strict=True):
+        assert prefix.match(after)[0].startswith(prefix.match(before)[0].replace("3. ", ""))
+
+
+HYPHENATED = st.sampled_from(
+    ["be-", "well-", "under-", "> ", "  ", "- ", "2. ", "und", "Big", "the old house", "~", " "]
+)
+
+
+@given(
+    st.lists(st.tuples(HYPHENATED, st.sampled_from(["", " ", "\n", " \n", "\n> ", "-\n"])).map("".join)).map("".join)
+)
+def test_plain_text_of_any_shape_survives_a_translator_that_changes_nothing(text):
+    assert translated(text, unchanged, "text") == text
+    translated(text, shuffled, "text")
 
 
 def test_a_document_that_is_no_utf_8_or_too_long_is_refused():

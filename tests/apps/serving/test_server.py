@@ -434,3 +434,23 @@ def test_the_guides_service_and_container_are_sealed_off(tmp_path):
         (tmp_path / "heed.service").write_text(unit.replace("/opt/heed/bin/heed", "/bin/true"))
         done = subprocess.run(["systemd-analyze", "verify", tmp_path / "heed.service"], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads another process's processor time from /proc")
+def test_a_server_that_waits_uses_no_processor_time(serve, model_folder, monkeypatch):
+    """The threads that have translated sleep: in 5 seconds they compute for less than 0.05."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    server = serve(model_folder)
+
+    def processor_seconds() -> float:
+        times = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]  # user, system
+        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+    before = processor_seconds()
+    for texts in (["forty-two"], ["seven", "one hundred and one"] * 50):
+        assert HTTP.post(server.url + "/v1/translate", json={"q": texts}).status_code == 200
+    assert processor_seconds() > before
+    time.sleep(1)  # until the answers' connections are closed
+    before = processor_seconds()
+    time.sleep(5)
+    assert processor_seconds() - before < 0.05

@@ -16,7 +16,7 @@ from tests.decoding.searches import VOCAB_SIZE, sharp_model
 from heed.backends.cpu import decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.data.batching import padded_sources
+from heed.data.batching import pad_sources
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 
@@ -194,23 +194,23 @@ def test_sources_encoded_in_one_call_are_those_encoded_operation_by_operation(pr
     state = CpuSearchState(model, n_sentences=40, beam_size=2)
     draw = torch.Generator().manual_seed(5)
     sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in (1, 60, 7, 2, 33, 40, 8, 9)]
-    src, src_mask = padded_sources(sources, SPECIAL)
-    at_once, begins = state._encoded(src, src_mask)
+    src, src_mask = pad_sources(sources, SPECIAL)
+    at_once, begins = state._encode_sources(src, src_mask)
     torch.set_num_threads(3)
     try:
-        by_three, _ = state._encoded(src, src_mask)
+        by_three, _ = state._encode_sources(src, src_mask)
     finally:
         torch.set_num_threads(1)
     for source, begin in zip(sources, begins.tolist(), strict=True):
-        alone, _ = state._encoded(*padded_sources([source], SPECIAL))
+        alone, _ = state._encode_sources(*pad_sources([source], SPECIAL))
         for layer, of_all, of_three in zip(alone, at_once, by_three, strict=True):
             assert torch.equal(layer, of_all[begin : begin + len(layer)])
             assert torch.equal(layer, of_three[begin : begin + len(layer)])
     assert state._fused_encoder is not None
     state._fused_encoder = None
-    by_operations, same_begins = state._encoded(src, src_mask)
+    by_operations, same_begins = state._encode_sources(src, src_mask)
     assert torch.equal(begins, same_begins)
-    exact, _ = CpuSearchState(sharp_model(**changes), n_sentences=40, beam_size=2)._encoded(src, src_mask)
+    exact, _ = CpuSearchState(sharp_model(**changes), n_sentences=40, beam_size=2)._encode_sources(src, src_mask)
     for one, other, right in zip(at_once, by_operations, exact, strict=True):
         off = [(x[: len(one)].float() - right[: len(one)]).abs().mean() / right.abs().mean() for x in (one, other)]
         assert off[0] < (1e-5 if precision == "fp32" else 0.1) and off[0] < 1.1 * off[1] + 1e-6

@@ -1,9 +1,13 @@
-"""The kernels by other compilers and on other processors: warnings, their own tests, and a run on an emulated Arm."""
+"""The kernels by other compilers and on other processors: warnings, their own tests, and runs on emulated processors.
+
+Compiling takes most of these tests' time. Where the optimizer is not their subject, make test asks for less of it.
+"""
 
 import ctypes
 import itertools
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -17,13 +21,14 @@ import torch
 
 from heed.backends.cpu import build
 from heed.backends.cpu.declarations import PARAMETERS, address, ffi
-from heed.runtime.instruction_sets import SETS, InstructionSet, architecture, chosen_set, processor_features
+from heed.runtime.instruction_sets import SETS, InstructionSet, architecture, chosen_set, processor_features, sets_of
 from heed.text.prefix import Prefix
 
 HERE = Path(__file__).parent
 COMPILERS = ("g++", "clang++")
 EMULATE = "-DHEED_EMULATE=16"  # every kernel, in plain C++ and vectors of so many lanes
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+FAST = "-O1"  # to compile, and good enough to run
 FEWEST = ("g++", "amx")  # of the compilers and processors those that make test takes, with all instructions
 
 pytestmark = pytest.mark.skipif(not build.FOLDER.is_dir(), reason="the kernels' sources are not at hand")
@@ -51,21 +56,28 @@ def flags_of(compiler: str, *more: str, isa: InstructionSet | None = None) -> tu
     ],
 )
 def test_the_kernels_compile_without_warnings(compiler, isa, tmp_path):
-    """For each set of instructions. Some of g++'s warnings need its optimizer."""
+    """For each set of instructions. Some of g++'s warnings need its optimizer: in make test the next tests use it."""
     emulated = [EMULATE] if isa == "emulated" else []
     chosen = next((each for each in SETS.get(architecture(), ()) if each.name == isa), None)
-    compiling, _ = flags_of(compiler, *emulated, "-O1" if compiler == "g++" else "-O0", *WARNINGS, isa=chosen)
+    how = "-fsyntax-only" if (compiler, isa) == FEWEST else FAST if compiler == "g++" else "-O0"
+    compiling, _ = flags_of(compiler, *emulated, how, *WARNINGS, isa=chosen)
     for source in build.SOURCES:
         command = [compiler, *compiling, "-c", str(source), "-o", str(tmp_path / "made.o")]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
 
 
+OWN_TESTS = ["cpu/test_training_ops.py", "cpu/test_decoding_ops.py"]
+EQUIVALENCE = ["test_equivalence.py"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("isa", "compiler", "more", "needs"),
     [
-        pytest.param("avx2", "g++", "", {"avx2"}, id="avx2"),
+        # With warnings, so that the library is also what warnings that need the optimizer are looked for in.
+        pytest.param("avx2", "g++", " ".join([FAST, *WARNINGS]), {"avx2"}, id="fast avx2"),
+        pytest.param("avx2", "g++", "", {"avx2"}, marks=pytest.mark.soak, id="avx2"),
         # Where AVX-512 has the instruction of AVX-VNNI in another form, that is taken.
         pytest.param(
             "avx2", "g++", "-mavxvnni -DHEED_EVEX", {"avx512_vnni", "avx512vl"}, marks=pytest.mark.soak, id="avxvnni"
@@ -77,26 +89,49 @@ def test_the_kernels_compile_without_warnings(compiler, isa, tmp_path):
     ],
 )
 def test_the_kernels_pass_their_tests_with_other_compilers_and_processors(isa, compiler, more, needs):
-    """Emulated with 16 lanes, all kernels run, those for pairs of bf16 and tiles (AMX) too."""
+    """Emulated with 16 lanes, all kernels run, those for pairs of bf16 and tiles (AMX) too.
+
+    In make test those kernels run that networks take, too: with the machine's own set, these are two sets.
+    """
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     if lacking := needs - processor_features():
         pytest.skip(f"no {', '.join(sorted(lacking))}")
-    env = os.environ | {"CXX": compiler, "HEED_KERNELS": f"1 {more}", "HEED_ISA": isa}
-    tests = [str(HERE / name) for name in ("test_training_ops.py", "test_decoding_ops.py")]
-    command = [sys.executable, "-m", "pytest", "-x", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, env=env, cwd=HERE.parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    env = {"CXX": compiler, "HEED_KERNELS": f"1 {more}", "HEED_ISA": isa}
+    if FAST in more.split():
+        passed_tests(OWN_TESTS, "not slow and not soak", env)
+        passed_tests(EQUIVALENCE, "not slow and not soak", env, "-k", "gradients_in_fp32 or search_with_kernels")
+        return
+    skipped = passed_tests(OWN_TESTS, "not soak", env)
     if isa or "EMULATE" in more:  # 8-bit products by each of their ways
         assert all(line.endswith("no AVX-512 BF16") for line in skipped), skipped
         assert bool(skipped) == (EMULATE not in more), skipped
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("isa", [isa.name for isa in SETS.get(architecture(), ())])
+def test_networks_compute_the_same_with_each_set(isa):
+    """Each set that this machine has, for networks of all widths."""
+    if isa not in {each.name for each in sets_of(processor_features())}:
+        pytest.skip(f"no {isa}")
+    passed_tests(EQUIVALENCE, "soak or not soak", {"HEED_KERNELS": "1", "HEED_ISA": isa})
+
+
+def passed_tests(names: Sequence[str], which: str, env: dict[str, str], *more: str) -> list[str]:
+    """Runs tests of backends/ in a process of their own and returns what was skipped."""
+    tests = [str(HERE.parent / name) for name in names]
+    options = ["-x", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", which, *more]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    done = subprocess.run(command, env=os.environ | env, cwd=HERE.parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Cases for run_cases.cpp: the memory that a kernel is called with, and what it leaves there.
 
-TESTED_ELSEWHERE = {"add_gradient", "adam_step", "extend_beams", "reorder_ancestors"}  # no instructions of their own
+# No instructions of their own.
+TESTED_ELSEWHERE = {"add_gradient", "adam_step", "extend_beams", "reorder_ancestors", "use_fast_cores", "search_team"}
 TYPES = {torch.float32: b"f", torch.bfloat16: b"h", torch.float64: b"d"}
 
 
@@ -255,7 +290,7 @@ def packed_weight(draw: "Draw", d_in: int, d_out: int, dtype: torch.dtype) -> Ta
         shape = (panels, d_in, 32) if dtype == torch.float32 else (panels, -(-d_in // 2), 32, 2)
         weights = draw.numbers(torch.float32, *shape) * d_in**-0.5
         return structure("Weight", panels=weights.to(dtype), offsets=None, steps=None, bias=bias, **sizes)
-    numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-127, high=128)
+    numbers = draw.integers(panels, -(-d_in // 4), 32, 4, low=-64, high=65)  # which every set adds exactly
     offsets = (-128 * numbers.sum(dim=(1, 3))).flatten().int()
     return structure("Weight", panels=numbers.to(dtype), offsets=offsets, steps=steps, bias=bias, **sizes)
 
@@ -423,7 +458,7 @@ def all_cases() -> Iterator[Case]:
 @pytest.fixture(scope="module")
 def case_file(tmp_path_factory) -> Path:
     """What this machine's library computes, with every kernel in plain C++: its tests compare it with PyTorch."""
-    compiling, linking = flags_of("c++", EMULATE)
+    compiling, linking = flags_of("c++", EMULATE, "-O0", *WARNINGS)
     folder = tmp_path_factory.mktemp("cases")
     build.compile_kernels(["c++"], compiling, linking, folder / "emulated.so")
     library = build._load_library(folder / "emulated.so")
@@ -440,41 +475,66 @@ def test_the_cases_call_every_kernel():
     assert {case.name for case in all_cases()} == set(PARAMETERS) - without_memory - TESTED_ELSEWHERE
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="no qemu-aarch64, which runs Arm's instructions")
-@pytest.mark.parametrize(
-    ("compiler", "more"),
-    [
-        ("aarch64-linux-gnu-g++", ""),
-        # One of a kind is enough for every run, and these are among the slowest tests.
-        pytest.param("aarch64-linux-gnu-g++", EMULATE, marks=pytest.mark.soak),
-        pytest.param("clang++", "--target=aarch64-linux-gnu", marks=pytest.mark.soak),
-    ],
-)
-@pytest.mark.parametrize(
-    "isa",
-    [pytest.param(isa, marks=() if isa.name == "neon" else pytest.mark.soak) for isa in SETS["aarch64"]],
-    ids=lambda isa: isa.name,
-)
-def test_the_kernels_compute_the_same_on_arm(compiler, more, isa, case_file, tmp_path):
-    if shutil.which("aarch64-linux-gnu-g++") is None:
-        pytest.skip("no aarch64-linux-gnu-g++, whose libraries clang++ needs too")
+# Processors that have a set and nothing beyond it, as QEMU 7.2 and later name them: a program that runs what they lack
+# is ended by SIGILL.
+PROCESSORS = {
+    ("aarch64", "generic"): "cortex-a53",
+    ("aarch64", "neon"): "neoverse-n1",
+    ("aarch64", "i8mm"): "max",
+    ("x86_64", "generic"): "Nehalem",
+    ("x86_64", "avx2"): "Haswell",
+}
+# For one of a kind make test compiles fast; make soak runs what users get, by each compiler.
+RUNS = [
+    pytest.param("aarch64", "neon", "g++", FAST, id="fast neon"),
+    *(
+        pytest.param(machine, isa, compiler, more, marks=pytest.mark.soak, id=f"{machine} {isa} {compiler} {more}")
+        for machine, isa in PROCESSORS
+        for compiler, more in (("g++", ""), ("clang++", ""), ("g++", EMULATE))
+        if more != EMULATE or isa in ("neon", "avx2")
+    ),
+]
+
+
+def program_of_cases(machine: str, isa: str, compiler: str, more: str, folder: Path) -> Path:
+    """run_cases.cpp with the kernels for a set, by a compiler for its architecture."""
+    native, target = machine == architecture(), list[str]()
+    if compiler == "clang++" and not native:
+        target = [f"--target={machine}-linux-gnu"]
+    elif not native:
+        compiler = f"{machine}-linux-gnu-{compiler}"
+    if not native and shutil.which(f"{machine}-linux-gnu-g++") is None:
+        pytest.skip(f"no {machine}-linux-gnu-g++, whose libraries clang++ needs too")
+    chosen = next(each for each in SETS[machine] if each.name == isa)
     compiling, linking = (
         [flag for flag in flags if flag != "-shared"]
-        for flags in flags_of(compiler, *filter(None, [more]), *WARNINGS, isa=isa)
+        for flags in flags_of(compiler, *target, *more.split(), *WARNINGS, isa=chosen)
     )
-    (tmp_path / "listed.h").write_text("".join(f"KERNEL({name})\n" for name in sorted({c.name for c in all_cases()})))
+    (folder / "listed.h").write_text("".join(f"KERNEL({name})\n" for name in sorted({c.name for c in all_cases()})))
     objects = []
     for source in (*build.SOURCES, HERE / "run_cases.cpp"):
-        objects.append(str(tmp_path / f"{source.stem}.o"))
-        command = [compiler, *compiling, f"-I{build.FOLDER}", f"-I{tmp_path}", "-c", str(source), "-o", objects[-1]]
+        objects.append(str(folder / f"{source.stem}.o"))
+        how = [] if source in build.SOURCES else ["-O0"]
+        command = [compiler, *compiling, *how, f"-I{build.FOLDER}", f"-I{folder}", "-c", str(source), "-o", objects[-1]]
         subprocess.run(command, check=True)
-    program = tmp_path / "run_cases"
+    program = folder / "run_cases"
     subprocess.run([compiler, *objects, *linking, "-static", "-o", str(program)], check=True)
+    return program
 
-    def run(cases: Path) -> subprocess.CompletedProcess[str]:
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "isa", "compiler", "more"), RUNS)
+def test_the_kernels_compute_the_same_on_a_processor_that_has_no_more(
+    machine, isa, compiler, more, case_file, tmp_path
+):
+    emulator = f"qemu-{machine}"
+    if shutil.which(emulator) is None:
+        pytest.skip(f"no {emulator}")
+    program = program_of_cases(machine, isa, compiler, more, tmp_path)
+
+    def run(cases: Path, processor: str = PROCESSORS[machine, isa]) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"OMP_NUM_THREADS": "3"}
-        return subprocess.run(["qemu-aarch64", program, cases], env=env, capture_output=True, text=True)
+        return subprocess.run([emulator, "-cpu", processor, program, cases], env=env, capture_output=True, text=True)
 
     done = run(case_file)
     assert done.returncode == 0 and ", 0 wrong" in done.stdout, done.stdout + done.stderr
@@ -483,3 +543,22 @@ def test_the_kernels_compute_the_same_on_arm(compiler, more, isa, case_file, tmp
     content[-8] ^= 1  # the expected result of the last case
     (tmp_path / "wrong").write_bytes(content)
     assert run(tmp_path / "wrong").returncode == 1
+    less = next(iter(name for (of, name) in PROCESSORS if of == machine))
+    if isa not in (less, "i8mm") and more != EMULATE:  # i8mm has no kernels of its own
+        assert run(case_file, PROCESSORS[machine, less]).returncode == -signal.SIGILL
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind")
+@pytest.mark.skipif(architecture() != "x86_64", reason="its valgrind is a processor with AVX2")
+def test_valgrind_runs_what_is_compiled_for_avx2_and_nothing_wider(case_file, tmp_path):
+    """It decodes no instruction of AVX-512, and is another reader of instructions than QEMU."""
+    ran = {}
+    for isa in ("avx2", "avx512"):
+        (tmp_path / isa).mkdir()
+        program = program_of_cases("x86_64", isa, "g++", "", tmp_path / isa)
+        command = ["valgrind", "--tool=none", program, case_file]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        ran[isa] = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert ran["avx2"].returncode == 0 and ", 0 wrong" in ran["avx2"].stdout, ran["avx2"].stdout + ran["avx2"].stderr
+    assert "unhandled instruction" in ran["avx512"].stderr and ran["avx512"].returncode != 0

@@ -389,18 +389,24 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     )
 
 
-def test_the_same_call_gives_the_same_bits_with_several_threads():
+@both_types
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_same_call_gives_the_same_bits_with_any_number_of_threads(dtype, dropout):
+    """Whichever thread takes which rows: sums over rows are those of fixed pieces, added in their order."""
     torch.manual_seed(4)
-    x, branch = leaf(999, 64, dtype=torch.float32), leaf(999, 64, dtype=torch.float32)
-    gain, bias, weights = leaf(64, dtype=torch.float32), leaf(64, dtype=torch.float32), torch.randn(999, 64)
-    torch.set_num_threads(5)
+    n, d, vocab = 999, 70, 50  # neither whole pieces nor whole vectors
+    branch, table = leaf(n, d, dtype=dtype), leaf(vocab, d, dtype=dtype)
+    gain, bias, weights = leaf(d, dtype=dtype), leaf(d, dtype=dtype), torch.randn(n, d)
+    ids, places = torch.randint(vocab, (n,)), torch.arange(n) % 9
+    runs = []
     try:
-        runs = []
-        for _ in range(10):
-            hidden = training_ops.bias_relu(
-                training_ops.add_norm(x, branch, gain, bias, dropout=0.0, epsilon=1e-5), bias
-            )
-            runs.append(torch.autograd.grad((hidden * weights).sum(), [x, branch, gain, bias]))
+        for n_threads in (1, 2, 3, 5, 5, 5):
+            torch.set_num_threads(n_threads)
+            torch.manual_seed(5)  # of dropout
+            x = training_ops.embed(ids, places, table, torch.ones(9, d, dtype=dtype), scale=2.0, dropout=dropout)
+            normal = training_ops.add_norm(x, branch, gain, bias, dropout=dropout, epsilon=1e-5)
+            hidden = training_ops.bias_relu(normal * 2, bias)
+            runs.append(torch.autograd.grad((hidden.float() * weights).sum(), [branch, table, gain, bias]))
     finally:
         torch.set_num_threads(1)
     for run in runs[1:]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from heed.backends.choice import backend_for
-from heed.backends.kernels import KernelsReport, kernels_report
+from heed.backends.kernels import KernelsReport, kernels_report, one_sentence_threads
 from heed.model.transformer import Transformer
 from heed.runs.recipe import read_recipe
 from heed.runs.train import n_workers
@@ -98,7 +98,11 @@ def _precision() -> dict[str, str]:
 
 def _threads() -> dict[str, Any]:
     workers = n_workers(read_recipe(WORKERS_OF), choose_machine())
-    return {"threads": n_threads(), f"workers that train {WORKERS_OF}": workers}
+    return {
+        "threads": n_threads(),
+        "for one sentence": one_sentence_threads(),
+        f"workers that train {WORKERS_OF}": workers,
+    }
 
 
 def _libraries() -> dict[str, str]:

@@ -3,6 +3,8 @@
 Only a verb that runs imports torch, so that --help answers at once.
 """
 
+from typing import Any
+
 import typer
 
 from heed.apps.cli.benchmark import bench_app
@@ -19,40 +21,87 @@ from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
 from heed.apps.cli.shipped_recipes import options, recipe_app
 from heed.apps.cli.translation import evaluate, score, translate
-from heed.apps.cli.visualization import attention
+from heed.apps.cli.visualization import attention, plot
+
+# In the order of use: a title, then verbs and groups of verbs, each verb with an example.
+COMMANDS: dict[str, dict[Any, str]] = {
+    "Begin": {
+        demo: "heed demo",
+        doctor: "heed doctor",
+        info: "heed info runs/demo/model",
+    },
+    "Train": {
+        recipe_app: "recipe",
+        data_app: "data",
+        train: "heed train multi30k-en-de --set training.max_steps=2000",
+        plot: "heed plot runs/demo runs/second --out curves.svg",
+        average: "heed average runs/multi30k-en-de --last 5 --out runs/last-5",
+    },
+    "Translate": {
+        translate: 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model',
+        translate_file: "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx",
+        translate_shards: "heed translate-shards MODEL --in 'web/*.parquet' --out translated --cluster local",
+        serve: "heed serve runs/multi30k-en-de/model --port 5000",
+    },
+    "Evaluate": {
+        evaluate: "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none",
+        compare: "heed compare --ref test.de --src test.en first.de second.de --html comparison.html",
+        score: "heed score runs/demo/model --src numbers.en --tgt numbers.de",
+        score_shards: "heed score-shards MODEL --in 'translated/part-*.parquet' --prefix reverse_ --out scored",
+        attention: 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html',
+    },
+    "Parse": {
+        parse: "heed parse runs/parsing-gum/model < sentences.txt > trees.txt",
+        evalb: "heed evalb gold.trees parsed.trees",
+    },
+    "Other programs' models": {
+        import_: "heed import opus-mt-en-de models/en-de --from huggingface",
+        export: "heed export runs/demo/model demo-ct2 --to ctranslate2",
+    },
+    "The paper, and speed": {
+        paper_app: "paper",
+        bench_app: "bench",
+    },
+}
+
+
+class Commands(typer.core.TyperGroup):
+    """The help of `heed`: commands under the titles of COMMANDS, with the whole first sentence of each."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [_name(command, example) for group in COMMANDS.values() for command, example in group.items()]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, group in COMMANDS.items():
+            names = [_name(command, example) for command, example in group.items()]
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:16}", _first_sentence(self.commands[name])) for name in names])
+
+
+def _name(command: Any, example: str) -> str:
+    """As it is typed. The example of a group of verbs is its name."""
+    return example if isinstance(command, typer.Typer) else command.__name__.rstrip("_").replace("_", "-")
+
+
+def _first_sentence(command: Any) -> str:
+    return " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+
 
 app = typer.Typer(
     name="heed",
+    cls=Commands,
     help='The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.',
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verb, example in (
-    (demo, "heed demo"),
-    (train, "heed train multi30k-en-de --set training.max_steps=2000"),
-    (average, "heed average runs/multi30k-en-de --last 5 --out runs/last-5"),
-    (info, "heed info runs/demo/model"),
-    (translate, 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model'),
-    (translate_file, "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx"),
-    (score, "heed score runs/demo/model --src numbers.en --tgt numbers.de"),
-    (translate_shards, "heed translate-shards MODEL --in 'web/*.parquet' --out translated --cluster local"),
-    (score_shards, "heed score-shards MODEL --in 'translated/part-*.parquet' --prefix reverse_ --out scored"),
-    (evaluate, "heed evaluate runs/multi30k-en-de/model --src test.en --ref test.de --tokenize none"),
-    (compare, "heed compare --ref test.de --src test.en first.de second.de --html comparison.html"),
-    (serve, "heed serve runs/multi30k-en-de/model --port 5000"),
-    (attention, 'heed attention runs/multi30k-en-de/model "a dog runs ." --out dog.html'),
-    (parse, "heed parse runs/parsing-gum/model < sentences.txt > trees.txt"),
-    (evalb, "heed evalb gold.trees parsed.trees"),
-    (doctor, "heed doctor"),
-    (export, "heed export runs/demo/model demo-ct2 --to ctranslate2"),
-    (import_, "heed import opus-mt-en-de models/en-de --from huggingface"),
-):
-    app.command(verb.__name__.rstrip("_").replace("_", "-"), cls=Verb, epilog=f"Example: {example}")(verb)
-for group, name in ((recipe_app, "recipe"), (data_app, "data"), (bench_app, "bench"), (paper_app, "paper")):
-    app.add_typer(group, name=name)
+for group in COMMANDS.values():
+    for command, example in group.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=example)
+        else:
+            app.command(_name(command, example), cls=Verb, epilog=f"Example: {example}")(command)
 app.callback()(options)
 
 

@@ -48,14 +48,14 @@ def compare(
     """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
     from heed.data.lines import read_lines
     from heed.evaluation.comet import CometFailed, check_comet
-    from heed.evaluation.system_comparison import check_number, checked_seed
+    from heed.evaluation.system_comparison import check_number, check_seed
     from heed.evaluation.system_comparison import compare as compared
-    from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
+    from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
     # What can be known to be wrong before anything is read.
-    choice, decoded_in = checked_tokenization(tokenize), decoding_precision(precision)
-    checked_seed()
+    choice, decoded_in = check_tokenization(tokenize), decoding_precision(precision)
+    check_seed()
     if comet is not None:
         if src is None:
             raise HeedError("--comet needs the source lines: give them by --src.")

@@ -40,7 +40,7 @@ def translate_file(
     device: Device = None,
 ) -> None:
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
-    chosen = format_of(source) if document_format is None else checked_format(document_format)
+    chosen = format_of(source) if document_format is None else check_format(document_format)
     if out.suffix and (chosen == "docx") != (out.suffix.lower() == ".docx"):
         raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
     check_target(out)
@@ -62,6 +62,7 @@ def translate_file(
         translator.translate_aligned,
         format=chosen,
         language=language or translator.languages[0],
+        target=translator.languages[1],
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -69,7 +70,7 @@ def translate_file(
     say(f"Wrote {out}.")
 
 
-def checked_format(name: str, *, but: str = "") -> Format:
+def check_format(name: str, *, but: str = "") -> Format:
     """The format of this name. HeedError lists the formats."""
     known = [known for known in FORMATS if known != but]
     for one in known:
@@ -94,8 +95,9 @@ def print_document(content: bytes, translator: "Translator", *, format: str, lan
     translated = translate_document(
         content,
         translator.translate_aligned,
-        format=checked_format(format),
+        format=check_format(format),
         language=language or translator.languages[0],
+        target=translator.languages[1],
         name="standard input",
     )
     if sys.stdout.isatty():

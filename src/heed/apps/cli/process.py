@@ -16,6 +16,8 @@ from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, tune_process
 from heed.text.printable import printable
 
+COMPLETION = "_HEED_COMPLETE"  # set by what --install-completion gives the shell
+
 
 class Interrupted(BaseException):
     """A signal; not a KeyboardInterrupt, which typer would turn into the single word "Aborted!"."""
@@ -31,6 +33,8 @@ def _interrupt(number: int, _: object) -> None:
 
 def run_and_exit(app: typer.Typer) -> None:
     """Runs the verb of the command line. Its faults are one line: a user's status 1, a bug of Heed's 70."""
+    if COMPLETION in os.environ:  # a shell asks how a word may go on
+        app(prog_name="heed")
     _open_standard_streams()
     _on_signals(_interrupt)
     _say_misspelled_variables()

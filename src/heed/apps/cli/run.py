@@ -120,7 +120,7 @@ def train(
     show(f"Model: {model}")
     show(f"Kept: {kept}")
     task = task_of(values)
-    files = task.text_files(run, corpora.unreported())
+    files = task.text_files(run, corpora.without_reports())
     print("\nNext:")
     for command in task.next_commands(model, files):
         show(f"  {command}")

@@ -81,7 +81,7 @@ def serve(
         queue=queue,
         timeout_seconds=timeout,
     )
-    origins = frozenset(map(_checked_origin, cors or []))
+    origins = frozenset(map(_check_origin, cors or []))
     names = frozenset(map(host_name, allow_host or []))
     proxies = (*LOOPBACK, *map(network, trusted_proxy or []))
     with bind(host, port) as listener:  # before models are loaded, which takes seconds
@@ -135,7 +135,7 @@ def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, st
     return folders
 
 
-def _checked_origin(origin: str) -> str:
+def _check_origin(origin: str) -> str:
     """As browsers send it. HeedError if it is none: such a one would never match."""
     if origin != "*" and not re.fullmatch(r"https?://[^\s/?#@]+", origin, re.IGNORECASE):
         raise HeedError(f"--cors {origin}: expected an origin such as https://example.org, without a path, or *.")

@@ -67,7 +67,7 @@ def print_json(value: Any, *, indent: int | None = 1) -> None:
     """Prints JSON; numbers that JSON does not have (NaN, ±∞) are null."""
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
     if not text.replace("\n", "").isprintable():
-        text = "".join(_escaped(c) if is_hidden(c) and c != "\n" else c for c in text)
+        text = "".join(_escape(c) if is_hidden(c) and c != "\n" else c for c in text)
     print(text)
 
 
@@ -79,7 +79,7 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     """As JSON writes it in ASCII; json.dumps leaves only DEL as it is."""
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 

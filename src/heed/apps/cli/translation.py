@@ -17,7 +17,7 @@ from heed.apps.cli.decoding_options import (
     check_options,
     with_decoding_options,
 )
-from heed.apps.cli.document_files import Language, checked_format, print_document, read_document_from_standard_input
+from heed.apps.cli.document_files import Language, check_format, print_document, read_document_from_standard_input
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -125,17 +125,17 @@ def translate(
     )  # fmt: skip
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
-        checked_format(document_format, but="docx")
+        check_format(document_format, but="docx")
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
     from heed.data.lines import Arriving, DeferredError
     from heed.decoding.translator import Translator
-    from heed.evaluation.utility import checked_utility
+    from heed.evaluation.utility import check_utility
 
     # Candidates of minimum Bayes risk, and samples, take the place of the beam.
     sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
-    compared_by = None if mbr is None else checked_utility("chrf" if utility is None else utility)
+    compared_by = None if mbr is None else check_utility("chrf" if utility is None else utility)
     if mbr is not None or sampling is not None:
         decoding["beam_size"] = mbr or n_best
     translator = Translator.load(
@@ -301,10 +301,10 @@ def evaluate(
     """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
     from heed.data.lines import read_sides
     from heed.evaluation.bleu import bleu, chrf
-    from heed.evaluation.tokenization import checked_tokenization, choose_tokenization, language_of_file
+    from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
     from heed.runs.tasks.evaluation import Evaluation
 
-    choice = checked_tokenization(tokenize)
+    choice = check_tokenization(tokenize)
     if bool(models) == (hyp is not None) or bool(models) != (src is not None):
         raise HeedError("give either model folders and --src, or --hyp.")
     how = None if precision == "auto" else precision

@@ -1,11 +1,11 @@
-"""heed attention: what a model attends to, as a page or a picture."""
+"""heed attention, plot: what a model attends to, as a page or a picture; learning curves of runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from heed.apps.cli.terminal import say
+from heed.apps.cli.terminal import say, show
 from heed.errors import HeedError
 
 
@@ -68,3 +68,38 @@ def attention(
         fragment = "#" + "&".join(f"{key}={value}" for key, value in choice.items() if value)
     say(f"{traced.source} → {traced.target}")
     say(f"Wrote {out}{fragment}.")
+
+
+def plot(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, or LABEL=RUN.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A picture (.svg, .png; extra plots). Default: text, in the terminal.")
+    ] = None,
+) -> None:
+    """Plot the learning curves of runs: loss, perplexity, score on dev, learning rate, speed."""
+    from heed.apps.visualization import render
+    from heed.apps.visualization.curves import curves_of, text_of, write_curves
+    from heed.runtime.files import check_target
+
+    named: dict[str, Path] = {}
+    for text in runs:
+        label, separator, run = text.partition("=")
+        if not separator or Path(text).exists():
+            label = run = text
+        if label in named:
+            raise HeedError(f"{text}: two runs would be called {label}; name them, as in first={run}.")
+        named[label] = Path(run)
+        if not Path(run).exists():
+            raise HeedError(f"{run}: no such run folder.")
+    if out is not None:
+        if out.suffix not in (".svg", ".png"):
+            raise HeedError(f"--out {out}: expected a name that ends in .svg or .png; without --out it is text.")
+        check_target(out)
+        render.require_matplotlib()
+    curves = curves_of(named)
+    if out is None:
+        for line in text_of(curves):
+            show(line)
+    else:
+        write_curves(out, curves)
+        say(f"Wrote {out}.")

@@ -30,7 +30,7 @@ STORE_BYTES = 2**27  # of Ray's shared memory, which parts do not pass through
 
 
 class Event(NamedTuple):
-    """What became of a slot's worker or its part. ready: it waits for parts. refused: it cannot work at all, and why.
+    """News of a slot's worker. ready: it waits for parts. refused: it cannot work at all, and why.
 
     answered: what `Worker.attempt` gives. lost: it died.
     """
@@ -48,7 +48,7 @@ class Crew(Protocol):
         """Hands a part to a worker that is ready."""
 
     def events(self, timeout: float) -> list[Event]:
-        """What has happened; waits for something at most this long, in seconds."""
+        """The news since the last call; waits for some at most this long, in seconds."""
 
     def close(self) -> None:
         """Ends all workers."""

@@ -52,7 +52,7 @@ class _Part:
 
 @dataclass
 class Outcome:
-    """What a driver's run has done: the sidecars of all its parts, and those that were given up, with the reason."""
+    """The result of a driver's run: the sidecars of all its parts, and the parts given up, with the reason."""
 
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
@@ -147,6 +147,7 @@ class Driver:
             return
         if slot.state == "starting":
             self._refusal = f"a worker ended while it started ({why})."
+            self._report(f"A worker is lost ({why}) while it started.")
             self._not_started(slot, last=False)
             return
         if slot.state == "busy":

@@ -42,7 +42,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a command asks for.
+    """The options of a command.
 
     columns: those that are read, None for the default. share: the i-th of n parts of the plan, counted from 1.
     price: of a core-hour, or of a GPU-hour where workers have GPUs.
@@ -263,7 +263,7 @@ def _say_end(job: Job, plan: Plan, outcome: Outcome, before: set[int], seconds: 
 
 
 def _cost(job: Job, seconds: float) -> str:
-    """What this many seconds of workers are in core-hours, or GPU-hours, and in money."""
+    """The cost of this many seconds of workers: core-hours or GPU-hours, and money."""
     hours, unit = (seconds * job.gpus / 3600, "GPU") if job.gpus else (seconds * job.threads / 3600, "core")
     money = "" if job.price is None else f", {hours * job.price:,.2f} at {job.price:g} per {unit}-hour"
     return f"{hours:,.3f} {unit}-hours{money}" if hours < 10 else f"{hours:,.0f} {unit}-hours{money}"

@@ -20,7 +20,7 @@ from heed.apps.cluster.records import (
     common_schema,
     examine,
     format_of,
-    inferred_schema,
+    infer_schema,
 )
 from heed.apps.cluster.storage import facts, is_url, joined, matching, read_whole, write_whole
 from heed.config import shown
@@ -59,7 +59,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked for, besides its inputs.
+    """The work to do on the inputs.
 
     model: where it lies, which may change; manifest: the SHA-256 of its manifest. settings: of the search. prefix:
     begins the names of the columns that are added.
@@ -106,7 +106,7 @@ class Plan:
         return f"{ERRORS}/part-{part:05d}.jsonl"
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for parts to belong together."""
+        """The facts that parts of one plan share."""
         work = self.work
         return {
             "task": work.task,
@@ -184,7 +184,7 @@ def columns_of(
     if chosen == "text" and given != "text" and set(there) != set(columns):
         others = ", ".join(shown(name) for name in there if name not in columns)
         raise HeedError(f"--format text has no place for {others}; choose parquet or jsonl.")
-    schema_text = inferred_schema(names[0]) if (given, chosen) == ("jsonl", "parquet") else None
+    schema_text = infer_schema(names[0]) if (given, chosen) == ("jsonl", "parquet") else None
     return Columns(columns, schema_text), chosen
 
 
@@ -368,7 +368,7 @@ def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
 
 
 def part_hash(name: str) -> str:
-    """What a sidecar says of a part: SHA-256 of a file, etag of an object."""
+    """The hash in a part's sidecar: SHA-256 of a file, etag of an object."""
     if is_url(name):
         found = facts(name)
         return found.version if found else ""
@@ -376,7 +376,7 @@ def part_hash(name: str) -> str:
 
 
 def sidecar(out: str, plan: Plan, part: int, *, thorough: bool = True) -> dict[str, Any] | None:
-    """What the sidecar of a part says, None unless the part is there and valid.
+    """The content of a part's sidecar; None unless the part is there and valid.
 
     thorough: compares the hash of the part; else only its size.
     """

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from heed.apps.cluster.packages import needed
 from heed.apps.cluster.storage import HashingFile, is_url, open_file, unpacked
 from heed.config import shown
-from heed.data.lines import MAX_LINE_BYTES, decoded_line, not_of_another_kind
+from heed.data.lines import MAX_LINE_BYTES, decode_line, not_of_another_kind
 from heed.errors import HeedError
 
 Format = Literal["parquet", "jsonl", "text"]
@@ -96,11 +96,11 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
             return Examined(rows, HashingFile(file).hexdigest(), {})
         hashing = HashingFile(file)
         pieces = unpacked(hashing, name)
-        rows, offsets = _count_lines(_checked_beginning(pieces, name, columns), every=every, before=before)
+        rows, offsets = _count_lines(_check_beginning(pieces, name, columns), every=every, before=before)
         return Examined(rows, None if is_url(name) else hashing.hexdigest(), offsets)
 
 
-def _checked_beginning(pieces: Iterator[bytes], name: str, columns: Sequence[str]) -> Iterator[bytes]:
+def _check_beginning(pieces: Iterator[bytes], name: str, columns: Sequence[str]) -> Iterator[bytes]:
     """The pieces of a text. HeedError if its first line shows that it is of another kind, or lacks a column."""
     beginning = b""
     for piece in pieces:
@@ -194,7 +194,7 @@ def check_json_types(schema: Any, name: str) -> None:
             )
 
 
-def inferred_schema(name: str) -> str:
+def infer_schema(name: str) -> str:
     """Arrow's schema of the first rows of a file of JSON Lines, in base 64."""
     arrow = needed("pyarrow", "Parquet is written with")
     reader, records = LineReader(name, as_table=None, columns=()), []
@@ -212,7 +212,7 @@ def inferred_schema(name: str) -> str:
 
 
 def schema_of(text: str) -> Any:
-    """The schema that `inferred_schema` wrote."""
+    """The schema that `infer_schema` wrote."""
     arrow = needed("pyarrow", "Parquet is written with")
     return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(text)))
 
@@ -220,7 +220,7 @@ def schema_of(text: str) -> Any:
 def _record(line: bytes, name: str) -> dict[str, Any] | str:
     """The object on a line of JSON Lines, or what is wrong with it."""
     try:
-        found = json.loads(decoded_line(line, where=name))
+        found = json.loads(decode_line(line, where=name))
     except (ValueError, RecursionError):
         return "not JSON"
     except HeedError as error:
@@ -348,7 +348,7 @@ class LineReader(Reader):
                         return f"{shown(column)} holds half a surrogate pair, which is no text"
             return found
         try:
-            text = decoded_line(line, where=self._name)
+            text = decode_line(line, where=self._name)
         except HeedError as error:
             return _without_place(error)
         if len(self._columns) == 1:

@@ -55,7 +55,7 @@ def _store(url: str) -> tuple[Any, str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a file without reading it. version: changes with the content: an etag, or a time in ns."""
+    """Facts of a file, without reading it. version: changes with the content: an etag, or a time in ns."""
 
     n_bytes: int
     version: str

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loading:
-    """What a worker needs to know. model: the folder, on its machine. max_errors: bad rows of a part, at most."""
+    """The settings of a worker. model: the folder, on its machine. max_errors: bad rows of a part, at most."""
 
     out: str
     model: str
@@ -162,9 +162,9 @@ class Worker:
     def _results(self, part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         """Batches of the part's rows, the places of those that are good, and what is added to each of these."""
         batches = self._sources.read(self._plan.parts[part])
-        return self._translated(batches) if self._plan.work.task == "translate" else self._scored(batches)
+        return self._translate_rows(batches) if self._plan.work.task == "translate" else self._score_rows(batches)
 
-    def _translated(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+    def _translate_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         language = self._translator.languages[0]
         ahead: deque[tuple[Rows, list[int], list[SplitText]]] = deque()
 
@@ -187,10 +187,10 @@ class Worker:
                     assert following is not None
                     translations.append(following)
                     following = next(stream, None)
-                results.append(self._joined(text, translations))
+                results.append(self._join(text, translations))
             yield rows, kept, results
 
-    def _joined(self, text: SplitText, translations: "list[Translation]") -> _Result:
+    def _join(self, text: SplitText, translations: "list[Translation]") -> _Result:
         return _Result(
             (
                 text.with_translations(one.text for one in translations),
@@ -200,17 +200,17 @@ class Worker:
             sum(len(one.tokens) + 1 for one in translations),
         )
 
-    def _scored(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+    def _score_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         for rows in batches:
             kept = [place for place in range(len(rows)) if place not in rows.faults]
             sources, targets = ([rows.texts[place][side] for place in kept] for side in (0, 1))
             try:
                 found = self._translator.log_probs(sources, targets)
             except HeedError:  # a pair of it is too long: which one?
-                kept, found = self._scored_alone(rows, kept)
+                kept, found = self._score_one_by_one(rows, kept)
             yield rows, kept, [self._score(log_probs) for log_probs in found]
 
-    def _scored_alone(self, rows: Rows, kept: list[int]) -> tuple[list[int], list[list[float]]]:
+    def _score_one_by_one(self, rows: Rows, kept: list[int]) -> tuple[list[int], list[list[float]]]:
         """The places that can be scored, with what is found; the others become faults."""
         found = []
         for place in kept:
@@ -269,7 +269,7 @@ def _answer(answers: IO[str], content: dict[str, Any]) -> None:
 
 
 def argument(loading: Loading) -> str:
-    """What the process is started with."""
+    """The argument that starts the process."""
     return json.dumps(asdict(loading))
 
 

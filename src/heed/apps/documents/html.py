@@ -5,8 +5,10 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 
 import re
 from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, replace
 
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.items import Item, Tag, with_matched_tags
 from heed.text.character_references import resolved
 
 # Elements within a sentence; every other tag ends it.
@@ -45,6 +47,12 @@ _AS_BLOCK = re.compile(r"""\sdisplay\s*=\s*["']?block\b""", re.IGNORECASE)
 _CHARSET = re.compile(
     r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*+=\s*+["']?\s*+([\w-]+)""", re.IGNORECASE
 )
+CDATA, END_OF_CDATA = "<![CDATA[", "]]>"
+MAX_TEMPLATE = 2_000  # characters of a tag of a template
+MAX_HEAD = 2**14  # bytes of a page in which it may declare its charset
+_TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
+_CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
+_ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
 
 
@@ -58,10 +66,18 @@ def read_html(page: str) -> list[Item]:
     while place < len(tokens):
         text, name, is_end = tokens[place]
         if not name:
-            items.append(resolved(text))
+            items += _words(text)
             place += 1
             continue
         stop = place + 1
+        if name == CDATA:
+            items += [
+                Tag("open", CDATA, CDATA),
+                text[len(CDATA) : -len(END_OF_CDATA)],
+                Tag("close", END_OF_CDATA, CDATA),
+            ]
+            place = stop
+            continue
         if not is_end and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text)):
             stop = ends.get(place, stop)
         if stop > place + 1:
@@ -77,14 +93,144 @@ def read_html(page: str) -> list[Item]:
         else:
             items.append(Tag("atom" if name in ATOMS | INLINE or name == "!--" else "cut", text, name))
         place = stop
-    return items
+    return _with_reopened(items)
 
 
-def write_html(items: list[Item]) -> str:
-    """The page. If it declares another charset than UTF-8, its words are written in ASCII, with references."""
-    charsets = [match for item in items if isinstance(item, Tag) and (match := _CHARSET.match(item.markup))]
-    in_ascii = any(match[1].lower() not in ("utf-8", "utf8") for match in charsets)
-    return "".join(_escaped(item, in_ascii) if isinstance(item, str) else item.markup for item in items)
+def write_html(items: list[Item], codec: str | None = None) -> str:
+    """The page; what the codec cannot write becomes character references.
+
+    Without a codec the page is a text: its words are written in ASCII if it declares another charset than UTF-8.
+    """
+    if codec is None:
+        charset = next((found for item in items if isinstance(item, Tag) and (found := _charset(item.markup))), "utf-8")
+        codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
+    parts: list[str] = []
+    in_cdata = False
+    for item in _without_needless_reopening(items):
+        if isinstance(item, str):
+            parts.append(_cdata(item, codec) if in_cdata else _escaped(item, codec))
+        else:
+            parts.append(item.markup)
+            in_cdata = (in_cdata or item.markup == CDATA) and item.markup != END_OF_CDATA
+    return "".join(parts)
+
+
+def declared_charset(content: bytes) -> str | None:
+    """The charset that a page declares, in small letters, in its XML declaration or a meta element near its start."""
+    head = content[:MAX_HEAD].decode("latin-1")
+    for text, name, is_end in _tokens(head, _XML.match(head) is not None):
+        if name in ("meta", "!") and not is_end and (found := _charset(text)):
+            return found
+    return None
+
+
+def _charset(markup: str) -> str | None:
+    found = _CHARSET.match(markup)
+    return found[1].lower() if found else None
+
+
+def _words(text: str) -> list[Item]:
+    """Words with character references resolved; what a template writes there stays byte for byte."""
+    items: list[Item] = []
+    last = 0
+    for match in _TEMPLATE.finditer(text):
+        items.append(resolved(text[last : match.start()]))
+        # Between the parts of a condition or a loop no sentence goes on.
+        items.append(Tag("cut" if match[0].startswith("{%") else "atom", match[0], text=match[0]))
+        last = match.end()
+    return [item for item in (*items, resolved(text[last:])) if item != ""]
+
+
+def with_target_language(items: list[Item], source: str, target: str) -> list[Item]:
+    """The items, where what names the source language in `lang`, `xml:lang` or Content-Language names the target."""
+    code = re.escape(re.split("[-_]", source)[0])
+    if not code:
+        return items
+    named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
+    content = re.compile(rf"""(\scontent\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
+            # An element that stays as it is, as with translate="no", stays in its language.
+            end = _end_of_tag(item.markup, 1)
+            if end == len(item.markup) or item.name in RAW:
+                is_content = item.name == "meta" and _CONTENT_LANGUAGE.search(item.markup)
+                pattern = content if is_content else named
+                tag = pattern.sub(lambda match: match[1] + target, item.markup[:end])
+                item = replace(item, markup=tag + item.markup[end:]) if tag != item.markup[:end] else item
+        found.append(item)
+    return found
+
+
+@dataclass(frozen=True)
+class _Reopening:
+    """An inline element around a <br>, whose sentences end there: its tags to close and to open it again."""
+
+    close: str
+    open: str
+
+
+class _Reopened(str):
+    """A tag that the page does not have, but needs if words come between it and the <br>; reopening: its two halves."""
+
+    reopening: _Reopening
+
+
+def _reopened(markup: str, reopening: _Reopening) -> _Reopened:
+    tag = _Reopened(markup)
+    tag.reopening = reopening
+    return tag
+
+
+def _with_reopened(items: list[Item]) -> list[Item]:
+    """The items, with the elements around each <br> closed before it and opened again behind it."""
+    if not any(isinstance(item, Tag) and item.name == "br" for item in items):
+        return items
+    as_atoms: list[Item] = [
+        replace(item, kind="atom") if isinstance(item, Tag) and item.name == "br" else item for item in items
+    ]
+    found: list[Item] = []
+    opened: list[Tag] = []
+    for item, matched in zip(items, with_matched_tags(as_atoms), strict=True):
+        if isinstance(item, Tag) and item.name == "br":
+            reopenings = [_Reopening(f"</{tag.name}>", _ID.sub("", tag.markup)) for tag in opened]
+            pairs = list(zip(opened, reopenings, strict=True))
+            found += [Tag("close", _reopened(each.close, each), tag.name) for tag, each in reversed(pairs)]
+            found.append(item)
+            found += [Tag("open", _reopened(each.open, each), tag.name) for tag, each in pairs]
+            continue
+        if isinstance(matched, Tag) and matched.kind == "open":
+            opened.append(matched)
+        elif isinstance(matched, Tag) and matched.kind == "close":
+            opened.pop()
+        elif isinstance(matched, Tag) and matched.kind == "cut":
+            opened.clear()
+        found.append(item)
+    return found
+
+
+def _without_needless_reopening(items: list[Item]) -> list[Item]:
+    """The items without the tags that close and open an element with nothing but white space and <br> between them."""
+    found: list[Item] = []
+    run: list[Item] = []
+
+    def end_run() -> None:
+        halves = Counter(id(reopening) for item in run if (reopening := _reopening_of(item)))
+        found.extend(item for item in run if halves[id(_reopening_of(item))] < 2)
+        run.clear()
+
+    for item in items:
+        if _reopening_of(item) or (not item.strip() if isinstance(item, str) else item.name == "br"):
+            run.append(item)
+        else:
+            end_run()
+            found.append(item)
+    end_run()
+    return found
+
+
+def _reopening_of(item: Item) -> _Reopening | None:
+    return item.markup.reopening if isinstance(item, Tag) and isinstance(item.markup, _Reopened) else None
 
 
 def _end_with_link(items: list[Item]) -> bool:
@@ -140,11 +286,25 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
     """
     tokens: list[tuple[str, str, bool]] = []
     place = last = 0
+    last_cdata = page.rfind(END_OF_CDATA) if is_xml else -1  # a search that finds none costs the whole page
     while (start := page.find("<", place)) >= 0:
         is_end = page.startswith("/", start + 1)
         name_match = _NAME.match(page, start + 1 + is_end)
         if name_match:
             name, end = name_match[0].lower(), _end_of_tag(page, name_match.end())
+        elif (
+            is_xml
+            and page.startswith(CDATA, start)
+            and start < last_cdata
+            and (end := page.find(END_OF_CDATA, start)) >= 0
+        ):
+            name, is_end, end = CDATA, False, end + len(END_OF_CDATA)
+        elif (
+            page.startswith(("%", "?=", "?php"), start + 1)
+            and (end := page.find(page[start + 1] + ">", start, start + MAX_TEMPLATE)) >= 0
+        ):
+            # What a template writes is within its sentence, what it does is not.
+            name, is_end, end = "!--" if page[start + 2 : start + 3] in "=-" else "!", False, end + 2
         elif page.startswith(("!", "?", "/"), start + 1):
             comment = page.startswith("<!--", start)
             name, is_end = "!--" if comment else "!", False
@@ -187,7 +347,16 @@ def _end_of_tag(page: str, place: int) -> int:
                 return -1
 
 
-def _escaped(text: str, in_ascii: bool) -> str:
+def _cdata(text: str, codec: str) -> str:
+    """The text of a CDATA section, which knows no references: what needs one stands outside."""
+    written = text.replace(END_OF_CDATA, f"]]{END_OF_CDATA}{CDATA}>")
+    if codec == "utf-8":
+        return written
+    signs = (sign if sign.encode(codec, "ignore") else f"{END_OF_CDATA}&#{ord(sign)};{CDATA}" for sign in written)
+    return "".join(signs)
+
+
+def _escaped(text: str, codec: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     escaped = escaped.replace("\xa0", "&#160;")  # XML has no &nbsp;
-    return escaped.encode("ascii", "xmlcharrefreplace").decode() if in_ascii else escaped
+    return escaped if codec == "utf-8" else escaped.encode(codec, "xmlcharrefreplace").decode(codec)

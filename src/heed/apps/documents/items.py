@@ -15,23 +15,34 @@ MAX_TAGS = (
 )
 
 
+class LiteralMarkup(str):
+    """Markup that is text of the document, such as an address: it is written as words are."""
+
+
 @dataclass(frozen=True)
 class Tag:
     """Something between or around words.
 
     open, close: an element whose words keep it wherever they go, such as <b>. atom: a thing that stands between words,
     such as an image; with a `text`, words that stay as they are, such as an inline `code`. break: a line end within a
-    sentence. cut: what no sentence crosses. markup: what the writer needs; name: opening and closing tags of one name
-    belong together.
+    sentence; with a `hyphen`, within a word, whose parts it joins: the hyphen, which may be empty, stands before it in
+    the document only. cut: what no sentence crosses. markup: what the writer needs; name: opening and closing tags of
+    one name belong together.
     """
 
     kind: Kind
     markup: Any
     name: str = ""
     text: str = ""
+    hyphen: str | None = None
 
 
 Item = str | Tag
+
+
+def item_of(tag: Tag) -> Item:
+    """The tag, or what it stands for if that is text."""
+    return str(tag.markup) if isinstance(tag.markup, LiteralMarkup) else tag
 
 
 def as_cut(tag: Tag) -> Tag:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.items import Item, Tag, item_of
 from heed.apps.documents.sentences import Span, stripped
 from heed.text.alignment import Link, Translated
 
@@ -27,8 +27,8 @@ _WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 class Place:
     """A tag before a character of a text; partner: the place of its other half in the list, −1 if it has none.
 
-    item: its place in the block that it comes from, −1 for an address. bare: its own text is not in the sentence.
-    follows: it belongs to the word before it, as a footnote's number does.
+    item: its place in the block that it comes from, −1 for what is text there. bare: its own text is not in the
+    sentence. follows: it belongs to the word before it, as a footnote's number does.
     """
 
     offset: int
@@ -41,7 +41,9 @@ class Place:
     @property
     def length(self) -> int:
         """The characters that stand for it in the text."""
-        return 1 if self.tag.kind == "break" else 0 if self.bare else len(self.tag.text)
+        if self.tag.kind == "break":
+            return 1 if self.tag.hyphen is None else 0
+        return 0 if self.bare else len(self.tag.text)
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,6 @@ class TaggedText:
             last = max(last, place.offset + place.length)
         if end > last:
             yield self.text[last:end]
-
-
-def item_of(tag: Tag) -> Item:
-    """An address is text."""
-    return tag.text if tag.markup is None else tag
 
 
 @dataclass
@@ -354,7 +351,7 @@ def _break_places(sentence: TaggedText, tokens: list[_Token], text: str) -> dict
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
-        places[gaps[i]] = [place.tag]
+        places[gaps[i]] = [replace(place.tag, hyphen=None)]
         lowest = i + 1
     return places
 
@@ -368,12 +365,22 @@ def _written(
     waiting: list[Tag | Place] = []
     last = 0
 
+    def write_thing(place: Place) -> None:
+        """What stands for words, such as an address, is never glued to a word that it did not touch."""
+        if place.tag.text and _touches(_last_sign(output), source[place.offset - 1 : place.offset]):
+            output.append(" ")
+        output.append(item_of(place.tag))
+
     def flush(gap: str, line_end: list[Tag]) -> None:
         behind = (
             i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
         )
         n_closing = next(behind, len(waiting))
-        output.extend(item_of(tag.tag) if isinstance(tag, Place) else tag for tag in waiting[:n_closing])
+        for tag in waiting[:n_closing]:
+            if isinstance(tag, Place):
+                write_thing(tag)
+            else:
+                output.append(item_of(tag))
         space = bool(gap or line_end) or not output
         output.extend(line_end or ([gap] if gap else []))
         owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
@@ -388,27 +395,61 @@ def _written(
         for i in range(n_closing, len(waiting)):
             tag = waiting[i]
             if isinstance(tag, Tag) and tag.kind == "close":
-                output.append(tag)
+                output.append(item_of(tag))
                 continue
             if owed or (wanted[i] and not space):
                 output.append(" ")
                 space = True
             owed = False
             if isinstance(tag, Tag):
-                output.append(tag)
+                output.append(item_of(tag))
             else:
-                output.append(item_of(tag.tag))
+                write_thing(tag)
                 space, owed = False, source[tag.offset : tag.offset + 1].isspace()
         output.extend([" "] * owed)
         waiting.clear()
 
+    before: _Token | None = None  # what stands for words and comes directly before
     for entry in order:
         if not isinstance(entry, int):
+            if isinstance(entry, Place) and entry.tag.text:
+                before = _Token(last, last, (entry.offset, entry.offset))
             waiting.append(entry)
             continue
         token = tokens[entry]
-        flush(target[last : token.start], breaks.get(entry, []))
-        output.append(item_of(token.kept) if token.kept else target[token.start : token.end])
-        last = token.end
+        gap, line_end = target[last : token.start], breaks.get(entry, [])
+        flush(gap, line_end)
+        text = target[token.start : token.end]
+        # As in `write_thing`, of two words in a row of which one stands for itself.
+        if not gap and not line_end and not (output and _last_sign(output).isspace()):
+            first, last_sign = token.source[0], _last_sign(output)
+            if token.kept:
+                glued = _touches(last_sign, source[first - 1 : first])
+            else:
+                glued = before is not None and _touches(text[0], source[before.source[1] : before.source[1] + 1])
+            output.extend([" "] * glued)
+        output.append(item_of(token.kept) if token.kept else text)
+        last, before = token.end, token if token.kept else None
     flush(target[last:], [])
     return output
+
+
+def _touches(sign: str, source_sign: str) -> bool:
+    """Whether a sign of the target, beside what stands for words, is a word's and the one there in the source is not.
+
+    Scripts without spaces between words touch anything.
+    """
+    return bool(_WITHIN_WORD.match(sign * 2)) and not source_sign.isalnum()
+
+
+def _last_sign(output: list[Item]) -> str:
+    """The sign that the items end with, tags of elements aside; a space if there is none."""
+    for item in reversed(output):
+        if isinstance(item, str):
+            if item:
+                return item[-1]
+        elif item.kind == "atom":
+            return item.text[-1:] or " "
+        elif item.kind not in ("open", "close"):
+            return " "
+    return " "

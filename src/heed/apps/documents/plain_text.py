@@ -1,63 +1,206 @@
-"""Plain text ↔ items. A line stands for itself, unless its paragraph's lines were wrapped at a width."""
+"""Plain text ↔ items. A line stands for itself, unless its paragraph's lines were wrapped at a width.
+
+Quotation marks of mail, indentation and the markers of lists stand before the words of a line and stay there.
+"""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from heed.apps.documents.items import Item, Tag
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COLUMNS = re.compile(r"(\t+ *| {3,})")
-_ITEM = re.compile(r"(?:[-*+•–]|\d{1,9}[.)])\s|[\w-]+: ")  # of a list, or a field as in "From: Jane"
+_PREFIX = re.compile(r"((?:[ \t]{0,3}>)*)([ \t]*)")  # quotation, indentation
+_MARKER = re.compile(r"(?:[-*+•–]|(\d{1,9})([.)]))[ \t]+(?=\S)")
+_FIELD = re.compile(r"[\w-]+: ")  # as in "From: Jane"
+_HYPHENATED = re.compile(r"[^\W\d_]{2}([-\u2010\u00ad])$")
+_FIRST_WORD = re.compile(r"[^\W\d_]+")
+_ENDS_SENTENCE = re.compile(r"[.!?…:;][)\]\"'”’»]*$")
+_ENDS_LINE_OF_VERSE = re.compile(r"[.!?…:;,—-][)\]\"'”’»]*$")
+# Behind "Haupt-" at the end of a line: the hyphen stands for a part of a word.
+_SUSPENDED = frozenset("and or und oder bis sowie et ou y o e".split())
 MIN_WIDTH = 40  # narrower lines, such as verses and lists, are ends of their own
 
 
+@dataclass(frozen=True)
+class _TextLine:
+    """before: quotation and indentation; marker: of a list; behind: white space behind the words.
+
+    quote: the signs of quotation. indent: columns before the marker. number: of a marker such as "2.", else −1.
+    """
+
+    quote: str
+    before: str
+    marker: str
+    words: str
+    behind: str
+    end: str
+    indent: int
+    number: int
+    is_field: bool
+
+    @property
+    def width(self) -> int:
+        return len(self.before) + len(self.marker) + len(self.words)
+
+
 def read_text(text: str) -> list[Item]:
-    """Line ends, tabs and columns are cuts; within a wrapped paragraph a line end is a break."""
-    lines, ends, last = [], [], 0
+    """Line ends, tabs, columns and what stands before the words of a line are cuts.
+
+    Within a wrapped paragraph a line end, with what the next line begins with, is a break.
+    """
+    lines, last = [], 0
     for end in _LINE.finditer(text):
-        lines.append(text[last : end.start()])
-        ends.append(end[0])
+        lines.append(_text_line(text[last : end.start()], end[0]))
         last = end.end()
-    lines.append(text[last:])
-    ends.append("")
+    lines.append(_text_line(text[last:], ""))
+    known = _Vocabulary(text)
     items: list[Item] = []
     for first, stop in _paragraphs(lines):
-        wrapped = are_wrapped(lines[first:stop])
-        for i in range(first, stop):
-            line = lines[i]
-            kind = "break" if wrapped and i + 1 < stop else "cut"
-            if wrapped:
-                items.append(line)
-            else:
-                items += [_column(part) for part in _COLUMNS.split(line) if part]
-            if ends[i]:
-                items.append(Tag("break" if kind == "break" else "cut", ends[i]))
-    return items
+        paragraph = lines[first:stop]
+        if before := paragraph[0].before + paragraph[0].marker:
+            items.append(Tag("cut", before))
+        paragraph[1:] = [replace(line, marker="", words=line.marker + line.words) for line in paragraph[1:]]
+        for line, after in pairwise(paragraph):
+            items += _words_and_break(line, after, known)
+        line = paragraph[-1]
+        items += [line.words] if len(paragraph) > 1 else [_column(part) for part in _COLUMNS.split(line.words) if part]
+        if line.behind or line.end:
+            items.append(Tag("cut", line.behind + line.end))
+    return [item for item in items if item != ""]
+
+
+def write_text(items: list[Item]) -> str:
+    return "".join(item if isinstance(item, str) else (item.hyphen or "") + item.markup for item in items)
+
+
+def _text_line(line: str, end: str) -> _TextLine:
+    content = line.rstrip()
+    prefix = _PREFIX.match(content)
+    assert prefix
+    rest = content[prefix.end() :]
+    marker = _MARKER.match(rest)
+    number = int(marker[1]) if marker and marker[1] and marker[2] == "." else -1
+    start = prefix.end()
+    end_of_marker = start + (marker.end() if marker else 0)
+    return _TextLine(
+        quote=re.sub(r"\s", "", prefix[1]),
+        before=content[:start],
+        marker=content[start:end_of_marker],
+        words=content[end_of_marker:],
+        behind=line[len(content) :],
+        end=end,
+        indent=len(prefix[2].expandtabs()),
+        number=number,
+        is_field=_FIELD.match(rest) is not None,
+    )
 
 
 def _column(part: str) -> Item:
     return Tag("cut", part) if _COLUMNS.fullmatch(part) else part
 
 
-def _paragraphs(lines: list[str]) -> list[tuple[int, int]]:
-    """Stretches of lines that may be wrapped: a blank line, a list item and a field each begin a new one."""
-    starts = [
-        i for i, line in enumerate(lines) if i == 0 or not line.strip() or not lines[i - 1].strip() or _ITEM.match(line)
-    ]
-    return list(pairwise([*starts, len(lines)]))
+class _Vocabulary:
+    """The words of a text, which tell whether a word has a hyphen where a line ends within it."""
+
+    def __init__(self, text: str):
+        self._text, self._words = text, frozenset[str]()
+
+    def keeps_hyphen(self, before: str, after: str) -> bool:
+        if not self._words:
+            self._words = frozenset(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", self._text.lower()))
+        before, after = before.lower(), after.lower()
+        return f"{before}-{after}" in self._words and before + after not in self._words
 
 
-def are_wrapped(lines: list[str]) -> bool:
-    """Whether the lines of a paragraph end where the next word would not have fitted; none is indented."""
-    if len(lines) < 2 or any(line != line.strip() or "\t" in line or "   " in line for line in lines):
+def _words_and_break(line: _TextLine, after: _TextLine, known: _Vocabulary) -> list[Item]:
+    markup = line.behind + line.end + after.before
+    hyphenated, following = _HYPHENATED.search(line.words), _FIRST_WORD.match(after.words)
+    if not hyphenated or not following or line.behind or following[0].lower() in _SUSPENDED:
+        return [line.words, Tag("break", markup)]
+    before = re.split(r"[\W\d_]", line.words[:-1])[-1]
+    if following[0][0].isupper() or known.keeps_hyphen(before, following[0]):
+        return [line.words, Tag("break", markup, hyphen="")]
+    return [line.words[:-1], Tag("break", markup, hyphen=hyphenated[1])]
+
+
+def _paragraphs(lines: list[_TextLine]) -> list[tuple[int, int]]:
+    """Stretches of lines that are one text, most of them of one line."""
+    found: list[tuple[int, int]] = []
+    first = 0
+    for stop in range(1, len(lines) + 1):
+        before, after = lines[stop - 1], lines[stop] if stop < len(lines) else None
+        if after is None or not before.words or not after.words or before.quote != after.quote:
+            found += _wrapped(lines, first, stop)
+            first = stop
+    return found
+
+
+def _wrapped(lines: list[_TextLine], first: int, stop: int) -> list[tuple[int, int]]:
+    """The paragraphs of a block without blank lines."""
+    width = max(line.width for line in lines[first:stop])
+    found: list[tuple[int, int]] = []
+    start = first
+    number = lines[first].number  # of the last item
+    for i in range(first + 1, stop + 1):
+        if i < stop and _goes_on(lines, start, i, width, number):
+            continue
+        found += [(start, i)] if _is_one_text(lines[start:i]) else [(j, j + 1) for j in range(start, i)]
+        start = i
+        if i < stop and lines[i].number >= 0:
+            number = lines[i].number
+    return found
+
+
+def _goes_on(lines: list[_TextLine], start: int, i: int, width: int, number: int) -> bool:
+    """Whether line i continues the text that begins with line `start`: it is set like it, and the line before is full.
+
+    width: of the longest line around. number: of the list's last item.
+    """
+    before, line = lines[i - 1], lines[i]
+    if any("\t" in part.words or "   " in part.words for part in (before, line)):
         return False
-    # Of two lines the first is often the longer: they are one text if the second continues a sentence.
-    if len(lines) == 2 and (lines[1][0].isupper() or not lines[1][0].isalpha()):
+    if not any(c.isalnum() for c in line.words) or not any(c.isalnum() for c in before.words):
+        return False  # a rule, or the underline of a heading
+    is_second = i == start + 1
+    if line.is_field or (line.marker and not _is_ordinal(before, line, number)):
         return False
-    width = max(map(len, lines))
-    full = (len(line) + 1 + len(after.split(" ", 1)[0]) > width for line, after in pairwise(lines))
-    return width >= MIN_WIDTH and all(full)
+    if line.indent != before.indent and not (
+        is_second and (line.indent < before.indent <= line.indent + 8 or before.indent < line.indent)
+    ):
+        return False
+    first_word = (line.marker + line.words).split(None, 1)[0]
+    continues = first_word[0].islower()
+    if _HYPHENATED.search(before.words) and continues:
+        return True
+    if before.behind == " ":  # format=flowed, RFC 3676
+        return before.width >= MIN_WIDTH or continues
+    if width < MIN_WIDTH:
+        return False
+    is_full = before.width + 1 + len(first_word) > width
+    return is_full or (
+        continues and before.width >= max(MIN_WIDTH, 0.75 * width) and not _ENDS_SENTENCE.search(before.words)
+    )
 
 
-def write_text(items: list[Item]) -> str:
-    return "".join(item if isinstance(item, str) else item.markup for item in items)
+def _is_ordinal(before: _TextLine, line: _TextLine, number: int) -> bool:
+    """Whether a line that begins as "3. October" does is no item of a list: it continues a sentence."""
+    return line.number > 1 and line.number != number + 1 and not _ENDS_SENTENCE.search(before.words)
+
+
+def _is_one_text(lines: Sequence[_TextLine]) -> bool:
+    """Whether full lines are a wrapped paragraph, not verses or the lines of an address."""
+    if len(lines) < 2 or any(line.behind == " " for line in lines[:-1]):
+        return True
+    if any(_HYPHENATED.search(line.words) for line in lines[:-1]) or any(
+        line.marker or line.words[0].islower() for line in lines[1:]
+    ):
+        return True
+    if not _ENDS_SENTENCE.search(lines[-1].words):
+        return len(lines) > 2 and not all(line.words[0].isupper() for line in lines)
+    if len(lines) == 2:
+        return not _ENDS_SENTENCE.search(lines[0].words)
+    ends = sum(bool(_ENDS_LINE_OF_VERSE.search(line.words)) for line in lines[:-1])
+    return 2 * ends <= len(lines) - 1

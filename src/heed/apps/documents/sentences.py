@@ -2,21 +2,26 @@
 
 import re
 from collections.abc import Callable
+from itertools import accumulate
 
+from heed.apps.documents.abbreviations import ABBREVIATIONS, SEEN, Abbreviations, ends_sentence, is_marker
+from heed.apps.documents.placeholders import KEPT
 from heed.errors import HeedError
 
 Span = tuple[int, int]
 Splitter = Callable[[str], list[Span]]
 
 WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text
-# Addresses, which no model copies reliably. A sign at the end belongs to the sentence. Bounded, so that each begin of a
-# match costs little.
-ADDRESS = re.compile(
-    r"(?:https?://|ftp://|mailto:|www\.)[^\s<>\"]{1,2000}(?<![.,;:!?)\]'])"
-    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
-    re.IGNORECASE,
+_AS_SPACES = dict.fromkeys(map(ord, WHITE_SPACE), " ")  # where a paragraph ends, a document's reader knows better
+_IN_BRACKETS = re.compile(
+    r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})"
+    r"(?:\([^()]{2,500}[.!?…][\"”’»]?\)|\[[^\[\]]{2,500}[.!?…][\"”’»]?\])"
+    r"(?= +[(\[\"“„«¿¡]?\w| *$)"
 )
-# The splitter sees so much at a time: its time must not grow with the square of a stranger's line.
+_BEFORE_CAPITAL = re.compile(
+    r"(?<![^\W\d_])([^\W\d_]{2,30})(?:[.…][\"”’»)\]]{0,2}|[!?]) +(?=[\"“«(\[¿¡]{0,2}((?=[^\W\d_])\w+))"
+)
+# Characters that are split at a time: the splitter's time grows with the square of their number.
 MAX_SPLIT = 10_000
 
 
@@ -32,18 +37,50 @@ def splitter(language: str) -> Splitter:
             "sentences are found by sentencex, which is not installed: pip install 'heed-mt[serve]'."
         ) from None
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
+    words = ABBREVIATIONS.get(code)
 
     def split(text: str) -> list[Span]:
         spans = []
+        text = text.translate(_AS_SPACES)
         for first, last in _windows(text):
             start = first
-            for sentence in sentencex.segment(code, text[first:last]):
-                if sentence.strip(WHITE_SPACE):
-                    spans.append(stripped(text, start, start + len(sentence)))
-                start += len(sentence)
+            ends = set(accumulate(map(len, sentencex.segment(code, text[first:last])), initial=first))
+            ends |= _ends_at_brackets(text, first, last)
+            if words is not None:
+                ends |= _ends_before_starters(text, first, last, words)
+            for end in sorted(ends - {first}):
+                if end < last and not _may_end(text, start, end, words):
+                    continue
+                if text[start:end].strip(WHITE_SPACE):
+                    spans.append(stripped(text, start, end))
+                start = end
         return spans
 
     return split
+
+
+def _may_end(text: str, start: int, end: int, words: Abbreviations | None) -> bool:
+    """Whether a sentence from `start` may end at `end`, where a splitter ends it."""
+    before = text[max(start, end - 2 * SEEN) : end].rstrip(WHITE_SPACE)
+    if before.endswith(".") and not text[end - 1 : end].isspace() and not text[end : end + 1].isspace():
+        return False  # within a word, such as "J.-C."
+    if end - start < SEEN and is_marker(text[start:end]):
+        return False
+    return words is None or ends_sentence(before, text[end : end + SEEN], words)
+
+
+def _ends_before_starters(text: str, first: int, last: int, words: Abbreviations) -> set[int]:
+    """Behind a full stop after a word that is no abbreviation, before one that begins sentences: within quotes too."""
+    return {
+        match.end()
+        for match in _BEFORE_CAPITAL.finditer(text, first, last)
+        if match[2][0].isupper() and match[2].lower() in words.starters and match[1].lower() not in words.numbered
+    }
+
+
+def _ends_at_brackets(text: str, first: int, last: int) -> set[int]:
+    """Before and behind brackets around whole sentences."""
+    return {end for match in _IN_BRACKETS.finditer(text, first, last) for end in match.span()}
 
 
 def stripped(text: str, start: int, end: int) -> Span:
@@ -64,5 +101,5 @@ def _windows(text: str) -> list[Span]:
 
 
 def needs_translation(text: str) -> bool:
-    """Whether there is a letter in it outside addresses: numbers, signs and emoji are the same in any language."""
-    return any(c.isalpha() for c in ADDRESS.sub("", text))
+    """Whether it has a letter outside addresses and placeholders: numbers and signs are the same in any language."""
+    return any(c.isalpha() for c in KEPT.sub("", text))

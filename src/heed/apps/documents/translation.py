@@ -10,9 +10,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from heed.apps.documents.items import Item, Tag, as_cut, with_matched_tags
+from heed.apps.documents.items import Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
+from heed.apps.documents.placeholders import KEPT, paired_tags
 from heed.apps.documents.placement import Place, TaggedText, placed
-from heed.apps.documents.sentences import ADDRESS, WHITE_SPACE, Span, Splitter, needs_translation
+from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, needs_translation
 from heed.text.alignment import Link, Translated
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
@@ -206,18 +207,22 @@ def _begins_within(whole: TaggedText, place: int, start: int, end: int) -> bool:
 
 
 def _tagged_text(block: list[Item]) -> TaggedText:
-    """The block as one text; addresses are atoms."""
+    """The block as one text; addresses and placeholders are atoms, tags that are written as text are tags."""
     texts: list[str] = []
     tags: list[Place] = []
     opened: list[int] = []
     length = 0
     for i, item in enumerate(block):
         if isinstance(item, str):
-            for address in ADDRESS.finditer(item):
-                tags.append(Place(length + address.start(), Tag("atom", None, text=address[0])))
-            words = item
+            words, found = _words_and_tags(item)
+            base = len(tags)
+            for place in found:
+                partner = base + place.partner if place.partner >= 0 else -1
+                tags.append(replace(place, offset=length + place.offset, partner=partner))
         else:
-            words = " " if item.kind == "break" else " ".join(item.text.split())
+            words = " ".join(item.text.split())
+            if item.kind == "break" and item.hyphen is None:
+                words = " "
             if len(words) > MAX_KEPT:
                 words = ""
             place = Place(length, replace(item, text=words if item.kind == "atom" else ""), item=i)
@@ -231,6 +236,26 @@ def _tagged_text(block: list[Item]) -> TaggedText:
         texts.append(words)
         length += len(words)
     return TaggedText("".join(texts), tags)
+
+
+def _words_and_tags(text: str) -> tuple[str, list[Place]]:
+    """A text without the tags of its elements, and the places of these and of what else is no word."""
+    matches = list(KEPT.finditer(text))
+    partners = paired_tags(matches)
+    words: list[str] = []
+    places: list[Place] = []
+    last = n_cut = 0
+    for number, match in enumerate(matches):
+        markup, offset = LiteralMarkup(match[0]), match.start() - n_cut
+        if number in partners:
+            kind: Kind = "close" if match["end"] else "open"
+            places.append(Place(offset, Tag(kind, markup, match["name"]), partners[number]))
+            words.append(text[last : match.start()])
+            last = match.end()
+            n_cut += len(markup)
+        else:
+            places.append(Place(offset, Tag("atom", markup, text=match[0])))
+    return "".join(words) + text[last:], places
 
 
 def _joined(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]]:
@@ -253,7 +278,8 @@ def _joined(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]
             continue
         if place.tag.kind == "open" and start <= starts[first] and ends[last] <= end:
             continue
-        if place.tag.kind == "open" and ends[last] - starts[first] > MAX_JOINED:
+        # Tags that are text are close to each other.
+        if place.tag.kind == "open" and place.item >= 0 and ends[last] - starts[first] > MAX_JOINED:
             too_long += [number, place.partner]
             continue
         joins[first] += 1

@@ -3,8 +3,8 @@
 It is started as `python -m heed.apps.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
 
-    {"do": "open", "id", "format", "language", "name", "max_text", "max_chars"}, a document: a file, or without a name
-        a text
+    {"do": "open", "id", "format", "language", "target", "name", "max_text", "max_chars"}, a document: a file, or
+        without a name a text
     {"do": "answer", "id", "translations": [[text, links or null], …]}
     {"do": "forget", "id"}, which is not answered
 
@@ -118,11 +118,11 @@ def _answer(documents: dict[int, Asking[str] | Asking[bytes]], header: dict[str,
 
 
 def _opened(header: dict[str, Any], content: bytes) -> Asking[str] | Asking[bytes]:
-    language, format = header["language"], header["format"]
+    language, target, format = header["language"], header.get("target", ""), header["format"]
     if header["name"] is None:
-        return translating_text(content.decode(), format=format, language=language)
+        return translating_text(content.decode(), format=format, language=language, target=target)
     name, most = header["name"], header["max_text"]
-    return translating_document(content, format=format, language=language, name=name, max_text=most)
+    return translating_document(content, format=format, language=language, name=name, target=target, max_text=most)
 
 
 if __name__ == "__main__":

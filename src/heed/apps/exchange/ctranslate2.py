@@ -62,7 +62,7 @@ def export(folder: ModelFolder, out: Path, *, name: str, int8: bool, report: Cal
     write_model(folder, out, int8=False)
     import ctranslate2
 
-    difference = _compared_scores(folder, ctranslate2.Translator(str(out), device="cpu", compute_type="float32"))
+    difference = _compare_scores(folder, ctranslate2.Translator(str(out), device="cpu", compute_type="float32"))
     report(f"Checked: CTranslate2 {ctranslate2.__version__} gives the same log-probabilities, to {difference:.1e}.")
     if int8:
         write_model(folder, out, int8=True)
@@ -185,7 +185,7 @@ def _fill_norm(target: Any, ours: Any) -> None:
 
 
 @torch.inference_mode()
-def _compared_scores(folder: ModelFolder, theirs: Any) -> float:
+def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
     """The largest difference of a token's log-probability. HeedError if it is more than a rounding error."""
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
     special, worst = folder.tokenizer.special, 0.0

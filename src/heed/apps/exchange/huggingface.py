@@ -1,7 +1,7 @@
 """Hugging Face's MarianMTModel: folders that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, and OPUS-MT's models.
 
 Its network is the paper's but for the order of the positions' channels, all sines before all cosines, which it makes
-anew when it loads. A model with interleaved positions is therefore written with its channels in that order.
+anew when it loads. A model with interleaving positions is therefore written with its channels in that order.
 """
 
 import io
@@ -28,12 +28,12 @@ from heed.apps.exchange.parts import (
     check_parts,
     covered,
     halves,
-    interleaved,
+    interleaving,
     merged,
     parts_of,
     reordered,
 )
-from heed.apps.exchange.samples import compared_logits, logits_of, ranking_note
+from heed.apps.exchange.samples import compare_logits, logits_of, ranking_note
 from heed.apps.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
@@ -209,7 +209,7 @@ def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) 
         result: Tensor = theirs(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt).logits
         return result
 
-    difference = compared_logits(logits_of(model.model), logits, model)
+    difference = compare_logits(logits_of(model.model), logits, model)
     report(f"Checked: transformers {transformers.__version__} gives the same logits, to {difference:.1e}.")
 
 
@@ -239,7 +239,7 @@ def load(path: Path) -> ModelFolder:
     model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
-        parts = reordered(parts, interleaved(arch.d_model))
+        parts = reordered(parts, interleaving(arch.d_model))
     return ModelFolder(model_of(model_config, merged(parts), where=path), tokenizer, model_config.card)
 
 
@@ -254,7 +254,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
     if (path / "model.safetensors").is_file():
         found = read_weights(path / "model.safetensors")
     elif (path / "pytorch_model.bin").is_file():
-        found = _unpickled(path / "pytorch_model.bin")
+        found = _unpickle(path / "pytorch_model.bin")
     else:
         raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin.")
     # Names of the same numbers share one copy, as they do in the file.
@@ -267,11 +267,11 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _unpickled(path: Path) -> dict[str, Tensor]:
+def _unpickle(path: Path) -> dict[str, Tensor]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
     # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:
-        with _unpacked(path) as file:
+        with _open_packed(path) as file:
             _check_pickles(file, path)
             file.seek(0)
             with warnings.catch_warnings():
@@ -304,7 +304,7 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[BinaryIO]:
+def _open_packed(path: Path) -> Iterator[BinaryIO]:
     """The file, or a copy of an archive as zipfile reads it.
 
     torch's own reader may find other, larger files in the same archive than those that `check_expansion` has counted.
@@ -333,7 +333,7 @@ def _is_archive(file: BinaryIO) -> bool:
 def _check_pickles(file: BinaryIO, path: Path) -> None:
     """UnpicklingError if a pickle would take much more memory than the file, which torch's reader of tensors allows."""
     pickles: list[IO[bytes]] = [file] * N_PICKLES
-    if _is_archive(file):  # which `_unpacked` wrote
+    if _is_archive(file):  # which `_open_packed` wrote
         if tuple(map(int, torch.__version__.split(".")[:2])) < CHECKING_TORCH:
             raise HeedError(f"{path}: needs PyTorch 2.10 to be read safely; take the model as model.safetensors.")
         with zipfile.ZipFile(file) as archive:

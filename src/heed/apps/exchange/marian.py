@@ -433,13 +433,13 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
         pieces = piece_names(tokenizer, src=side == "src")
         if special.unk is None:
             pieces[special.eos], pieces[special.pad] = "</s>", "<unk>"  # Marian writes no <unk>, Heed no pad
-        lines = (f"{_quoted(piece)}: {i}\n" for i, piece in enumerate(pieces))
+        lines = (f"{_quote(piece)}: {i}\n" for i, piece in enumerate(pieces))
         (out / f"{side}.yml").write_text("".join(lines), encoding="utf-8")
         names.append(f"{side}.yml")
     return names
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """In YAML, which has no surrogate pairs as JSON does."""
     return "".join(json.dumps(char)[1:-1] if char < "\U00010000" else f"\\U{ord(char):08x}" for char in text).join('""')
 

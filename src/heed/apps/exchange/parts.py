@@ -109,11 +109,11 @@ def merged(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def halves(d_model: int) -> Int[Tensor, " d_model"]:
-    """The order of channels that puts the sines of interleaved positions before their cosines."""
+    """The order of channels that puts the sines of interleaving positions before their cosines."""
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
-def interleaved(d_model: int) -> Int[Tensor, " d_model"]:
+def interleaving(d_model: int) -> Int[Tensor, " d_model"]:
     """The inverse of `halves`."""
     return torch.argsort(halves(d_model))
 
@@ -123,10 +123,10 @@ def reordered(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Pa
 
     Everything that reads them has its inputs reordered, everything that writes them its outputs.
     """
-    return {name: _reordered(name, tensor, order).contiguous() for name, tensor in parts.items()}
+    return {name: _reorder(name, tensor, order).contiguous() for name, tensor in parts.items()}
 
 
-def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     part, kind = name.split(".")[-2:]
     if part.endswith("norm") or part in ("out", "outer"):
         return tensor[order]

@@ -51,7 +51,7 @@ def sample_ids(folder: ModelFolder) -> tuple[list[list[int]], list[list[int]]]:
 
 
 @torch.inference_mode()
-def compared_logits(ours: Logits, theirs: Logits, folder: ModelFolder) -> float:
+def compare_logits(ours: Logits, theirs: Logits, folder: ModelFolder) -> float:
     """The largest difference of a logit, as a share of the largest one. HeedError if rounding cannot explain it."""
     special = folder.tokenizer.special
     sources, targets = sample_ids(folder)

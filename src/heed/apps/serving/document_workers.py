@@ -62,11 +62,12 @@ class DocumentWorkers:
         self._for_files = [_Worker(*limits) for _ in range(FILES_AT_ONCE)]
         self._for_texts = _Worker(*limits)
 
-    def open(self, document: Document, language: str) -> "Reading":
-        """A document that is read in this language. It is begun by the first step, and must be closed."""
+    def open(self, document: Document, language: str, target: str = "") -> "Reading":
+        """A document in this language, to translate into the target. The first step begins it; it must be closed."""
         if not document.is_file:
-            return Reading(document, language, self._for_texts)
-        return Reading(document, language, min(self._for_files, key=lambda worker: worker.n_readings))
+            return Reading(document, language, self._for_texts, target)
+        worker = min(self._for_files, key=lambda worker: worker.n_readings)
+        return Reading(document, language, worker, target)
 
     async def close(self) -> None:
         """Ends the processes."""
@@ -84,6 +85,7 @@ class Reading:
     document: Document
     language: str
     worker: "_Worker"
+    target: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
     # What the worker has answered, which another one is told if it dies; and the process that knows all of it.
     answered: list[bytes] = field(default_factory=list)
@@ -107,7 +109,7 @@ class Reading:
         """
         asked: dict[str, Any] = {"id": self.number}
         if translations is None:
-            asked |= {"do": "open", "format": self.document.format, "language": self.language}
+            asked |= {"do": "open", "format": self.document.format, "language": self.language, "target": self.target}
             asked |= {"name": "the file" if self.document.is_file else None, "max_text": self.document.max_text}
             asked["max_chars"] = self.document.max_chars
             step = frame(asked, self.document.content)

@@ -31,8 +31,8 @@ async def translate_documents(
     results: dict[int, bytes] = {}
     with ExitStack() as opened:
         readings = [
-            opened.enter_context(service.document_workers.open(document, src))
-            for document, (src, _) in zip(documents, pairs, strict=True)
+            opened.enter_context(service.document_workers.open(document, src, tgt))
+            for document, (src, tgt) in zip(documents, pairs, strict=True)
         ]
         answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
         while answers:

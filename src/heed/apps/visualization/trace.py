@@ -72,8 +72,8 @@ def trace(
     weights = translator.attention(source, target)
     src_pieces, tgt_pieces = tokenizer.src_pieces(src), tokenizer.pieces(tgt)
     if whole_words:
-        src_pieces = _spelled(source, tokenizer.src_spans([source])[0])
-        tgt_pieces = _spelled_target(tokenizer, target)
+        src_pieces = _spell(source, tokenizer.src_spans([source])[0])
+        tgt_pieces = _spell_target(tokenizer, target)
     parts = {
         "encoder": (weights.encoder, [*src_pieces, END], [*src_pieces, END]),
         "decoder": (weights.decoder, [BEGIN, *tgt_pieces], [BEGIN, *tgt_pieces]),
@@ -97,7 +97,7 @@ def _attention(weights: NDArray[Any], queries: Sequence[str], keys: Sequence[str
         weights = np.add.reduceat(weights, starts[1], axis=3)
         sizes = np.diff([*starts[0], len(queries)])
         weights = np.add.reduceat(weights, starts[0], axis=2) / sizes[:, None]
-        queries, keys = (_joined(pieces, begins) for pieces, begins in zip((queries, keys), starts, strict=True))
+        queries, keys = (_join(pieces, begins) for pieces, begins in zip((queries, keys), starts, strict=True))
     return Attention(weights.astype(np.float32), tuple(map(_visible, queries)), tuple(map(_visible, keys)))
 
 
@@ -107,21 +107,21 @@ def _visible(piece: str) -> str:
     return printable(piece) if all(map(is_hidden, piece)) and piece else piece or "␣"
 
 
-def _spelled_target(tokenizer: AnyTokenizer, target: str) -> list[str]:
-    """As `_spelled`; symbols by name, with the spelled words among them."""
+def _spell_target(tokenizer: AnyTokenizer, target: str) -> list[str]:
+    """As `_spell`; symbols by name, with the spelled words among them."""
     if not tokenizer.symbols:
-        return _spelled(target, tokenizer.tgt_spans([target])[0])
+        return _spell(target, tokenizer.tgt_spans([target])[0])
     spelled: list[str] = []
     for name in target.split(" "):
         if name.startswith(TEXT):
-            first, *more = _spelled(name[1:], tokenizer.tgt_spans([name[1:]])[0])
+            first, *more = _spell(name[1:], tokenizer.tgt_spans([name[1:]])[0])
             spelled += [f" {first}", *more]
         elif name:
             spelled.append(f" {name}")
     return spelled
 
 
-def _spelled(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
+def _spell(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
     """The text of each piece, with the space before a word.
 
     Of pieces that begin at the same character, as those of its bytes do, the first has all of their text.
@@ -160,7 +160,7 @@ def _continues(letter: str) -> bool:
     return letter != "" and unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cf")
 
 
-def _joined(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
+def _join(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
     return ["".join(pieces[i:j]) for i, j in zip(starts, [*starts[1:], len(pieces)], strict=True)]
 
 

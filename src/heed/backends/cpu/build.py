@@ -29,6 +29,7 @@ from torch import Tensor
 from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
 from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
+from heed.runtime.cores import FastCores, fast_cores
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import whole_file
 from heed.runtime.instruction_sets import InstructionSet, chosen_set, forced, processor_features
@@ -177,17 +178,14 @@ def _found() -> tuple[Library | None, str, str]:
     if native_kernels() == "fast" and not any_wins(isa):
         return None, f"{without}, which are faster than Heed's kernels with {isa.title}", ""
     if (found := _load_prebuilt(isa)) is not None:
-        _use_one_thread_in_forks(found)
-        return found, "Heed's kernels", ""
+        return _ready(found)
     if (compiler := found_compiler()) is None:
         named = cpp_compiler()
         wanted = f"the C++ compiler {named[0]} (CXX)" if named else "a C++ compiler (g++ or clang++)"
         return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler, isa)
-        found = _compile_or_load(isa, compiler, version, compiling, linking)
-        _use_one_thread_in_forks(found)
-        return found, "Heed's kernels", ""
+        return _ready(_compile_or_load(isa, compiler, version, compiling, linking))
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
@@ -250,6 +248,13 @@ def _unusable(why: str) -> tuple[None, str, str]:
     return None, "PyTorch's operations alone", why
 
 
+def _ready(kernels: Library) -> tuple[Library, str, str]:
+    """The library as this process uses it, told of the machine's cores."""
+    _use_one_thread_in_forks(kernels)
+    use_fast_cores(kernels, fast_cores())
+    return kernels, "Heed's kernels", ""
+
+
 def _use_one_thread_in_forks(kernels: Library) -> None:
     """A forked process has none of OpenMP's threads, but its OpenMP would wait for them, PyTorch's operations too."""
 
@@ -258,6 +263,22 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
         kernels.use_threads(1)
 
     os.register_at_fork(after_in_child=in_child)
+
+
+def use_fast_cores(kernels: Library, cores: FastCores | None) -> None:
+    """Lets a search of one sentence, or of few rows, take these cores alone; None: all are alike."""
+    cpus = sorted(cores.cpus) if cores else []
+    kernels.use_fast_cores(cores.n if cores else 0, cpus, len(cpus))
+
+
+def search_team(n_rows: int, *, one_sentence: bool) -> tuple[int, int]:
+    """The number of threads that share a search's step of n_rows rows, and of the CPUs that they may use.
+
+    0 CPUs where the system does not say.
+    """
+    n_threads, n_cpus = ffi.new("int64_t *"), ffi.new("int64_t *")
+    kernel("search_team")(n_rows=n_rows, one_sentence=one_sentence, n_threads=n_threads, n_cpus=n_cpus)
+    return n_threads[0], n_cpus[0]
 
 
 def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[bytes, list[str], list[str]]:

@@ -189,6 +189,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
         lambda: training_ops.add_norm(x, branch, gain, bias, **norm).backward(dy),
         lambda: F.layer_norm(x + F.dropout(branch, rate), (d,), gain, bias, 1e-5).backward(dy),
     )
+    # The feed-forward layer's bias and ReLU, and the embeddings with their positions and dropout.
     hidden, inner_bias, dh = torch.randn(n, d_ff, dtype=dtype), leaf(d_ff), torch.randn(n, d_ff, dtype=dtype)
     scale = leaf(1)  # so that what is rectified in place has a gradient and is not a leaf
     yield TimedKernel(

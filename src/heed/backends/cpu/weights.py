@@ -22,7 +22,7 @@ from heed.backends.cpu.build import (
 from heed.backends.cpu.declarations import Structure, structure
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
-from heed.model.transformer import FeedForward, Transformer
+from heed.model.transformer import CrossAttention, FeedForward, SelfAttention, Transformer
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process_tuning import give_back_freed_memory
 
@@ -187,6 +187,35 @@ def _after_relu(module: nn.Module) -> nn.Module | None:
     return module.outer if isinstance(module, FeedForward) and module.activation == "relu" else None
 
 
+OUTLIER = 4.0  # times the median: what the largest weight of an input must be to count as one
+
+
+def _move_outliers(module: nn.Module) -> None:
+    """Makes weights smaller that force large steps on all others of their outputs, without another result in fp32.
+
+    An output has one step for its weights, so a single input with wide ones costs the others their bits. Where that
+    input is a number that another matrix yields, and nothing but a ReLU or a weighted sum lies between the two, a power
+    of two moves from the one to the other, where it scales a whole output and so its step.
+    """
+    if type(module) is FeedForward and module.activation == "relu":
+        first, second = module.inner, module.outer
+    elif type(module) is SelfAttention:
+        first, second = module.qkv, module.out
+    elif type(module) is CrossAttention:
+        first, second = module.kv, module.out
+    else:
+        return
+    n = second.in_features  # the last outputs of the first: of attention, the values
+    largest = second.weight.abs().amax(dim=0)
+    usual = OUTLIER / 2 * largest.median()
+    wide = (largest > 2 * usual) & (usual > 0) & largest.isfinite()
+    powers = torch.where(wide, torch.exp2(torch.log2(largest / usual).ceil()), 1.0)
+    second.weight.div_(powers)
+    first.weight[-n:].mul_(powers[:, None])
+    if first.bias is not None:
+        first.bias[-n:].mul_(powers)
+
+
 def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
     """A model to translate with, its weights in the order in which the products read them.
 
@@ -203,6 +232,9 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
         raise ValueError("the model is prepacked already; give the one it was made of.")
     model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
     kinds: dict[DecodingPrecision, type[nn.Module]] = {"fp32": Fp32Linear, "bf16": Bf16Linear, "int8": Int8Linear}
+    if precision == "int8":
+        for module in model.modules():
+            _move_outliers(module)
     # The map to logits, the largest, comes last, when the others have shrunk.
     for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
         for name, child in module.named_children():

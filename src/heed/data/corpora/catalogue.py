@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, read_toml, shown, toml_tables, validated
-from heed.data.text_files import checked_test_names
+from heed.data.text_files import check_test_names
 from heed.errors import HeedError
-from heed.text.printable import checked_language
+from heed.text.printable import check_language
 
 RAW = "raw"  # the variant that a corpus always has: as published
 ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip")
@@ -47,7 +47,7 @@ def file_of_member(member: str) -> str:
     return PurePosixPath(member).name.removesuffix(".gz").removesuffix(".sgm")
 
 
-def _checked_url(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -61,18 +61,18 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _checked_member(member: str) -> str:
+def _check_member(member: str) -> str:
     _plain_name(file_of_member(member), of=member)
     return member
 
 
-def _checked_path(path: str) -> str:
+def _check_path(path: str) -> str:
     if not path.isprintable() or "\\" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
         raise ValueError(f"{shown(path)} leads out of the corpus's folder; name a file in it")
     return path
 
 
-def _checked_hash(text: str) -> str:
+def _check_hash(text: str) -> str:
     if not re.fullmatch("[0-9a-f]{64}", text):
         raise ValueError(f"{shown(text)} is not a SHA-256: 64 of the characters 0-9 and a-f, as sha256sum prints it")
     return text
@@ -82,7 +82,7 @@ def _as_list(train: Any) -> Any:
     return [train] if isinstance(train, Mapping) else train
 
 
-def _checked_variants(variants: dict[str, Any]) -> dict[str, Any]:
+def _check_variants(variants: dict[str, Any]) -> dict[str, Any]:
     for name in variants:
         if name == RAW:
             raise ValueError(f"{RAW} is what stands outside variants; take another name")
@@ -91,9 +91,9 @@ def _checked_variants(variants: dict[str, Any]) -> dict[str, Any]:
     return variants
 
 
-Language = Annotated[str, Field(min_length=1), AfterValidator(checked_language)]
-Url = Annotated[str, AfterValidator(_checked_url)]
-Sha256 = Annotated[str, AfterValidator(_checked_hash)]
+Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Sha256 = Annotated[str, AfterValidator(_check_hash)]
 
 
 class Archive(Settings):
@@ -116,9 +116,9 @@ class Text(Settings):
     """
 
     url: Url | None = None
-    path: Annotated[str, Field(min_length=1), AfterValidator(_checked_path)] | None = None
+    path: Annotated[str, Field(min_length=1), AfterValidator(_check_path)] | None = None
     archive: str | None = None
-    member: Annotated[str, AfterValidator(_checked_member)] | None = None
+    member: Annotated[str, AfterValidator(_check_member)] | None = None
     sha256: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -140,7 +140,7 @@ class Splits(Settings):
 
     train: Annotated[list[Sides], Field(min_length=1), BeforeValidator(_as_list)]
     dev: Sides
-    tests: Annotated[dict[str, Sides], AfterValidator(checked_test_names)] = Field(default={})
+    tests: Annotated[dict[str, Sides], AfterValidator(check_test_names)] = Field(default={})
 
     def named(self) -> Iterator[tuple[str, Sides]]:
         """All of them, by their names in the file."""
@@ -152,14 +152,14 @@ class Splits(Settings):
 
 
 class CorpusSettings(Splits):
-    """What a corpus's TOML file holds. The splits outside `variants` are those of the variant raw."""
+    """The content of a corpus's TOML file. The splits outside `variants` are those of the variant raw."""
 
     title: str = Field(min_length=1, max_length=500)
     licence: str = Field(min_length=1, max_length=500)
     languages: list[Annotated[list[Language], Field(min_length=2, max_length=2)]] = Field(min_length=1)
     download_bytes: int | None = Field(default=None, ge=1, le=10**15)
     archives: dict[str, Archive] = Field(default={})
-    variants: Annotated[dict[str, Splits], AfterValidator(_checked_variants)] = Field(default={})
+    variants: Annotated[dict[str, Splits], AfterValidator(_check_variants)] = Field(default={})
 
     def splits(self) -> dict[str, Splits]:
         """By variant, raw first."""

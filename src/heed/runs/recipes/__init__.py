@@ -31,7 +31,7 @@ def recipe_text(name: str) -> str:
 
 
 def recipe_title(name: str) -> str:
-    """What a recipe is, in a line: the first of its comments."""
+    """A recipe's description: the first of its comments."""
     return recipe_text(name).partition("\n")[0].removeprefix("# ")
 
 

@@ -1,1 +1,1 @@
-"""What a run trains a model for: each task reads its own text, validates and scores in its own way."""
+"""The tasks that a model is trained for: each reads its own text, validates and scores in its own way."""

@@ -1,4 +1,4 @@
-"""What a model scores on one set."""
+"""The scores of a model on one set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

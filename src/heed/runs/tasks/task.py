@@ -1,4 +1,4 @@
-"""What every task does for a run, and which task a recipe is for."""
+"""The interface of tasks, and the task of a recipe."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ class Validator(Protocol):
 
 
 class Task(Protocol):
-    """What a run of a recipe reads, validates by, is scored by, and says of itself on the model's card.
+    """The part of a run that depends on its task: text, validation, scores, the model's card.
 
     ranked_by: key of the score, among those of an evaluation, by which one model is better than another.
     """

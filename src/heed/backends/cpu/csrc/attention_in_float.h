@@ -56,7 +56,7 @@ static void attend_in_float(const T* q, const T* k, const T* v, T* out, const Sh
             softmax(p, visible, ld, scale);
             if (s.rate > 0) {
                 const uint32_t first = first_element(s, dropout, q0 + i, head);
-                for (int32_t j = 0; j < visible; j++) p[j] *= dropout.factor(first, j);
+                for (int64_t j = 0; j < visible; j += LANES) store(load(p + j) * dropout.factors(first, j), p + j);
             }
         }
         product(P, ld, 1, V, vd, O, vd, nq, vd, nk);
@@ -89,14 +89,18 @@ static void attend_backward_in_float(const T* q, const T* k, const T* v, const T
             float *p = P + i * ld, *dp = dP + i * ld;
             softmax(p, s.causal ? i + 1 : nk, ld, scale);
             const uint32_t first = first_element(s, dropout, q0 + i, head);
-            float mean = 0;  // of dP under P
-            for (int32_t j = 0; j < ld; j++) {
-                if (s.rate > 0) dp[j] *= dropout.factor(first, j);
-                mean += p[j] * dp[j];
+            const auto dropped = [&](Floats x, int64_t j) { return s.rate > 0 ? x * dropout.factors(first, j) : x; };
+            Floats means = {};  // of dP under P
+            for (int64_t j = 0; j < ld; j += LANES) {
+                const Floats dpj = dropped(load(dp + j), j);
+                store(dpj, dp + j);
+                means += load(p + j) * dpj;
             }
-            for (int32_t j = 0; j < ld; j++) {
-                dp[j] = p[j] * (dp[j] - mean);
-                if (s.rate > 0) p[j] *= dropout.factor(first, j);
+            const float mean = total(means);
+            for (int64_t j = 0; j < ld; j += LANES) {
+                const Floats pj = load(p + j);
+                store(pj * (load(dp + j) - mean), dp + j);
+                store(dropped(pj, j), p + j);
             }
         }
         product(dP, ld, 1, K, kd, result, kd, nq, kd, nk);

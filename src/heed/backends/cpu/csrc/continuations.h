@@ -142,7 +142,7 @@ template <class T>
 static void best_continuations(const T* logits, Continuations& wanted, double* values, int64_t* indices) {
     const int64_t vocab = wanted.vocab, n = wanted.n_rows, n_pieces = (vocab + PIECE - 1) / PIECE;
     wanted.begin(n_pieces);
-    parallel([&](Team& team) {
+    parallel_rows(n, false, [&](Team& team) {
         float z[PIECE];
         team.share_last(n, 1, [&](int64_t r) {
             for (int64_t piece = 0; piece < n_pieces; piece++) {
@@ -165,7 +165,7 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
     constexpr int64_t PANELS = PIECE / PANEL;
     const int64_t n_pieces = (n_panels(weight) + PANELS - 1) / PANELS;
     wanted.begin(n_pieces);
-    parallel([&](Team& team) {
+    parallel_rows(n, false, [&](Team& team) {
         Scratch scratch;
         const SearchTiles tiles;
         begin(team);

@@ -35,18 +35,10 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
     const RowMemory<Products> memory(step, x);
     with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
-        parallel([&](Team& team) {
-            const SearchTiles tiles;
-            // Where each thread has enough rows, it takes them through all layers without waiting for the others.
-            if (n >= MIN_ROWS_PER_THREAD * team.size) {
-                const int64_t first = n * team.index / team.size, end = n * (team.index + 1) / team.size;
-                Beams beams = step.beams;
-                beams.rows += first;
-                Team alone;
-                run_layers<D, Products>(step, beams, memory.from(first), end - first, alone);
-            } else {
-                run_layers<D, Products>(step, step.beams, memory.from(0), n, team);
-            }
+        for_rows_by_team(n, n <= step.beams.beam, [&](int64_t first, int64_t some, Team& team) {
+            Beams beams = step.beams;
+            beams.rows += first;
+            run_layers<D, Products>(step, beams, memory.from(first), some, team);
         });
     });
 }
@@ -54,7 +46,7 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
 // run(row, scratch) for each of n rows, in all threads.
 template <class Run>
 static void for_rows(int64_t n, Run run) {
-    parallel([&](Team& team) {
+    parallel_rows(n, false, [&](Team& team) {
         Scratch scratch;
         team.split_last(n, [&](int64_t r) { run(r, scratch); });
     });
@@ -96,11 +88,11 @@ static Status product_if_here(const T* x, const Weight& weight, T* y, int64_t n,
 
 static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu) {
     const SplitMemory memory(n, weight.d_in);
-    const SplitRows rows = memory.rows();
-    parallel([&](Team& team) {
-        const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); });
-        fp32_product(x, rows, weight, y, n, relu, team);
+    for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
+        const SplitRows rows = memory.rows(first);
+        const float* const from = x + first * weight.d_in;
+        team.split(some, [&](int64_t i) { rows.take(i, from + i * weight.d_in, weight.d_in); });
+        fp32_product(from, rows, weight, y + first * weight.d_out, some, relu, team);
     });
 }
 
@@ -141,6 +133,28 @@ heed::Status decoder_step_bf16(const heed::Step<heed::bf16>* step, float* x) {
     });
 }
 void use_threads(int32_t n) { omp_set_num_threads(n); }
+void use_fast_cores(int64_t n, const int32_t* cpus, int64_t n_cpus) {
+    heed::FastCores::n = n;
+#if defined(__linux__)
+    CPU_ZERO(&heed::FastCores::cpus);
+    for (int64_t i = 0; i < n_cpus; i++)
+        if (cpus[i] < CPU_SETSIZE) CPU_SET(cpus[i], &heed::FastCores::cpus);
+#else
+    (void)cpus, (void)n_cpus;
+#endif
+}
+void search_team(int64_t n_rows, int32_t one_sentence, int64_t* n_threads, int64_t* n_cpus) {
+    heed::parallel_rows(n_rows, one_sentence != 0, [&](heed::Team& team) {
+        if (team.index > 0) return;
+        *n_threads = team.size;
+#if defined(__linux__)
+        cpu_set_t mine;
+        *n_cpus = sched_getaffinity(0, sizeof(mine), &mine) ? 0 : CPU_COUNT(&mine);
+#else
+        *n_cpus = 0;
+#endif
+    });
+}
 int32_t has_int8() { return heed::HAS_INT8; }
 int32_t largest_int8_weight() { return heed::LARGEST_INT8_WEIGHT; }
 int32_t has_bf16() { return heed::HAS_BF16_DOT; }

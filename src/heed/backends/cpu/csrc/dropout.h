@@ -31,6 +31,11 @@ struct Dropout {
     float factor(uint32_t first, int32_t j) const {
         return random_bits(first + uint32_t(j), key0, key1) < n_dropped ? 0.0f : scale;
     }
+    // For as many columns from j on as a vector has lanes: compilers turn the other into vectors in some loops only.
+    Floats factors(uint32_t first, int64_t j) const {
+        const Bits bits = random_bits(as_bits(lane_numbers()) + (first + uint32_t(j)), key0, key1);
+        return bit_cast<Floats>(bit_cast<Bits>(bits >= n_dropped) & bit_cast<uint32_t>(scale));
+    }
 };
 
 }  // namespace heed

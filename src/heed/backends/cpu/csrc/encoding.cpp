@@ -54,13 +54,17 @@ static void encode_sources(const Step<typename Products::Stored>& step,
     };
     with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
-        parallel([&](Team& team) {
+        parallel_rows(n, n_sentences == 1, [&](Team& team) {
             const SearchTiles tiles;
-            if (n >= MIN_ROWS_PER_THREAD * team.size && n_sentences >= 2 * team.size) {
-                const int64_t begin = part(team.index, team.size), end = part(team.index + 1, team.size);
-                Team alone;
-                encode_rows<D, Products>(step, sources, memory.from(sources.offsets[begin]), kv.get(), begin, end,
-                                         alone);
+            const int64_t n_parts = row_pieces(team, n);
+            if (n_parts && n_sentences >= 2 * team.size) {
+                team.share_last(n_parts, 1, [&](int64_t index) {
+                    const int64_t begin = part(index, n_parts), end = part(index + 1, n_parts);
+                    if (begin == end) return;
+                    Team alone;
+                    encode_rows<D, Products>(step, sources, memory.from(sources.offsets[begin]), kv.get(), begin, end,
+                                             alone);
+                });
             } else {
                 encode_rows<D, Products>(step, sources, memory.from(0), kv.get(), 0, n_sentences, team);
             }

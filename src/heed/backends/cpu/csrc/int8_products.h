@@ -49,14 +49,37 @@ template <class U>
     store_first(y, to + from, std::max(int64_t(0), w.width - from));
 }
 
+// sum += four steps: 16 bytes of each row.
+template <int VECS, size_t... I, size_t... ROW>
+[[gnu::always_inline]] static inline void add_four_byte_steps(std::index_sequence<I...>, std::index_sequence<ROW...>,
+                                                              Ints* sum, const uint8_t* x, int64_t d_in,
+                                                              const int8_t* weights) {
+    const Bits bytes[] = {load_as<Bits>(x + int64_t(ROW) * d_in)...};
+    const auto w = [weights](int64_t step, size_t i) {
+        return load_as<Bits>(weights + step * 4 * PANEL + i % VECS * VECTOR_BYTES);
+    };
+    (add_lane_byte_products<0>(sum[I], bytes[I / VECS], w(0, I)), ...);
+    (add_lane_byte_products<1>(sum[I], bytes[I / VECS], w(1, I)), ...);
+    (add_lane_byte_products<2>(sum[I], bytes[I / VECS], w(2, I)), ...);
+    (add_lane_byte_products<3>(sum[I], bytes[I / VECS], w(3, I)), ...);
+}
+
 // sum: a block of rows by VECS vectors of outputs, beginning with the offsets at `offsets`, or with 0 if it is null.
 // x: d_in bytes a row; weights: PANEL outputs a step. The sums are those of block_product, but integers.
 template <int VECS, size_t... I>
 HEED_BLOCK void int8_block(std::index_sequence<I...>, const uint8_t* x, const int8_t* weights, const int32_t* offsets,
                            Ints* sums, int64_t d_in) {
     Ints sum[] = {(offsets ? load_as<Ints>(offsets + I % VECS * LANES) : Ints{})...};
-    for (int64_t l = 0; l < d_in; l += 4, weights += 4 * PANEL)
-        (add_byte_products(sum[I], Bits{} + load_as<uint32_t>(x + l + int64_t(I / VECS) * d_in),
+    int64_t l = 0;
+    if constexpr (HAS_LANE_PRODUCTS)
+        for (; l + 16 <= d_in; l += 16, weights += 16 * PANEL)
+            add_four_byte_steps<VECS>(std::index_sequence<I...>(), std::make_index_sequence<sizeof...(I) / VECS>(), sum,
+                                      x + l, d_in, weights);
+    x += l;
+    const int64_t row[] = {as_given(int64_t(I / VECS) * d_in)...};
+#pragma GCC unroll(HAS_LANE_PRODUCTS ? 1 : 2)
+    for (int64_t steps = (d_in - l) / 4; steps > 0; steps--, x += 4, weights += 4 * PANEL)
+        (add_byte_products(sum[I], Bits{} + load_as<uint32_t>(x + row[I]),
                            load_as<Bits>(weights + I % VECS * VECTOR_BYTES)),
          ...);
     ((sums[I] = sum[I]), ...);

@@ -208,6 +208,4 @@ private:
     Team& team_;
 };
 
-constexpr int64_t MIN_ROWS_PER_THREAD = 16;
-
 }  // namespace heed

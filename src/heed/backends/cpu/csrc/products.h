@@ -24,14 +24,32 @@ namespace heed {
 # define HEED_BLOCK [[gnu::noinline]] static
 #endif
 
+// sum += four steps of a · b, whose numbers of a lie one behind the other. With 32 registers they hold 16 sums, a row's
+// four numbers for each of eight rows, and a step's two vectors of b.
+template <int VECS, size_t... I, size_t... ROW>
+[[gnu::always_inline]] static inline void add_four_steps(std::index_sequence<I...>, std::index_sequence<ROW...>,
+                                                         Floats* sum, const float* a, int64_t a_row, const float* b,
+                                                         int64_t b_ld) {
+    const Floats x[] = {load(a + int64_t(ROW) * a_row)...};
+    (add_lane_product<0>(sum[I], x[I / VECS], load(b + I % VECS * LANES)), ...);
+    (add_lane_product<1>(sum[I], x[I / VECS], load(b + b_ld + I % VECS * LANES)), ...);
+    (add_lane_product<2>(sum[I], x[I / VECS], load(b + 2 * b_ld + I % VECS * LANES)), ...);
+    (add_lane_product<3>(sum[I], x[I / VECS], load(b + 3 * b_ld + I % VECS * LANES)), ...);
+}
+
 // c (rows, VECS vectors) = a · b (k, VECS vectors), a by any strides.
 template <int VECS, size_t... I>
 HEED_BLOCK void block_product(std::index_sequence<I...>, const float* a, int64_t a_row, int64_t a_col, const float* b,
                               int64_t b_ld, float* c, int64_t c_ld, int64_t k) {
     Floats sum[] = {((void)I, Floats{})...};
+    if constexpr (HAS_LANE_PRODUCTS)
+        for (; a_col == 1 && k >= LANES; k -= LANES, a += LANES, b += LANES * b_ld)
+            add_four_steps<VECS>(std::index_sequence<I...>(), std::make_index_sequence<sizeof...(I) / VECS>(), sum, a,
+                                 a_row, b, b_ld);
+    const int64_t row[] = {as_given(int64_t(I / VECS) * a_row)...};
 #pragma GCC unroll 2
     for (int64_t l = 0; l < k; l++, a += a_col, b += b_ld)
-        ((sum[I] += a[int64_t(I / VECS) * a_row] * load(b + I % VECS * LANES)), ...);
+        ((sum[I] += as_loaded(a[row[I]]) * load(b + I % VECS * LANES)), ...);
     (store(sum[I], c + int64_t(I / VECS) * c_ld + I % VECS * LANES), ...);
 }
 
@@ -134,14 +152,62 @@ template <class Rows, class U>
     });
 }
 
+// Fewer rows a thread are better computed by all threads together. Each piece of the rows reads all weights again, has a
+// last block that is not full, and on tiles may have to split weights: where cores are alike, there are few pieces, as
+// many for each thread.
+constexpr int64_t MIN_ROWS_PER_THREAD = 16, MIN_ROWS_PER_PIECE = 128;
+
+// In how many pieces threads take n rows; 0 if they should compute them together.
+static inline int64_t row_pieces(const Team& team, int64_t n) {
+    if (FastCores::n) {  // with one piece for each thread, all would wait for the slow cores
+        const int64_t least = MIN_ROWS_PER_THREAD * Team::PIECES_PER_THREAD * team.size;
+        return n < least ? 0 : team.pieces(n / MIN_ROWS_PER_THREAD);
+    }
+    if (n < MIN_ROWS_PER_THREAD * team.size) return 0;
+    if (team.size == 1) return 1;
+    return team.size * std::clamp<int64_t>(n / (MIN_ROWS_PER_PIECE * team.size), 1, Team::PIECES_PER_THREAD);
+}
+
+// run(first, some, team) for n rows, which either all threads compute together or, where there are enough for each, a
+// thread takes some of and computes without waiting for the others.
+template <class Run>
+static void for_rows_by_team(int64_t n, bool one_sentence, Run run) {
+    parallel_rows(n, one_sentence, [&](Team& team) {
+        const SearchTiles tiles;
+        const int64_t n_pieces = row_pieces(team, n);
+        if (!n_pieces) return run(int64_t(0), n, team);
+        team.share_last(n_pieces, 1, [&](int64_t piece) {
+            const int64_t first = n * piece / n_pieces;
+            Team alone;
+            run(first, n * (piece + 1) / n_pieces - first, alone);
+        });
+    });
+}
+
+// The same for one product. A small one is finished by a thread before it could wake another; where weights are many,
+// all threads share them.
+template <class Run>
+static void for_product_rows(int64_t n, const Weight& weight, Run run) {
+    constexpr int64_t FEW_MULTIPLICATIONS = 1 << 19, FEW_WEIGHTS = 1 << 16;
+    const int64_t n_weights = weight.d_in * weight.d_out;
+    if (n * n_weights > FEW_MULTIPLICATIONS && n_weights <= FEW_WEIGHTS) return for_rows_by_team(n, false, run);
+    const auto all = [&](Team& team) {
+        const SearchTiles tiles;
+        run(int64_t(0), n, team);
+    };
+    if (n * n_weights > FEW_MULTIPLICATIONS) return parallel_rows(n, false, all);
+    Team alone;
+    all(alone);
+}
+
 template <class Memory, class T, class U>
 static void narrow_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
     const Memory memory(n, weight.d_in);
-    const auto rows = memory.rows();
-    parallel([&](Team& team) {
-        const SearchTiles tiles;
-        team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in, !weight.offsets); });
-        rows_product(rows, weight, y, n, relu, team);
+    for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
+        const auto rows = memory.rows(first);
+        const T* const from = x + first * weight.d_in;
+        team.split(some, [&](int64_t i) { rows.take(i, from + i * weight.d_in, weight.d_in, !weight.offsets); });
+        rows_product(rows, weight, y + first * weight.d_out, some, relu, team);
     });
 }
 

@@ -142,8 +142,11 @@ extern "C" {
 #define HEED_DEFINE(T, NAME)                                                                                         \
  heed::Status search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,              \
                                   int64_t* n_steps) {                                                                \
-  return heed::status_of(                                                                                            \
-      [&] { heed::Crew::with([&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); }); }); \
+  return heed::status_of([&] {                                                                                       \
+      const heed::BeamAccount& account = search->account;                                                            \
+      const bool few = heed::FastCores::suffice_for(account.n_sentences * account.beam, account.n_sentences == 1);   \
+      heed::Crew::with(few, [&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });      \
+  });                                                                                                                \
  }
 HEED_DEFINE(float, float)
 HEED_DEFINE(heed::bf16, bf16)

@@ -25,6 +25,7 @@
 #endif
 #if defined(__linux__)
 # include <linux/futex.h>
+# include <sched.h>
 # include <sys/syscall.h>
 # include <unistd.h>
 # include <climits>
@@ -105,6 +106,8 @@ private:
 // region waits for all threads anyway (a second wait per kernel cost 10 % of a training step of tiny on two cores).
 class Team {
 public:
+    static constexpr int64_t PIECES_PER_THREAD = 4;  // of a loop's work, if there is enough
+
     // What the threads of a region share. An exception in one of them may not leave the region, and the others must not
     // wait for it: it is kept until the region ends, and the loops that are left do nothing but wait. Whatever can
     // throw therefore stands in a loop, or in a region without waits after it.
@@ -132,20 +135,18 @@ public:
     Team(Shared& shared, Barrier& barrier, int64_t size_of_crew, int64_t index_in_crew)
         : size(size_of_crew), index(index_in_crew), shared_(&shared), barrier_(&barrier) {}
 
-    // Calls run(i) for each i below n. The threads get contiguous parts of equal size, the same ones in every call.
+    // Calls run(i) for each i below n. Nothing is dealt: a thread takes the next few indices whenever it has finished its
+    // last ones, so that all finish at the same time on cores that are not equally fast, or that other programs use.
     template <class Run>
     void split(int64_t n, Run run) {
-        unless_failed([&] { split_last(n, run); });
-        barrier();
+        share(n, few_of(n), run);
     }
     template <class Run>
     void split_last(int64_t n, Run run) {
-        const int64_t least = n / size, longer = n % size;
-        const int64_t begin = index * least + std::min(index, longer), end = begin + least + (index < longer);
-        for (int64_t i = begin; i < end; i++) run(i);
+        share_last(n, few_of(n), run);
     }
 
-    // Calls run(i) for each i below n. A thread takes the next `chunk` indices whenever it has finished its last ones.
+    // The same with `chunk` indices at a time; each thread takes them in ascending order.
     template <class Run>
     void share(int64_t n, int64_t chunk, Run run) {
         unless_failed([&] { share_last(n, chunk, run); });
@@ -153,7 +154,7 @@ public:
     }
     template <class Run>
     void share_last(int64_t n, int64_t chunk, Run run) {
-        if (size > 1) {
+        if (shared_ && size > 1) {
             next_ = &shared_->next[n_loops_ % 2];
             shared_->next[++n_loops_ % 2].store(0, std::memory_order_relaxed);  // used again after the barrier
         }
@@ -163,7 +164,13 @@ public:
         }
     }
 
+    // In how many pieces, at most `most`, work is best divided that the threads take.
+    int64_t pieces(int64_t most) const { return size == 1 ? 1 : std::clamp<int64_t>(most, 1, PIECES_PER_THREAD * size); }
+
 private:
+    // Of n indices, as many as a thread takes at a time.
+    int64_t few_of(int64_t n) const { return std::max(int64_t(1), n / (PIECES_PER_THREAD * size)); }
+
     template <class Run>
     void unless_failed(Run run) {
         if (!shared_) return run();  // to the region that this single thread stands in
@@ -205,19 +212,60 @@ static void open_region(Region& region) {
 #endif
 }
 
+// The cores for performance, where the processor has others for efficiency beside them; none where all are alike.
+// Threads that share every product wait for the slowest, so that a few rows are finished sooner without the slow cores.
+struct FastCores {
+    static constexpr int64_t MIN_ROWS_PER_CORE = 16;  // from which on the slow cores are a help
+    static inline int64_t n = 0;
+#if defined(__linux__)
+    static inline cpu_set_t cpus;
+#endif
+    static bool suffice_for(int64_t n_rows, bool one_sentence) {
+        return n && (one_sentence || n_rows < MIN_ROWS_PER_CORE * n);
+    }
+};
+
+// Keeps the calling thread on fast cores as long as this exists, within the CPUs that it might use before.
+class OnFastCores {
+public:
+#if defined(__linux__)
+    explicit OnFastCores(bool wanted) {
+        if (!wanted || sched_getaffinity(0, sizeof(before_), &before_)) return;
+        cpu_set_t both;
+        CPU_AND(&both, &before_, &FastCores::cpus);
+        moved_ = CPU_COUNT(&both) && !sched_setaffinity(0, sizeof(both), &both);
+    }
+    ~OnFastCores() {
+        if (moved_) sched_setaffinity(0, sizeof(before_), &before_);
+    }
+
+private:
+    cpu_set_t before_;
+    bool moved_ = false;
+#else
+    explicit OnFastCores(bool) {}
+#endif
+    OnFastCores(const OnFastCores&) = delete;
+};
+
 // Threads that stay together while one of them works, and join it in the regions that it opens meanwhile.
 class Crew {
 public:
-    // Calls work(), with as many threads to join in as there may be.
+    // Calls work(), with as many threads to join in as there may be, or with those for the fast cores.
     template <class Work>
-    static void with(Work work) {
+    static void with(bool on_fast_cores, Work work) {
         if (omp_get_max_threads() == 1) return work();
         Crew crew;
+        // Searches that run at the same time need all cores: the first alone is kept on the fast ones.
+        const bool kept = on_fast_cores && n_on_fast_cores_.fetch_add(1) == 0;
         std::exception_ptr failure;
         auto region = [&] {
-            const int64_t index = omp_get_thread_num();
+            const int64_t index = omp_get_thread_num(), n_threads = omp_get_num_threads();
+            const int64_t size = on_fast_cores ? std::min(n_threads, FastCores::n) : n_threads;
+            if (index >= size) return;
+            const OnFastCores place(kept);
             if (index > 0) return crew.follow(index);
-            crew.size_ = omp_get_num_threads();
+            crew.size_ = size;
             current = &crew;
             try {
                 work();
@@ -228,6 +276,7 @@ public:
             crew.announce(nullptr, nullptr);
         };
         open_region(region);
+        if (on_fast_cores) n_on_fast_cores_.fetch_sub(1);
         if (failure) std::rethrow_exception(failure);
     }
 
@@ -269,6 +318,7 @@ private:
         }
     }
 
+    static inline std::atomic<int32_t> n_on_fast_cores_{0};
     Barrier barrier_;
     Signal announced_;
     Part part_ = nullptr;
@@ -292,6 +342,13 @@ static void parallel(Run run) {
     };
     open_region(region);
     shared.rethrow();
+}
+
+// The same for n rows of a search, which the fast cores share alone if they are few.
+template <class Run>
+static void parallel_rows(int64_t n, bool one_sentence, Run run) {
+    if (Crew::current || !FastCores::suffice_for(n, one_sentence)) return parallel(run);
+    Crew::with(true, [&] { parallel(run); });
 }
 
 struct Free {

@@ -1,23 +1,38 @@
 // The parts of a training step other than its large matrix products: attention within packed sequences, dropout with
 // residual and layer normalization, ReLU with bias, embeddings with positions, the loss.
 //
-// Rows are tokens. The same call gives the same bits; another number of threads changes the order in which gradients of
-// biases and norms are summed, nothing else.
+// Rows are tokens. The same call gives the same bits, however many threads there are and whichever takes which rows.
 
 #include "optimizer.h"
 #include "packed_attention.h"
 
 namespace heed {
 
-// Column sums by several threads: each adds to its own row of numbers, and the rows are added in their order.
+// Column sums over rows that any thread takes: each piece of the rows has sums of its own, which are added in the order
+// of the pieces. How many rows a piece has depends on n_rows alone.
 struct ColumnSums {
-    const int64_t n_columns, n_rows;
-    std::unique_ptr<float[]> rows;
-    explicit ColumnSums(int64_t n)
-        : n_columns(n), n_rows(omp_get_max_threads()), rows(new float[size_t(n_rows * n)]()) {}
+    static constexpr int64_t MOST_PIECES = 32, LEAST_ROWS = 16;
+    const int64_t n_columns, n_rows, piece_rows, n_pieces;
+    const Aligned<float> sums;  // (piece, column)
+    ColumnSums(int64_t columns, int64_t rows)
+        : n_columns(columns),
+          n_rows(rows),
+          piece_rows(std::max(LEAST_ROWS, (rows + MOST_PIECES - 1) / MOST_PIECES)),
+          n_pieces((rows + piece_rows - 1) / piece_rows),
+          sums(aligned<float>(n_pieces * columns)) {}
+
+    // run(i, sums) for each row i, in all threads, with the sums that it adds to.
+    template <class Run>
+    void for_rows(Team& team, Run run) const {
+        team.share_last(n_pieces, 1, [&](int64_t piece) {
+            float* const mine = sums.get() + piece * n_columns;
+            std::fill_n(mine, n_columns, 0.0f);
+            for (int64_t i = piece * piece_rows; i < std::min(n_rows, (piece + 1) * piece_rows); i++) run(i, mine);
+        });
+    }
     void add_to(float* total, int64_t first, int64_t n) const {
-        for (int64_t r = 0; r < n_rows; r++)
-            for (int64_t j = 0; j < n; j++) total[j] += rows[r * n_columns + first + j];
+        for (int64_t p = 0; p < n_pieces; p++)
+            for (int64_t j = 0; j < n; j++) total[j] += sums[p * n_columns + first + j];
     }
 };
 
@@ -31,20 +46,20 @@ static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, 
     const Dropout dropout(seed, rate);
     parallel([=](Team& team) {
         Scratch scratch;
-        float* const s = scratch.take(d);
-        team.split_last(n, [&](int64_t i) {
+        float* const s = scratch.take(whole_vectors(d));
+        team.split_last(n, [=](int64_t i) {
             const T *xi = x + i * d, *bi = branch + i * d;
             T *si = sum + i * d, *yi = y + i * d;
-            if (rate > 0) {
-                for (int32_t j = 0; j < d; j++)
-                    s[j] = to_float(xi[j]) + to_float(bi[j]) * dropout.factor(uint32_t(i * d), j);
-            } else {
-                for (int32_t j = 0; j < d; j++) s[j] = to_float(xi[j]) + to_float(bi[j]);
+            for (int64_t j = 0; j < d; j += LANES) {
+                const Floats b = load_first(bi + j, d - j);
+                const Floats kept = rate > 0 ? b * dropout.factors(uint32_t(i * d), j) : b;
+                store(load_first(xi + j, d - j) + kept, s + j);
             }
             const Moments of = moments(s, d, epsilon);
-            for (int32_t j = 0; j < d; j++) {
-                put(s[j], si[j]);
-                put((s[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]), yi[j]);
+            for (int64_t j = 0; j < d; j += LANES) {
+                const Floats normal = (load(s + j) - of.mean) * of.rstd;
+                store_first(load(s + j), si + j, d - j);
+                store_first(normal * load_first(gain + j, d - j) + load_first(bias + j, d - j), yi + j, d - j);
             }
             mean[i] = of.mean;
             rstd[i] = of.rstd;
@@ -57,49 +72,38 @@ static void add_norm_backward(const T* dy, const T* dsum, const T* sum, const T*
                               const float* rstd, T* dx, T* dbranch, float* dgain, float* dbias, int64_t n, int64_t d,
                               float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
-    ColumnSums sums(2 * d);
-    float* const all_rows = sums.rows.get();
-    parallel([=](Team& team) {
+    const int64_t whole = whole_vectors(d);
+    const ColumnSums sums(2 * whole, n);
+    parallel([=, &sums](Team& team) {
         Scratch scratch;
-        float *const normal = scratch.take(2 * d), *const g = normal + d;
-        float *const my_dgain = all_rows + team.index * 2 * d, *const my_dbias = my_dgain + d;
-        team.split_last(n, [&](int64_t i) {
+        float *const normal = scratch.take(2 * whole), *const g = normal + whole;
+        sums.for_rows(team, [=](int64_t i, float* my_dgain) {
             const T *dyi = dy + i * d, *si = sum + i * d;
             T *dxi = dx + i * d, *dbi = dbranch + i * d;
+            float* const my_dbias = my_dgain + whole;
             const float m = mean[i], r = rstd[i];
-            float mean_g = 0, mean_gn = 0;
-            for (int32_t j = 0; j < d; j++) {
-                const float dyj = to_float(dyi[j]);
-                normal[j] = (to_float(si[j]) - m) * r;
-                g[j] = dyj * to_float(gain[j]);
-                my_dgain[j] += dyj * normal[j];
-                my_dbias[j] += dyj;
-                mean_g += g[j];
-                mean_gn += g[j] * normal[j];
+            Floats totals_g = {}, totals_gn = {};
+            for (int64_t j = 0; j < d; j += LANES) {  // behind the row's end dy is 0
+                const Floats dyj = load_first(dyi + j, d - j), nj = (load_first(si + j, d - j) - m) * r;
+                const Floats gj = dyj * load_first(gain + j, d - j);
+                store(nj, normal + j);
+                store(gj, g + j);
+                store(load(my_dgain + j) + dyj * nj, my_dgain + j);
+                store(load(my_dbias + j) + dyj, my_dbias + j);
+                totals_g += gj;
+                totals_gn += gj * nj;
             }
-            mean_g /= d;
-            mean_gn /= d;
-            const auto of_sum = [&](int32_t j) {
-                const float ds = r * (g[j] - mean_g - normal[j] * mean_gn);
-                return WITH_DSUM ? ds + to_float(dsum[i * d + j]) : ds;
-            };
-            if (rate > 0) {
-                for (int32_t j = 0; j < d; j++) {
-                    const float ds = of_sum(j);
-                    put(ds, dxi[j]);
-                    put(ds * dropout.factor(uint32_t(i * d), j), dbi[j]);
-                }
-            } else {
-                for (int32_t j = 0; j < d; j++) {
-                    const float ds = of_sum(j);
-                    put(ds, dxi[j]);
-                    put(ds, dbi[j]);
-                }
+            const float mean_g = total(totals_g) / d, mean_gn = total(totals_gn) / d;
+            for (int64_t j = 0; j < d; j += LANES) {
+                Floats ds = r * (load(g + j) - mean_g - load(normal + j) * mean_gn);
+                if (WITH_DSUM) ds += load_first(dsum + i * d + j, d - j);
+                store_first(ds, dxi + j, d - j);
+                store_first(rate > 0 ? ds * dropout.factors(uint32_t(i * d), j) : ds, dbi + j, d - j);
             }
         });
     });
     sums.add_to(dgain, 0, d);
-    sums.add_to(dbias, d, d);
+    sums.add_to(dbias, whole, d);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -119,11 +123,9 @@ static void bias_relu(T* h, const T* bias, int64_t n, int64_t d) {
 
 template <class T>
 static void bias_relu_backward(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {
-    ColumnSums sums(d);
-    float* const all_rows = sums.rows.get();
-    parallel([=](Team& team) {
-        float* const mine = all_rows + team.index * d;
-        team.split_last(n, [&](int64_t i) {
+    const ColumnSums sums(d, n);
+    parallel([=, &sums](Team& team) {
+        sums.for_rows(team, [&](int64_t i, float* mine) {
             for (int32_t j = 0; j < d; j++) {
                 const float g = to_float(y[i * d + j]) > 0 ? to_float(dy[i * d + j]) : 0;
                 put(g, dh[i * d + j]);
@@ -159,12 +161,16 @@ static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64
                            float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
     parallel([=](Team& team) {
-        for (int64_t i = 0; i < n; i++) {  // each thread has the ids of one remainder, so that no two write to a row
-            if (ids[i] < 0 || ids[i] % team.size != team.index) continue;
-            float* row = dtable + ids[i] * d;
-            for (int32_t j = 0; j < d; j++)
-                row[j] += to_float(dy[i * d + j]) * scale * (rate > 0 ? dropout.factor(uint32_t(i * d), j) : 1.0f);
-        }
+        int64_t n_pieces = 1;
+        while (team.size > 1 && n_pieces < Team::PIECES_PER_THREAD * team.size) n_pieces *= 2;
+        team.share_last(n_pieces, 1, [&](int64_t piece) {
+            for (int64_t i = 0; i < n; i++) {  // a piece has the ids of one remainder: no two write to the same row
+                if (ids[i] < 0 || (ids[i] & (n_pieces - 1)) != piece) continue;
+                float* row = dtable + ids[i] * d;
+                for (int32_t j = 0; j < d; j++)
+                    row[j] += to_float(dy[i * d + j]) * scale * (rate > 0 ? dropout.factor(uint32_t(i * d), j) : 1.0f);
+            }
+        });
     });
 }
 

@@ -230,6 +230,44 @@ template <int HALF = LANES / 2, class V, class Join>
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Products with one lane of a vector, which Arm's instructions take as it lies there: four numbers of a row are loaded at
+// once, and none is spread over a vector first.
+
+#if defined(HEED_NEON) || (defined(HEED_EMULATE) && HEED_LANES == 4)
+constexpr bool HAS_LANE_PRODUCTS = true;
+#else
+constexpr bool HAS_LANE_PRODUCTS = false;
+#endif
+
+// A number to multiply a vector by. Clang would gather several of them in a vector for Arm, lane by lane.
+static inline float as_loaded(float x) {
+#if defined(HEED_NEON) && defined(__clang__)
+    asm("" : "+w"(x));
+#endif
+    return x;
+}
+
+// How far a row lies behind the first one. Clang would make each row's address of the one before, so that loads wait for
+// a chain of sums.
+static inline int64_t as_given(int64_t distance) {
+#if defined(__clang__)
+    asm("" : "+r"(distance));
+#endif
+    return distance;
+}
+
+// sum += the LANE-th number of x · w.
+template <int LANE>
+[[gnu::always_inline]] static inline void add_lane_product(Floats& sum, Floats x, Floats w) {
+#if defined(HEED_NEON)
+    sum = bit_cast<Floats>(
+        vfmaq_laneq_f32(bit_cast<float32x4_t>(sum), bit_cast<float32x4_t>(w), bit_cast<float32x4_t>(x), LANE));
+#else
+    sum += x[LANE] * w;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Products of pairs of bf16 numbers (AVX-512 BF16). A lane of Bits holds two: the first one in its lower half.
 
 // sum + a's first · b's first + a's second · b's second, in float.
@@ -292,6 +330,17 @@ static inline Shorts rounded_to_bf16(Floats a, Floats b) {
         return BYTE_PRODUCTS == ByteProducts::PAIRS ? within : y;
     };
     sum += two(0) + two(16);
+#endif
+}
+
+// The same of x's LANE-th lane and each of w's.
+template <int LANE>
+[[gnu::always_inline]] static inline void add_lane_byte_products(Ints& sum, Bits x, Bits w) {
+#if defined(HEED_NEON) && defined(__ARM_FEATURE_DOTPROD)
+    sum = bit_cast<Ints>(
+        vdotq_laneq_s32(bit_cast<int32x4_t>(sum), bit_cast<int8x16_t>(w), bit_cast<int8x16_t>(x), LANE));
+#else
+    add_byte_products(sum, Bits{} + x[LANE], w);
 #endif
 }
 
