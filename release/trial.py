@@ -3,8 +3,9 @@
     python -m release.trial [--python 3.13] [--torch torch==2.13.0]
 
 Each package is tried on every Python at hand that pyproject.toml names, found on PATH or where pyenv keeps them: two
-text files are trained on for a few steps and a line is translated. The wheel with kernels is tried where no compiler
-can be found; the others, where one can, compile theirs. The cache is empty each time.
+text files are trained on for a few steps, a line is translated, and an extra is added as the message about it says.
+The wheel with kernels is tried where no compiler can be found; the others, where one can, compile theirs. The cache is
+empty each time.
 
 PyTorch is the build for CPUs unless --torch names one. For a Python for which no such build is at hand, Heed is
 installed without PyTorch and used for what needs none, and its line says so.
@@ -172,7 +173,22 @@ def _use_with_torch(environment: Environment, package: Path, torch: Sequence[str
     translated = environment.run("heed", "translate", "runs/first/model", stdin="forty-two\n\nseven\n")
     if translated.count("\n") != 3:
         raise RuntimeError(f"three lines became {translated!r}")
-    return f"{said}: trained and translated; {kernels['state']}, {kernels['origin']}"
+    _add_what_is_missing(environment, "heed", "attention", "runs/first/model", "seven", "--out", "heads.svg")
+    return f"{said}: trained, translated and drawn; {kernels['state']}, {kernels['origin']}"
+
+
+def _add_what_is_missing(environment: Environment, *words: str) -> None:
+    """Runs a command that needs an extra, does what its message says, and runs it again."""
+    try:
+        environment.run(*words)
+    except RuntimeError as error:
+        advice = re.search(r"pip install '(heed-mt\[\w+\])'", str(error))
+        if advice is None:
+            raise
+        environment.pip(advice[1])
+        environment.run(*words)
+    else:
+        raise RuntimeError(f"{' '.join(words)} needed no extra; a command that needs one belongs here")
 
 
 def main() -> None:

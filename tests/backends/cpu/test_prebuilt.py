@@ -19,11 +19,16 @@ pytestmark = [
     pytest.mark.slow,  # each starts processes that import torch
     pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler"),
 ]
-SHOWN = """
+IN_A_PROCESS = """
 import os, pathlib
 from heed.backends.cpu import build
+from heed.runtime.cores import FastCores
 build.PREBUILT = pathlib.Path(os.environ["PREBUILT"])
-print(build.state(), build.is_prebuilt(), sep="; ")
+"""
+STATE = 'print(build.state(), build.is_prebuilt(), sep="; ")'
+TEAM = """
+build.fast_cores = lambda: FastCores(1, frozenset([min(os.sched_getaffinity(0))]))
+print(build.search_team(1, one_sentence=True))
 """
 TAKEN, WITHOUT = "Heed's kernels; True\n", "PyTorch's operations alone; False\n"
 
@@ -31,19 +36,20 @@ TAKEN, WITHOUT = "Heed's kernels; True\n", "PyTorch's operations alone; False\n"
 @pytest.fixture
 def prebuilt(tmp_path) -> Path:
     """The library of the other tests in a folder as a wheel has it, for this processor."""
-    newest = max(cache_folder().glob(f"kernels-{chosen_set().name}-*.so"), key=lambda path: path.stat().st_atime_ns)
+    opened = {Path(os.path.realpath(entry)) for entry in Path("/proc/self/fd").iterdir()}
+    (loaded,) = opened & set(cache_folder().resolve().glob(f"kernels-{chosen_set().name}-*.so"))
     path = tmp_path / "prebuilt" / prebuilt_path(chosen_set(), processor_features()).name
     path.parent.mkdir()
-    shutil.copy(newest, path)
+    shutil.copy(loaded, path)
     path.chmod(stat.S_IMODE(os.stat(build.__file__).st_mode))
     return path
 
 
-def shown(prebuilt: Path, **environment: str) -> subprocess.CompletedProcess:
-    """What a process without a compiler and with an empty cache says of its kernels."""
+def shown(prebuilt: Path, script: str = STATE, **environment: str) -> subprocess.CompletedProcess:
+    """What a process without a compiler and with an empty cache prints of its kernels."""
     empty = prebuilt.parents[1]
     more = {"PATH": str(empty), "XDG_CACHE_HOME": str(empty / "cache"), "PREBUILT": str(prebuilt.parent)}
-    command = [sys.executable, "-c", SHOWN]
+    command = [sys.executable, "-c", IN_A_PROCESS + script]
     return subprocess.run(command, env=os.environ | more | environment, capture_output=True, text=True, check=True)
 
 
@@ -51,6 +57,10 @@ def test_they_are_loaded_without_a_compiler_and_nothing_is_written(prebuilt, tmp
     done = shown(prebuilt)
     assert (done.stdout, done.stderr) == (TAKEN, "")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_sentence_takes_the_fast_cores_alone(prebuilt):
+    assert shown(prebuilt, TEAM, OMP_NUM_THREADS="2").stdout == "(1, 1)\n"
 
 
 def test_another_set_does_not_take_them_and_nothing_is_said(prebuilt):
