@@ -28,8 +28,10 @@ def fill_in(root: Path, url: str) -> None:
     """Writes the address into the files of a checkout or of a copy; an empty one is taken out."""
     changes = {"pyproject.toml": in_pyproject, "CITATION.cff": in_citation, **dict.fromkeys(PAGES, in_page)}
     for name, change in changes.items():
-        if (path := root / name).exists():
-            path.write_text(change(path.read_text(encoding="utf-8"), url), encoding="utf-8")
+        path = root / name
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if (after := change(before, url)) != before:  # an unchanged pyproject.toml keeps its time, which make goes by
+            path.write_text(after, encoding="utf-8")
 
 
 def in_pyproject(text: str, url: str) -> str:
@@ -53,10 +55,11 @@ def in_page(text: str, url: str) -> str:
 
 
 def with_absolute_links(page: str, url: str, version: str) -> str:
-    """A page whose relative links lead to the repository, for where the page is shown without it."""
+    """A page whose relative links and pictures lead to the repository, for where the page is shown without it."""
     if not url:
         return page
-    return re.sub(r"\]\((?![a-z]+:|#)([^()\s]+)\)", rf"]({url}/blob/v{version}/\g<1>)", page)
+    page = re.sub(r"\]\((?![a-z]+:|#)([^()\s]+)\)", rf"]({url}/blob/v{version}/\g<1>)", page)
+    return re.sub(r'(<img [^>]*src=")(?![a-z]+:)', rf"\g<1>{url}/raw/v{version}/", page)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,10 @@ def test_the_environment_overrides_the_setting_and_no_address_is_an_error(copy, 
 
 
 def test_links_of_a_page_lead_to_the_repository_where_it_is_shown_without_it():
-    page = "[a](docs/index.md#b) [c](https://example.org) [d](#e)"
+    page = '[a](docs/index.md#b) [c](https://example.org) [d](#e) <img width="9" src="docs/f.png" alt="g">'
     assert with_absolute_links(page, "", "1.2") == page
-    assert with_absolute_links(page, URL, "1.2") == page.replace("docs/", f"{URL}/blob/v1.2/docs/")
+    expected = page.replace("docs/index", f"{URL}/blob/v1.2/docs/index").replace("docs/f", f"{URL}/raw/v1.2/docs/f")
+    assert with_absolute_links(page, URL, "1.2") == expected
 
 
 def test_the_citation_and_the_changelog_are_of_this_version():
