@@ -6,12 +6,15 @@ There are three: the source, a wheel for any system, which compiles its kernels 
 for Linux on x86-64 with compiled kernels, where this is such a system with g++.
 """
 
+import gzip
+import io
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -35,6 +38,7 @@ def build_all(dist: Path = DIST) -> list[Path]:
         source = Path(name) / "source"
         copy_source(source, project_url())
         sdist, wheel = (build(kind, source, dist) for kind in ("build_sdist", "build_wheel"))
+        fix_times(sdist)
         packages = [sdist, wheel]
         if platform.system() == "Linux" and architecture() == "x86_64" and shutil.which(COMPILER):
             packages.append(with_kernels(wheel, compile_all(KERNELS), Path(name)))
@@ -66,6 +70,19 @@ def build(kind: str, source: Path, dist: Path) -> Path:
     if done.returncode:
         sys.exit(f"{kind} failed:\n{done.stdout[-2000:]}")
     return dist / done.stdout.split()[-1]
+
+
+def fix_times(sdist: Path) -> None:
+    """Packs the source again without the times and the user of this build, which setuptools keeps."""
+    when = int(committed_at())
+    packed = io.BytesIO()
+    with tarfile.open(sdist) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
+        for member in old:
+            content = old.extractfile(member)
+            member.mtime, member.uid, member.gid, member.uname, member.gname = when, 0, 0, "", ""
+            member.pax_headers = {}
+            new.addfile(member, content)
+    sdist.write_bytes(gzip.compress(packed.getvalue(), mtime=when))
 
 
 def committed_at() -> str:
