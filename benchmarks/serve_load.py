@@ -14,7 +14,7 @@ end, each time after 20 seconds of rest.
 --hostile MINUTES: one server gets documents from 8 clients that are made to keep it busy, while another client asks for
 /health every 20 ms and one translates sentences; then SIGTERM in the middle of it.
 
-Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
+Needs `pip install 'heed-mt[benchmarks,serve]'`: NAME-1x2 is one worker with two
 threads, NAME-2x1 two workers with one.
 """
 

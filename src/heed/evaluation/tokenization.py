@@ -48,7 +48,7 @@ MECAB: dict[Writing, Tokenization] = {"ja": "ja-mecab", "ko": "ko-mecab"}
 PACKAGES: dict[Tokenization, str] = {
     "ja-mecab": "pip install 'sacrebleu[ja]'",
     "ko-mecab": "pip install 'sacrebleu[ko]'",
-    **dict.fromkeys(("flores101", "flores200", "spm"), "pip install sentencepiece; its model is downloaded once"),
+    **dict.fromkeys(("flores101", "flores200", "spm"), "pip install 'heed-mt[exchange]'; its model is downloaded once"),
 }
 # Average characters of a word above which words are phrases or lines: at least twice those of segmented text.
 MAX_WORD_LENGTH: dict[Writing, int] = {"zh": 4, "ja": 4, "unspaced": 10, "ko": 15, "spaced": 15}

@@ -151,7 +151,7 @@ def test_a_document_that_is_no_utf_8_or_too_long_is_refused():
 
 def test_without_sentencex_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(HeedError, match=r"pip install '\.\[serve\]'"):
+    with pytest.raises(HeedError, match=r"pip install 'heed-mt\[serve\]'"):
         splitter("en")
 
 

@@ -34,7 +34,7 @@ def splitter(language: str) -> Splitter:
         import sentencex
     except ImportError:
         raise HeedError(
-            "sentences are found by sentencex, which is not installed: pip install '.[serve]' in Heed's folder."
+            "sentences are found by sentencex, which is not installed: pip install 'heed-mt[serve]'."
         ) from None
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     words = ABBREVIATIONS.get(code)
