@@ -4,10 +4,10 @@
     python benchmarks/decode_peers.py --preset opus-mt --vocab 58101   # OPUS-MT's shape
     python benchmarks/decode_peers.py --model RUN/model --src F --ref F --tokenize none     # a trained model, BLEU
 
-Each contestant runs in its own process. After a warm-up, they take turns at translating all sources. Reported are the
-median speed in target tokens per second, its range, and its ratio to the fastest peer's. With random weights, every
-output has --forced tokens whatever they are; a contestant whose outputs have another length is not timed but ends the
-race. NAME-1x2 is one worker with two threads, NAME-2x1 two workers with one. CTranslate2 also runs with
+Each program runs in its own process. After a warm-up, they take turns at translating all sources. Reported are the
+median speed in target tokens per second, its range, and its ratio to that of the fastest other program. With random
+weights, every output has --forced tokens whatever they are; a program whose outputs have another length is not timed
+but ends the race. NAME-1x2 is one worker with two threads, NAME-2x1 two workers with one. CTranslate2 also runs with
 CT2_FORCE_CPU_ISA=AVX512 (-avx512), since it picks AVX2 on some processors that have more, and with MKL's products
 (-mkl). --isa avx2 keeps all of them to these instructions. Needs ctranslate2 and transformers.
 """
@@ -50,22 +50,22 @@ from heed.text.tokenizer import SpecialIds
 OPUS_MT = {"activation": "swish", "attention_bias": True, "output_bias": True, "positions": "sinusoid-halves"}
 HEED = [f"heed-{precision}-{workers}" for precision in ("fp32", "bf16", "int8") for workers in ("1x2", "2x1")]
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
-CHANGED = {"avx512": ("CT2_FORCE_CPU_ISA", "AVX512"), "mkl": ("CT2_USE_MKL", "1")}  # by the end of a contestant's name
-PEERS = [*CTRANSLATE2, *(f"{name}-{how}" for how in CHANGED for name in CTRANSLATE2), "hf-fp32", "hf-bf16"]
+CHANGED = {"avx512": ("CT2_FORCE_CPU_ISA", "AVX512"), "mkl": ("CT2_USE_MKL", "1")}  # by the end of a setting's name
+OTHERS = [*CTRANSLATE2, *(f"{name}-{how}" for how in CHANGED for name in CTRANSLATE2), "hf-fp32", "hf-bf16"]
 # From the ids of each source, without eos, to the ids of its translation.
 Engine = Callable[[list[list[int]]], list[list[int]]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every contestant does."""
+    """What every program does."""
 
     sources: list[list[int]]
     beam: int
     batch: int
     length_penalty: float
     one_by_one: bool
-    early_stopping: bool  # of Heed; the peers always do
+    early_stopping: bool  # of Heed; the others always do
     forced: int | None  # tokens of every output; None: each ends where its eos is
     model: str | None  # folder of a trained model; None: random weights
     preset: str  # of the random weights, with the vocabulary
@@ -215,7 +215,7 @@ def worker(name: str, job: Job) -> None:
 
 @dataclass
 class Result:
-    """What a contestant did: the seconds of each window; of the last one the targets."""
+    """What a program did: the seconds of each window; of the last one the targets."""
 
     seconds: list[float] = field(default_factory=list)
     peak_memory_bytes: int = 0
@@ -223,7 +223,7 @@ class Result:
 
 
 def race(names: list[str], job: Job, *, windows: int) -> dict[str, Result]:
-    """The results of all contestants, who take turns. Exits if one fails or its results are not what the job asks."""
+    """The results of all programs, which take turns. Exits if one fails or its results are not what the job asks."""
     results = {name: Result() for name in names}
     processes: dict[str, subprocess.Popen[str]] = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -256,12 +256,12 @@ def start(name: str, job_file: str) -> subprocess.Popen[str]:
 
 
 def translate(name: str, process: subprocess.Popen[str], job: Job, result: Result) -> float:
-    """Lets a contestant translate all sources; returns the seconds, and keeps the rest in its result."""
+    """Lets a program translate all sources; returns the seconds, and keeps the rest in its result."""
     assert process.stdin is not None and process.stdout is not None
     print("go", file=process.stdin, flush=True)
     line = next((line for line in process.stdout if line.startswith('{"seconds"')), None)
     if line is None:
-        raise SystemExit(f"{name} ended before it answered; its own error is above. --only chooses other contestants.")
+        raise SystemExit(f"{name} ended before it answered; its own error is above. --only chooses others.")
     answer = json.loads(line)
     result.targets, result.peak_memory_bytes = answer["targets"], answer["peak_memory_bytes"]
     job.check(name, result.targets)
@@ -269,7 +269,7 @@ def translate(name: str, process: subprocess.Popen[str], job: Job, result: Resul
 
 
 def rows_of(results: dict[str, Result], job: Job) -> dict[str, dict[str, float]]:
-    """The figures of each contestant, by name."""
+    """The figures of each program, by name."""
     rows = {}
     for name, result in results.items():
         n_tokens = job.n_tokens(result.targets)
@@ -282,18 +282,18 @@ def rows_of(results: dict[str, Result], job: Job) -> dict[str, dict[str, float]]
             "milliseconds_per_sentence": statistics.median(result.seconds) / len(job.sources) * 1e3,
             "peak_memory_bytes": result.peak_memory_bytes,
         }
-    best = max((row["target_tokens_per_second"] for name, row in rows.items() if name in PEERS), default=float("nan"))
+    best = max((row["target_tokens_per_second"] for name, row in rows.items() if name in OTHERS), default=float("nan"))
     for row in rows.values():
-        row["ratio_to_best_peer"] = row["target_tokens_per_second"] / best
+        row["ratio_to_best_other"] = row["target_tokens_per_second"] / best
     return rows
 
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
-    print(f"{'':22}{'tok/s':>10}{'least':>10}{'most':>10}{'× best peer':>12}{'ms/sentence':>12}{'MiB':>8}{'BLEU':>8}")
+    print(f"{'':22}{'tok/s':>10}{'least':>10}{'most':>10}{'× best other':>14}{'ms/sentence':>12}{'MiB':>8}{'BLEU':>8}")
     for name, row in rows.items():
         print(
             f"{name:22}{row['target_tokens_per_second']:>10,.0f}{row['least']:>10,.0f}{row['most']:>10,.0f}"
-            f"{row['ratio_to_best_peer']:>12.2f}{row['milliseconds_per_sentence']:>12.1f}"
+            f"{row['ratio_to_best_other']:>14.2f}{row['milliseconds_per_sentence']:>12.1f}"
             f"{row['peak_memory_bytes'] / 2**20:>8,.0f}{row.get('bleu', float('nan')):>8.2f}"
         )
 
@@ -303,7 +303,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--one-by-one", action="store_true", help="each sentence by itself: latency")
-    parser.add_argument("--early-stopping", action="store_true", help="let Heed stop as early as the peers do")
+    parser.add_argument("--early-stopping", action="store_true", help="let Heed stop as early as the others do")
     parser.add_argument("--preset", default="base", help="shape of the random weights: a preset, or opus-mt")
     parser.add_argument("--vocab", type=int, default=37_000, help="vocabulary of the random weights")
     parser.add_argument("--sentences", type=int, default=128, help="number of random sources, of 25 tokens")
@@ -314,9 +314,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--tokenize", default="13a")
     instructions.add_option(parser)
     parser.add_argument("--windows", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=[*HEED, *PEERS], default=[*HEED, *PEERS])
+    parser.add_argument("--only", nargs="+", choices=[*HEED, *OTHERS], default=[*HEED, *OTHERS])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--worker", choices=[*HEED, *PEERS], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=[*HEED, *OTHERS], help=argparse.SUPPRESS)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -326,7 +326,7 @@ def main() -> None:
     instructions.keep_to(arguments.isa)
     if arguments.isa:
         arguments.only = [name for name in arguments.only if not name.endswith("-avx512")]
-    tune_process()  # the contestants inherit how threads wait
+    tune_process()  # the programs inherit how threads wait
     if arguments.worker:
         worker(arguments.worker, Job(**json.loads(arguments.job.read_text())))
         return

@@ -1,4 +1,4 @@
-"""Keeps a benchmark's contestants to one set of instructions: --isa."""
+"""Keeps a benchmark's programs to one set of instructions: --isa."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ CTRANSLATE2 = {"avx2": "AVX2", "avxvnni": "AVX2", "avx512": "AVX512", "amx": "AV
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--isa", help=f"the set that all contestants are kept to: {VARIABLE}'s names, such as avx2")
+    parser.add_argument("--isa", help=f"the set that all programs are kept to: {VARIABLE}'s names, such as avx2")
 
 
 def keep_to(isa: str | None) -> None:

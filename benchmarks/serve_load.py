@@ -14,7 +14,7 @@ end, each time after 20 seconds of rest.
 --hostile MINUTES: one server gets documents from 8 clients that are made to keep it busy, while another client asks for
 /health every 20 ms and one translates sentences; then SIGTERM in the middle of it.
 
-Needs `pip install '.[benchmarks,serve]'`: NAME-1x2 is one worker with two
+Needs `pip install 'heed-mt[benchmarks,serve]'`: NAME-1x2 is one worker with two
 threads, NAME-2x1 two workers with one.
 """
 
@@ -54,7 +54,7 @@ from heed.model_folder import load_model
 from heed.runtime.process_tuning import keep_freed_memory, tune_process
 from heed.text.sentencepiece import SentencePieceTokenizer
 
-CONTESTANTS = [
+SERVERS = [
     *("heed-int8", "heed-fp32"),
     *(f"ct2-{precision}-{workers}" for precision in ("int8", "fp32") for workers in ("1x2", "2x1")),
 ]
@@ -473,12 +473,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--seconds", type=float, default=8.0, help="of a window")
     parser.add_argument("--windows", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
+    parser.add_argument("--only", nargs="+", choices=SERVERS, default=SERVERS)
     parser.add_argument("--memory", type=int, help="requests after which memory is read, instead of times")
     parser.add_argument("--hostile", type=float, help="minutes of hostile documents, instead")
     instructions.add_option(parser)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--worker", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=SERVERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     instructions.keep_to(arguments.isa)
     sentences = list(read_lines(arguments.src))

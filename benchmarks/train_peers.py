@@ -1,8 +1,8 @@
-"""Training speed of Heed and of its PyTorch peers on the same batches of Multi30k English-German, side by side.
+"""Training speed of Heed and of other PyTorch programs on the same batches of Multi30k English-German, side by side.
 
     python benchmarks/train_peers.py --preset tiny --mirror FOLDER --eole-python EOLE_VENV/bin/python
 
-Every contestant is a process of its own that trains the same shape of model on the same batches (at most 4,096 padded
+Every program is a process of its own that trains the same shape of model on the same batches (at most 4,096 padded
 target tokens, sorted by length, joint vocabulary of 10,000, label smoothing 0.1, Adam); heed-bf16-workers is two. All
 are warmed up, then each trains a window of the same batches in turn, again and again. Reported: the median over windows
 of real target tokens a second (whole steps, padding not counted), the spread, peak memory (of the first worker), and
@@ -36,9 +36,9 @@ SHAPES = {
     "tiny": {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256, "dropout": 0.3},
     "base": {"n_layers": 6, "d_model": 512, "n_heads": 8, "d_ff": 2048, "dropout": 0.1},
 }
-PEERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
+OTHERS = ["torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "eole-bf16"]
 # heed-bf16-workers: two processes, each with half of every batch, as `heed train` trains a small model.
-CONTESTANTS = ["heed-bf16", "heed-bf16-workers", "heed-fp32", *PEERS]
+PROGRAMS = ["heed-bf16", "heed-bf16-workers", "heed-fp32", *OTHERS]
 # What each of Heed's own means buys: heed-bf16-NAME is Heed without it (docs/explain/performance.md).
 WITHOUT = ["kernels", "tiles", "forward", "add_norm", "bias_relu", "loss", "row_multiple", "main_grad", "kept_memory"]
 PAD, BOS, EOS = 0, 1, 2
@@ -47,7 +47,7 @@ LEARNING_RATE = 1e-4
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Contestants: each is a generator of steps. It is sent nothing; every `next` trains one batch of the list.
+# Programs: each is a generator of steps. It is sent nothing; every `next` trains one batch of the list.
 
 
 def make_batches(source: Path) -> list[tuple[Tensor, Tensor]]:
@@ -399,7 +399,7 @@ def _within_vocabulary(ids: np.ndarray, real: np.ndarray) -> np.ndarray:
 
 
 def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens: int) -> dict[str, dict[str, Any]]:
-    """Median, least and most target tokens a second and the peak memory of each contestant."""
+    """Median, least and most target tokens a second and the peak memory of each program."""
     processes: dict[str, subprocess.Popen[str]] = {}
     for name in names:
         python = arguments.eole_python if name.startswith("eole") else sys.executable
@@ -415,9 +415,7 @@ def race(names: list[str], arguments: argparse.Namespace, source: Path, n_tokens
             print(arguments.n_batches, file=process.stdin, flush=True)
             answer = next((line for line in process.stdout if line.startswith('{"seconds"')), None)
             if answer is None:
-                raise SystemExit(
-                    f"{name} ended before it answered; its own error is above. --only chooses other contestants."
-                )
+                raise SystemExit(f"{name} ended before it answered; its own error is above. --only chooses others.")
             told = json.loads(answer)
             memory[name] = told["peak_memory_bytes"]
             if window:
@@ -445,10 +443,12 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--n-batches", type=int, default=12, help="steps a window")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    names = [*CONTESTANTS, *(f"heed-bf16-{means}" for means in WITHOUT)]
-    parser.add_argument("--only", nargs="+", choices=names, default=CONTESTANTS)
-    parser.add_argument("--isa", help="the set that all contestants are kept to: HEED_ISA's names, such as avx2")
-    parser.add_argument("--ablation", action="store_true", help="Heed without each of its means, instead of peers")
+    names = [*PROGRAMS, *(f"heed-bf16-{means}" for means in WITHOUT)]
+    parser.add_argument("--only", nargs="+", choices=names, default=PROGRAMS)
+    parser.add_argument("--isa", help="the set that all programs are kept to: HEED_ISA's names, such as avx2")
+    parser.add_argument(
+        "--ablation", action="store_true", help="Heed without each of its means, instead of other programs"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--batches", type=Path, help=argparse.SUPPRESS)
@@ -467,7 +467,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.work / "batches.npz"
     n_tokens = write_batches(source, work=arguments.work, mirror=arguments.mirror, n_batches=arguments.n_batches)
-    tune_process()  # the contestants inherit how threads wait
+    tune_process()  # the programs inherit how threads wait
     results = race(names, arguments, source, n_tokens)
     if arguments.json:
         print(json.dumps(results, indent=1))

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference/ that come from the code: settings, commands, Python.
+"""Writes the pages of docs/ that come from the code: settings, commands, Python, the paper in code.
 
 python docs/generate.py            # or make docs
 """
@@ -22,7 +22,8 @@ from heed.apps.cli import app
 from heed.config import Settings
 from heed.runs.recipe import Recipe
 
-REFERENCE = Path(__file__).resolve().parent / "reference"
+DOCS = Path(__file__).resolve().parent
+REFERENCE = DOCS / "reference"
 MAX_WIDTH = 100  # characters of a signature on one line
 VALUE_NAMES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -66,6 +67,77 @@ PYTHON_SECTIONS = {
     "heed.errors": "Errors",
     "heed": "The process",
 }
+PAPER_HEAD = """# The paper in code
+
+Each section and equation of [the paper](https://arxiv.org/abs/1706.03762) beside the lines of Heed that implement it,
+taken from the source by `make docs`. [The model](model.md) tells what Heed does where the paper is silent.
+"""
+# Section, what it says, and where that is: module and name.
+PAPER: list[tuple[str, str, list[tuple[str, str]]]] = [
+    (
+        "Section 3.1: encoder and decoder stacks",
+        "Six layers each; a layer's sub-layers are added to their input and normalised: LayerNorm(x + Sublayer(x)).",
+        [(f"heed.model.transformer.{name}", "forward") for name in ("AddNorm", "EncoderLayer", "DecoderLayer")],
+    ),
+    (
+        "Section 3.2.1, equation 1: scaled dot-product attention",
+        "Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V",
+        [("heed.model.attention", "attention_probabilities"), ("heed.model.attention", "attention")],
+    ),
+    (
+        "Section 3.2.2: multi-head attention",
+        "MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O, where head_i = Attention(Q W_Q, K W_K, V W_V)",
+        [
+            ("heed.model.transformer", "_split_heads"),
+            ("heed.model.transformer", "_merge_heads"),
+            ("heed.model.transformer", "SelfAttention"),
+        ],
+    ),
+    (
+        "Section 3.2.3: attention to the encoder, and the mask",
+        "Queries come from the decoder, keys and values from the encoder. A position attends to none after it.",
+        [("heed.model.transformer.CrossAttention", "forward"), ("heed.model.attention", "causal_mask")],
+    ),
+    (
+        "Section 3.3, equation 2: feed-forward networks",
+        "FFN(x) = max(0, x W_1 + b_1) W_2 + b_2",
+        [("heed.model.transformer", "FeedForward")],
+    ),
+    (
+        "Section 3.4: embeddings and softmax",
+        "Both embeddings and the last linear map share one matrix; embeddings are multiplied by √d_model.",
+        [("heed.model.transformer.Transformer", "__init__"), ("heed.model.transformer.Transformer", "_embed")],
+    ),
+    (
+        "Section 3.5: positional encoding",
+        "PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))",
+        [("heed.model.transformer", "sinusoid")],
+    ),
+    (
+        "Section 4: restricted self-attention",
+        "Attention to a neighbourhood of r positions costs O(r · n · d) instead of O(n² · d).",
+        [("heed.model.attention", "restricted_attention")],
+    ),
+    (
+        "Section 5.3, equation 3: optimizer",
+        "Adam; lrate = d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)",
+        [("heed.training.schedule", "learning_rate"), ("heed.training.step", "make_optimizer")],
+    ),
+    (
+        "Section 5.4: dropout and label smoothing",
+        "Dropout on each sub-layer's output, before it is added, and on the sums of embeddings and positions (above); "
+        "label smoothing of ε = 0.1.",
+        [
+            ("heed.model.attention.Dropout", "forward"),
+            ("heed.backends.reference.ReferenceBackend", "smoothed_loss_"),
+        ],
+    ),
+    (
+        "Section 6.1: length penalty and averages",
+        "Beam search with ((5 + length) / 6)^α, α = 0.6 (Wu et al. 2016); weights averaged over the last checkpoints.",
+        [("heed.decoding.scoring", "length_penalties"), ("heed.training.checkpoint", "average_weights")],
+    ),
+]
 
 
 def settings_page() -> str:
@@ -100,7 +172,28 @@ def python_page() -> str:
     )
 
 
+def paper_page() -> str:
+    """Each section and equation of the paper with the source of what implements it."""
+    parts = [PAPER_HEAD]
+    for title, text, places in PAPER:
+        parts.append(f"## {title}\n\n{text}\n")
+        for owner, name in places:
+            value = getattr(_resolved(owner), name)
+            file = Path(inspect.getsourcefile(inspect.unwrap(value)) or "").relative_to(DOCS.parent)
+            shown = f"{owner.rpartition('.')[2]}.{name}" if owner.rpartition(".")[2][0].isupper() else name
+            source = inspect.cleandoc("\n" + inspect.getsource(inspect.unwrap(value)))
+            parts.append(f"`{shown}` in `{file}`:\n\n{_code(source)}\n")
+    return "\n".join(parts)
+
+
+def _resolved(name: str) -> Any:
+    """A module, or a class in one."""
+    module, _, last = name.rpartition(".")
+    return getattr(import_module(module), last) if last[0].isupper() else import_module(name)
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "../explain/paper-in-code.md": paper_page,
     "settings.md": settings_page,
     "commands.md": commands_page,
     "python.md": python_page,

@@ -1,13 +1,16 @@
 """The documentation: links lead somewhere, the generated pages are those of the code, what is named exists."""
 
 import importlib.util
+import json
 import re
 import subprocess
+from datetime import date
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import get_args
 
 import pytest
+from benchmarks import report
 
 from heed.config import Settings
 from heed.runs.recipe import Recipe
@@ -25,10 +28,21 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md"])
+@pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md", "../explain/paper-in-code.md"])
 def test_the_reference_is_what_the_code_says(generate, page):
     written = (PROJECT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert written == generate.PAGES[page](), "run: python docs/generate.py"
+
+
+def test_the_results_are_those_of_their_file_a_row_a_claim():
+    written = (PROJECT / "docs" / "results.md").read_text(encoding="utf-8")
+    results = json.loads(report.SOURCE.read_text(encoding="utf-8"))
+    assert written == report.page(results), "run: python -m benchmarks.report"
+    assert len(written.splitlines()) <= 150
+    for section in results["sections"]:
+        for claim in section["claims"]:
+            assert re.fullmatch("[0-9a-f]{7}", claim["commit"]), claim
+            assert date.fromisoformat(claim["date"]) and claim["value"] and claim["command"], claim
 
 
 def test_the_page_of_settings_names_every_setting_and_default():
@@ -111,7 +125,7 @@ def test_every_page_and_test_that_is_named_exists():
         file = PROJECT / name
         if file.suffix not in (".py", ".toml", ".md", ".cpp", ".h") or not file.is_file():
             continue
-        if name in ("CHANGELOG.md", "docs/log.md", "docs/results.md"):  # what they tell of had other names then
+        if name == "CHANGELOG.md" or name.startswith("docs/lab/"):  # what they tell of had other names then
             continue
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".md":

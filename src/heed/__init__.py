@@ -103,6 +103,6 @@ def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("heed")
+        return version("heed-mt")
     except PackageNotFoundError:
         return "0+unknown"

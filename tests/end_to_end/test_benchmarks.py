@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.soak
-def test_a_contestant_trains_a_batch_of_the_race(data_folder, tmp_path):
+def test_a_program_trains_a_batch_of_the_race(data_folder, tmp_path):
     command = [sys.executable, FOLDER / "train_peers.py", "--mirror", data_folder, "--work", tmp_path]
     command += ["--windows", "1", "--n-batches", "1", "--threads", "2", "--only", "heed-bf16", "heed-bf16-workers"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -73,8 +73,8 @@ def test_every_engine_says_a_forced_number_of_tokens_to_each_source_in_order(dec
         assert translated(decode_peers, name, folder, SOURCES[::-1], forced=7) == targets[::-1]
 
 
-def test_special_symbols_that_a_peer_says_are_counted(decode_peers):
-    """As new weights are, a model repeats what it reads first: bos. Heed never says it, peers do."""
+def test_special_symbols_that_another_program_says_are_counted(decode_peers):
+    """As new weights are, a model repeats what it reads first: bos. Heed never says it, others do."""
     the_job = job(decode_peers, forced=7)
     for name in ("ct2-fp32-1x2", "hf-fp32"):
         targets = translated(decode_peers, name, the_job.load(), SOURCES, forced=7)
@@ -93,17 +93,17 @@ def test_results_that_are_not_what_was_asked_for_end_the_race(decode_peers):
     job(decode_peers, forced=None).check("hf-fp32", [[1, 2]] * 5 + [[]])
 
 
-def test_the_ratio_is_to_the_fastest_peer(decode_peers):
+def test_the_ratio_is_to_the_fastest_other_program(decode_peers):
     targets = [[3, 4]] * len(SOURCES)
     seconds = {"heed-fp32": 1.0, "heed-int8": 0.25, "ct2-int8-1x2": 0.5, "hf-fp32": 4.0}
     results = {name: decode_peers.Result([s], 0, targets) for name, s in seconds.items()}
     rows = decode_peers.rows_of(results, job(decode_peers, forced=2))
-    assert {name: row["ratio_to_best_peer"] for name, row in rows.items()} == {
+    assert {name: row["ratio_to_best_other"] for name, row in rows.items()} == {
         "heed-fp32": 0.5, "heed-int8": 2.0, "ct2-int8-1x2": 1.0, "hf-fp32": 0.125
     }  # fmt: skip
 
 
-def test_contestants_of_the_decoding_race_report_the_same_number_of_tokens(decode_peers):
+def test_programs_of_the_decoding_race_report_the_same_number_of_tokens(decode_peers):
     command = [sys.executable, FOLDER / "decode_peers.py", "--preset", "tiny", "--vocab", "50", "--forced", "6"]
     command += ["--sentences", "3", "--windows", "1", "--json", "--only", "heed-fp32-2x1", "ct2-int8-1x2", "hf-fp32"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -114,7 +114,7 @@ def test_a_parser_has_a_tokenizer_with_symbols(joint, tmp_path):
 
 def test_a_folder_without_the_package_says_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(HeedError, match=r"pip install '\.\[exchange\]'"):
+    with pytest.raises(HeedError, match=r"pip install 'heed-mt\[exchange\]'"):
         load_model(folder)
 
 

@@ -170,6 +170,9 @@ def test_the_code_that_runs_is_the_wheels(environment, place):
     assert all(Path(file).is_relative_to(environment) for file in shown.split())
     version = re.search(r'(?m)^version = "(.+)"', (PROJECT / "pyproject.toml").read_text())
     assert version and run(environment, place, "heed", "--version") == f"heed {version[1]}\n"
+    assert next(environment.glob("lib/python*/site-packages/heed_mt-*.dist-info")).name.startswith(
+        f"heed_mt-{version[1]}"
+    )
 
 
 def test_presets_recipes_and_sources_of_the_kernels_are_in_the_wheel(environment, place):

@@ -1,4 +1,4 @@
-"""Runs a target for some time, guided by coverage if atheris is installed: pip install '.[fuzz]'.
+"""Runs a target for some time, guided by coverage if atheris is installed: pip install 'heed-mt[fuzz]'.
 
 Prints one line. Exits with status 1 if an input is a fault; the line names the file that holds it. Inputs that reached
 new code are kept in build/fuzzing, where the next run takes them up.

@@ -22,6 +22,7 @@ class KernelsReport:
     usable: bool
     state: str
     why_unusable: str  # what could be mended; empty if nothing
+    prebuilt: bool  # came with Heed; nothing was compiled here
     compiler: str | None  # with the first line of its version
     products: list[str]  # of these kinds of number, besides fp32
     preference: str  # where they are taken, and how it is known
@@ -29,13 +30,14 @@ class KernelsReport:
 
 
 def kernels_report() -> KernelsReport:
-    """Of this machine's instruction set. The first call compiles the kernels."""
+    """Of this machine's instruction set. The first call compiles the kernels, unless they came with Heed."""
     has: dict[str, Callable[[], bool]] = {"int8": build.has_int8, "bf16": build.has_bf16, "tiles": build.has_tiles}
     preference = PREFERENCES[chosen_set().name]
     return KernelsReport(
         usable=build.library() is not None,
         state=build.state(),
         why_unusable=build.why_unusable(),
+        prebuilt=build.is_prebuilt(),
         compiler=_compiler(),
         products=[name for name, asked in has.items() if asked()],
         preference=str(preference),

@@ -390,7 +390,7 @@ class Translator(PickledByValue):
         known = [
             i
             for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
-            if all(pair)  # of a text without a sign that can be seen, SentencePiece may leave nothing
+            if all(pair)  # of a text without a visible character, SentencePiece may leave nothing
             and list(map(len, pair)) == list(map(len, sides))
             and not is_blank(sources[i])
             and not is_blank(targets[i])

@@ -29,7 +29,7 @@ WRITINGS: dict[str, Writing] = {
     **dict.fromkeys("ko kor".split(), "ko"),
     **dict.fromkeys("th tha lo lao km khm my mya bur shn bo bod tib dz dzo".split(), "unspaced"),
 }
-# Ranges of characters, as in a regular expression. Among HAN are the phonetic signs of Taiwan.
+# Ranges of characters, as in a regular expression. Among HAN are Taiwan's phonetic symbols (bopomofo).
 HAN = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3105-\u312f\u31a0-\u31bf\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\U00020000-\U0003ffff"
@@ -48,7 +48,7 @@ MECAB: dict[Writing, Tokenization] = {"ja": "ja-mecab", "ko": "ko-mecab"}
 PACKAGES: dict[Tokenization, str] = {
     "ja-mecab": "pip install 'sacrebleu[ja]'",
     "ko-mecab": "pip install 'sacrebleu[ko]'",
-    **dict.fromkeys(("flores101", "flores200", "spm"), "pip install sentencepiece; its model is downloaded once"),
+    **dict.fromkeys(("flores101", "flores200", "spm"), "pip install 'heed-mt[exchange]'; its model is downloaded once"),
 }
 # Average characters of a word above which words are phrases or lines: at least twice those of segmented text.
 MAX_WORD_LENGTH: dict[Writing, int] = {"zh": 4, "ja": 4, "unspaced": 10, "ko": 15, "spaced": 15}

@@ -50,7 +50,7 @@ class Architecture(Settings):
         "stack's output",
     )
     attention_bias: bool = Field(default=False, description="whether the projections of attention have biases")
-    output_bias: bool = Field(default=False, description="whether the map to logits has a bias")
+    output_bias: bool = Field(default=False, description="whether the output projection has a bias")
     dropout: float = Field(
         default=0.1, ge=0, lt=1, description="dropout rate of sub-layer outputs and of embeddings (P_drop)"
     )

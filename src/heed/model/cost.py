@@ -129,7 +129,7 @@ def matrix_products(
 ) -> Iterator[tuple[int, int, int, float]]:
     """(rows, width in, width out, how many) of the forward products of weights in one pass, as the model runs them.
 
-    The map to logits comes `chunk` rows at a time. All together are `forward_flops` without pairs.
+    The output projection comes `chunk` rows at a time. All together are `forward_flops` without pairs.
     """
     d, h = arch.d_model, arch.n_heads
     keys, values = h * arch.key_width, h * arch.value_width

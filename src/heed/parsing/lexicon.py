@@ -13,7 +13,7 @@ from heed.parsing.trees import Leaves, Tree, leaf_symbol, plain
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import read_json, write_json
 
-MIN_SHARE = 0.01  # of a sign with a tag, or of a tag with words; what is rarer is an annotation error
+MIN_SHARE = 0.01  # of a punctuation mark with a tag, or of a tag with words; what is rarer is an annotation error
 # The first that fits; those of Petrov et al. 2006.
 ENDINGS = ("ing", "ion", "ity", "est", "ed", "ly", "er", "al", "s", "y")
 
@@ -89,7 +89,7 @@ NO_LEXICON = Lexicon()
 
 
 def has_letters(word: str) -> bool:
-    """Whether a word is more than signs: it has a letter or a digit."""
+    """Whether a word is more than punctuation: it has a letter or a digit."""
     return any(character.isalnum() for character in word)
 
 

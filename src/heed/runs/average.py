@@ -116,10 +116,10 @@ def average_best(
 ) -> tuple[Path, dict[Path, Evaluation]]:
     """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
 
-    The averages are of the last 1, 2, 5, 10 and 20 checkpoints that are kept, of all of them if they are fewer, and the
-    best checkpoint by `settings.best_by` in metrics.jsonl, among those or kept besides. A tie goes to the lower
-    perplexity, then to the average of more checkpoints. All scores are reported, entered into the logbook and put on
-    the card. Returns the model folder, and the scores of it and of the last checkpoint.
+    Compared are the averages of the last 1, 2, 5, 10 and 20 checkpoints in the run folder (or of all, if there are
+    fewer) and the checkpoint that is best by `settings.best_by` in metrics.jsonl. A tie goes to the lower perplexity,
+    then to the average of more checkpoints. All scores are reported, logged and written to the card. Returns the model
+    folder, and the scores of it and of the last checkpoint.
     """
     out = out or run / "model"
     check_output_folder(out, run)

@@ -19,7 +19,7 @@ Spans = Sequence[tuple[int, int]]
 _HIDDEN = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810)))
 ) | frozenset(map(chr, (*range(0xFE00, 0xFE10), 0x2065, *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000))))
-# Format characters that are shown: signs that Arabic, Syriac and Kaithi write around a number.
+# Format characters that are shown: marks that Arabic, Syriac and Kaithi write around a number.
 _SHOWN_FORMATS = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 _UNBROKEN_SPACES = "\xa0\u2007\u202f"  # no-break spaces stand within a number or a name
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥።։]['\"”’»)\]]{0,3}(?=\s)|[。！？｡．។။༎][」』）”’\"】〉》]{0,3}")

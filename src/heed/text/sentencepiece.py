@@ -321,7 +321,7 @@ class _Side:
     def _code(self, text: str) -> str:
         """The code such as >>fra<< that the text begins with, if the model knows it: a piece of its own.
 
-        Hugging Face's MarianTokenizer treats whatever stands between such signs as a code, and a quotation as unknown.
+        Hugging Face's MarianTokenizer treats whatever stands between >> and << as a code, and a quotation as unknown.
         """
         if self.vocabulary.pieces is None or not (text.startswith(">>") and "<<" in text):
             return ""
@@ -361,7 +361,7 @@ def _processor(model: SentencePieceModel) -> Any:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
         raise HeedError(
-            "this model's text needs SentencePiece, which is not installed: pip install '.[exchange]' in Heed's folder."
+            "this model's text needs SentencePiece, which is not installed: pip install 'heed-mt[exchange]'."
         ) from None
     try:
         return SentencePieceProcessor(model_proto=model.protobuf())
@@ -448,9 +448,7 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
     try:
         import yaml
     except ImportError:
-        raise HeedError(
-            f"{path}: PyYAML reads it, which is not installed: pip install '.[exchange]' in Heed's folder."
-        ) from None
+        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
     text = read_bounded(path, MAX_FILE_BYTES)
     try:
         # The parser in C is ten times as fast.

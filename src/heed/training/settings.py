@@ -78,13 +78,13 @@ class TrainingSettings(ScheduleSettings):
     keep_checkpoints: int = Field(default=5, ge=1, le=MAX_COUNT, description="number of recent checkpoints to keep")
     average_last: AverageLast = Field(
         default=5,
-        description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: whatever scores "
-        "best on dev among the averages of the last 1, 2, 5, 10 and 20 checkpoints and the best checkpoint",
+        description="number of checkpoints to average (section 6.1), at most keep_checkpoints; best: try the averages "
+        "of the last 1, 2, 5, 10 and 20 checkpoints and the best checkpoint; keep the one with the best dev score",
     )
     keep_better: bool = Field(
         default=True,
-        description="keep the best checkpoint besides the others, and take it for the model if the average is worse on "
-        "dev; false: always the average, as the paper does",
+        description="keep the best checkpoint too, and make it the model if the average is worse on dev; false: always "
+        "take the average, as the paper does",
     )
     best_by: BestBy = Field(
         default="loss",

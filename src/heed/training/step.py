@@ -38,7 +38,7 @@ class MasterWeights:
 
     In fp32 both are one. In bf16 the copy is renewed after each step, instead of being cast in every pass as autocast
     does. Gradients are summed in fp32 over all micro-batches, in `sums`. Each weight of the copy has its master's
-    gradient as `main_grad`, to which the loss adds the gradients of the map to logits directly.
+    gradient as `main_grad`, to which the loss adds the gradients of the output projection directly.
     """
 
     def __init__(self, model: Transformer, machine: Machine):

@@ -77,6 +77,7 @@ def _processor() -> dict[str, Any]:
 def _shown(kernels: KernelsReport) -> dict[str, Any]:
     return {
         "state": f"{kernels.state}: {kernels.why_unusable}" if kernels.why_unusable else kernels.state,
+        "origin": ("came with Heed" if kernels.prebuilt else "compiled here") if kernels.usable else "none",
         "compiler": kernels.compiler or "none found (c++, g++, clang++, or what CXX names)",
         "products": kernels.products,
         "taken": kernels.preference,
@@ -133,7 +134,7 @@ def _gpus() -> list[str]:
 def _extra(name: str) -> str:
     """Whether the packages of one of Heed's extras are installed, or which are not."""
     try:
-        required = importlib.metadata.requires("heed") or []
+        required = importlib.metadata.requires("heed-mt") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: Heed runs without being installed"
     packages = [re.match(r"[\w.-]+", line) for line in required if re.search(rf"extra == ['\"]{name}['\"]", line)]
@@ -162,7 +163,7 @@ def _faster(kernels: KernelsReport) -> list[str]:
     found = []
     if native_kernels() == "none":
         found.append("unset HEED_KERNELS: it turns Heed's kernels off")
-    elif kernels.compiler is None:
+    elif kernels.compiler is None and not kernels.usable:
         found.append("install a C++ compiler, such as g++: Heed's kernels need one")
     elif kernels.why_unusable:
         found.append(f"let Heed's kernels be used: {kernels.why_unusable}")

@@ -7,7 +7,7 @@ from heed.runtime.process_tuning import import_torch
 def doctor(as_json: JSON = False) -> None:
     """Show what Heed uses on this machine, and what would make it faster: a line or two for a report of a fault.
 
-    Compiles Heed's kernels if that has not happened yet.
+    Compiles Heed's kernels if they did not come with Heed and that has not happened yet.
     """
     import_torch()
     from heed import __version__

@@ -112,9 +112,7 @@ def _check_packages() -> None:
     server = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
     for name in (*server, "sentencex", "py3langid", "lxml", "markdown_it"):
         if find_spec(name) is None:
-            raise HeedError(
-                f"heed serve needs {name}, which is not installed: pip install '.[serve]' in Heed's folder."
-            )
+            raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed-mt[serve]'.")
 
 
 def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, str], Path]:

@@ -12,6 +12,4 @@ def needed(name: str, purpose: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise HeedError(
-            f"{purpose} {package}, which is not installed: pip install '.[cluster]' in Heed's folder."
-        ) from None
+        raise HeedError(f"{purpose} {package}, which is not installed: pip install 'heed-mt[cluster]'.") from None

@@ -202,7 +202,7 @@ class _Text:
         if child.tag not in HOLDERS:
             return Thing([child], is_end(run, child))
         if is_checkbox(child):
-            return Thing([child], is_end=True)  # it stands before another choice, as the sign of a list does
+            return Thing([child], is_end=True)  # it stands before another choice, as a list's marker does
         container = container_of(child)
         if container is None:
             return Thing([child])
@@ -305,7 +305,7 @@ class _Text:
     def _give_back_cap(self) -> None:
         """The first letter goes into the paragraph of the large one."""
         before = text_of(self._cap).strip()
-        # As many letters as there were, or a word if there was one; with the signs before them.
+        # As many letters as there were, or a word if there was one; with the punctuation before them.
         n_letters = str(len(before)) if len(before) == 1 or self._cap_is_joined else ""
         letters = re.compile(rf"\W*+\w{{1,{n_letters}}}")
         taken = ""

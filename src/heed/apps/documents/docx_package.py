@@ -137,7 +137,7 @@ def _parsed(data: bytes, name: str) -> Any:
         from lxml import etree
     except ImportError:
         raise HeedError(
-            f"{name}: .docx is read with lxml, which is not installed: pip install '.[serve]' in Heed's folder."
+            f"{name}: .docx is read with lxml, which is not installed: pip install 'heed-mt[serve]'."
         ) from None
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_pis=False)
     try:

@@ -24,7 +24,7 @@ _MARKER = re.compile(
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _ALERT = re.compile(r"\[![A-Za-z-]{1,30}\][+-]?[ \t]*")  # GitHub's and Obsidian's, as in > [!NOTE]
 _CONTENTS = re.compile(r"\[\[?_?TOC_?\]?\]|\$\{toc\}", re.IGNORECASE)  # where a table of contents goes
-_SIGNS = re.compile(r"[\\`*_\[\]<~${}^]|&(?=[#A-Za-z])|:(?=[\w+-]{1,60}:)")  # which may be markup
+_SPECIAL = re.compile(r"[\\`*_\[\]<~${}^]|&(?=[#A-Za-z])|:(?=[\w+-]{1,60}:)")  # which may be markup
 _FIRST_WORD = re.compile(r"\s*+(\S++)")
 _PREFIX = re.compile(r"\n[ \t>]*+")
 MAX_CHECKED = 20_000  # characters of a block that is read again once it is translated
@@ -120,7 +120,7 @@ def _start(text: str, line: Line) -> str:
 
 
 def write_markdown(items: list[Item]) -> str:
-    """The text. Signs among the words that would be read as markup, and are none in the items, are escaped."""
+    """The text. Characters among the words that would be read as markup, and are none in the items, are escaped."""
     document = items[0].markup if items and isinstance(items[0], Tag) else None
     assert isinstance(document, _Document)
     outputs: list[list[str]] = [[]]  # of the text, and of each cell that we are in
@@ -177,7 +177,7 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     items = _with_html_within_lines(_without_empty_emphasis(block), opening)
     if kind == "cell":
         items = [re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item for item in items]
-    for remedy in (_separated, _with_escaped_signs, _with_signs_at_words):
+    for remedy in (_separated, _with_escaped_characters, _with_delimiters_at_words):
         if len(text) > MAX_CHECKED or _is_read_as_meant(items, kind, env):
             break
         items = remedy(items)
@@ -204,7 +204,7 @@ def _texts(items: Sequence[Item]) -> list[str]:
 
 
 def _without_empty_emphasis(items: Sequence[Item]) -> list[Item]:
-    """The items without signs of emphasis that have no words between them any more."""
+    """The items without the delimiters of emphasis that have no words between them any more."""
     found: list[Item] = []
     for item in items:
         before = found[-1] if found else ""
@@ -282,7 +282,7 @@ def _meaning(items: Sequence[Item]) -> list[tuple[bool, str]]:
 
 
 def _separated(items: Sequence[Item]) -> list[Item]:
-    """The items with a space between two pieces of markup whose signs would be read as one."""
+    """The items with a space between two pieces of markup whose delimiters would be read as one."""
     found: list[Item] = []
     for item in items:
         before = found[-1] if found else ""
@@ -292,20 +292,20 @@ def _separated(items: Sequence[Item]) -> list[Item]:
     return found
 
 
-def _with_escaped_signs(items: Sequence[Item]) -> list[Item]:
+def _with_escaped_characters(items: Sequence[Item]) -> list[Item]:
     return [_escaped(item) if isinstance(item, str) else item for item in items]
 
 
 def _escaped(text: str) -> str:
     parts, last = [], 0
     for address in ADDRESS.finditer(text):
-        parts += [_SIGNS.sub(r"\\\g<0>", text[last : address.start()]), address[0]]
+        parts += [_SPECIAL.sub(r"\\\g<0>", text[last : address.start()]), address[0]]
         last = address.end()
-    return "".join([*parts, _SIGNS.sub(r"\\\g<0>", text[last:])])
+    return "".join([*parts, _SPECIAL.sub(r"\\\g<0>", text[last:])])
 
 
-def _with_signs_at_words(items: Sequence[Item]) -> list[Item]:
-    """The items with the signs of emphasis directly at words: elsewhere they would be read as words themselves."""
+def _with_delimiters_at_words(items: Sequence[Item]) -> list[Item]:
+    """The items with the delimiters of emphasis directly at words: elsewhere they would be read as words themselves."""
     found = _with_openings_at_words(items, "open", _texts(items))
     backwards = [item[::-1] if isinstance(item, str) else item for item in reversed(found)]
     texts = [
@@ -316,7 +316,7 @@ def _with_signs_at_words(items: Sequence[Item]) -> list[Item]:
 
 
 def _with_openings_at_words(items: Sequence[Item], kind: str, texts: list[str]) -> list[Item]:
-    """Moves signs that open emphasis behind white space, and behind punctuation that follows a letter."""
+    """Moves delimiters that open emphasis behind white space, and behind punctuation that follows a letter."""
     found: list[Item] = []
     before = " "
     opened: list[Tag] = []  # not yet written

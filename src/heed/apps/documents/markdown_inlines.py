@@ -42,7 +42,7 @@ _EMOJI = re.compile(r":(?:[+-]1|(?=[0-9_+-]{0,60}[a-z])[a-z0-9_+-]{1,60}+):(?![\
 _ADDRESS = re.compile(r"://[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])")
 _SCHEMES = ("http", "https", "ftp")
 _WIKI_LINK = re.compile(r"!?\[\[([^\[\]\n|]{1,300})(?:\|([^\[\]\n]{1,300}))?\]\](?![(\[])")
-_NOTE = re.compile(r"\[(?:\^[^\[\]\s]{1,99}|-?@[^\[\]]{1,300})\](?![(\[])")  # a footnote's sign, a citation
+_NOTE = re.compile(r"\[(?:\^[^\[\]\s]{1,99}|-?@[^\[\]]{1,300})\](?![(\[])")  # a footnote's mark, a citation
 _ATTRIBUTES = re.compile(r"\{:?[ \t]*(?:[.#][\w-]|[\w-]++=)[^{}]*+\}|\{:[^{}]*+\}|\{(?:=[\w-]+|-)\}")
 _PLACEHOLDER = re.compile(
     r"\{[^\s{}]+\}|\{[\w.]+,[ \t]*(?:plural|select|selectordinal|number|date|time)\b.*", re.DOTALL
@@ -105,7 +105,7 @@ def _braces(state: StateInline, silent: bool) -> bool:
 
 
 def _emoji(state: StateInline, silent: bool) -> bool:
-    """An emoji's code; of an address what follows its scheme, which may hold signs of markup, is text."""
+    """An emoji's code; of an address what follows its scheme, which may hold delimiters, is text."""
     src, start = state.src, state.pos
     if match := _ADDRESS.match(src, start, min(state.posMax, start + MAX_KEPT)):
         if not src.endswith(_SCHEMES, max(0, start - 5), start):
@@ -121,7 +121,7 @@ def _emoji(state: StateInline, silent: bool) -> bool:
 
 
 def _brackets(state: StateInline, silent: bool) -> bool:
-    """Wiki links, footnotes' signs and citations."""
+    """Wiki links, footnotes' marks and citations."""
     match = _in_brackets(state, state.pos)
     if match is None:
         return False
@@ -184,7 +184,7 @@ def _keep(state: StateInline, silent: bool, end: int, text: str = "", kind: str 
     return True
 
 
-_RULES: dict[str, tuple[Rule, ...]] = {  # by the sign that begins what they read
+_RULES: dict[str, tuple[Rule, ...]] = {  # by the character that begins what they read
     "\n": (newline,),
     "\\": (escape,),
     "`": (backtick,),
@@ -303,7 +303,7 @@ _PAIRS = (link_pairs, strikethrough.postProcess, emphasis.postProcess)
 
 
 def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
-    """The words and tags of a block. Signs that begin no markup are words."""
+    """The words and tags of a block. Characters that begin no markup are words."""
     text = words.text
     state = _State(text, _PARSER, env)
     _PARSER.inline.tokenize(state)

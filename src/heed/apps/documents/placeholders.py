@@ -6,7 +6,7 @@ No model copies them reliably. All patterns are bounded, so that each beginning 
 import re
 from collections.abc import Sequence
 
-# A sign at the end belongs to the sentence.
+# Punctuation at the end belongs to the sentence.
 _ADDRESSES = r"""
     (?:\b[a-z][a-z0-9+.-]{1,20}://|mailto:|www\.)[^\s<>"]{1,2000}(?<![.,;:!?)\]'])
   | (?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}

@@ -16,7 +16,7 @@ from heed.apps.documents.items import Item, Tag, item_of
 from heed.apps.documents.sentences import Span, stripped
 from heed.text.alignment import Link, Translated
 
-# Scripts that put no spaces between words: each sign is a word. (Thai, Lao, Khmer; kana, Han, and what is around them.)
+# Scripts that put no spaces between words: each character is one (Thai, Lao, Khmer; kana, Han and their neighbours).
 _UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
 _NOT_FIRST = frozenset(".,;:!?…)]}%。、，；：！？）」』】")
@@ -531,7 +531,7 @@ def _written(
 
 
 def _touches(sign: str, source_sign: str) -> bool:
-    """Whether a sign of the target, beside what stands for words, is a word's and the one there in the source is not.
+    """Whether a target character, beside what stands for words, is a word's and the one there in the source is not.
 
     Scripts without spaces between words touch anything.
     """
@@ -539,7 +539,7 @@ def _touches(sign: str, source_sign: str) -> bool:
 
 
 def _last_sign(output: list[Item]) -> str:
-    """The sign that the items end with, tags of elements aside; a space if there is none."""
+    """The character that the items end with, tags of elements aside; a space if there is none."""
     for item in reversed(output):
         if isinstance(item, str):
             if item:

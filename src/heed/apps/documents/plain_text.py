@@ -28,7 +28,7 @@ MIN_WIDTH = 40  # narrower lines, such as verses and lists, are ends of their ow
 class _TextLine:
     """before: quotation and indentation; marker: of a list; behind: white space behind the words.
 
-    quote: the signs of quotation. indent: columns before the marker. number: of a marker such as "2.", else −1.
+    quote: the markers of quotation. indent: columns before the marker. number: of a marker such as "2.", else −1.
     """
 
     quote: str

@@ -34,7 +34,7 @@ def splitter(language: str) -> Splitter:
         import sentencex
     except ImportError:
         raise HeedError(
-            "sentences are found by sentencex, which is not installed: pip install '.[serve]' in Heed's folder."
+            "sentences are found by sentencex, which is not installed: pip install 'heed-mt[serve]'."
         ) from None
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     words = ABBREVIATIONS.get(code)
@@ -101,5 +101,5 @@ def _windows(text: str) -> list[Span]:
 
 
 def needs_translation(text: str) -> bool:
-    """Whether it has a letter outside addresses and placeholders: numbers and signs are the same in any language."""
+    """Whether it has a letter outside addresses and placeholders; numbers and punctuation need no translation."""
     return any(c.isalpha() for c in KEPT.sub("", text))

@@ -31,7 +31,7 @@ class SplitText:
 def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
     """The sentences of a text in this language, or its lines, without the white space around them.
 
-    White space, and sentences that are nothing but an address, an emoji or signs, are no sentences to translate.
+    White space, and sentences that are nothing but an address, an emoji or punctuation, are no sentences to translate.
     """
     split = splitter(language)
     sentences, between, end = [], [], 0

@@ -30,7 +30,7 @@ _TIMES = re.compile(
 _TIMES_BEFORE = re.compile(
     rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\](?:{_S}/)?|\[{_S}{_TIME}++{_S}{_ARROW}{_S}{_TIME}++{_S}\]){_S}"
 )
-_NUMBER = re.compile(r"[^\w\r\n]*\d+[^\w\r\n]*")  # of a subtitle, with signs around it
+_NUMBER = re.compile(r"[^\w\r\n]*\d+[^\w\r\n]*")  # of a subtitle, with punctuation around it
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _HEADER = re.compile(r"\ufeff?WEBVTT(?![^ \t\r\n])")
 _NOTE = re.compile(r"(?:NOTE|STYLE|REGION)(?![^ \t])")
@@ -53,13 +53,13 @@ _LIKE_TIMES_BEFORE = re.compile(r"^(\{\d+\}|\[\d+\])(?=[\[{])")
 _LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
 _DASH = re.compile(rf"{_S}(?:[-‐‑–—−]|>{{2,3}}|(?:&gt;){{2,3}}){_S}")  # before a line of another speaker
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
-_REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # signs that are often written as references
+_REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # characters that are often written as references
 _Line = tuple[str, str]  # and its end
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the writer must know of a file. references: as which signs are written in it, such as < as &lt;."""
+    """What the writer must know of a file. references: as which characters are written in it, such as < as &lt;."""
 
     is_vtt: bool
     references: dict[str, str]
@@ -85,7 +85,7 @@ class _Reader:
         self._elements: frozenset[str] = _ELEMENTS  # of the subtitle that is read
         self._items: list[Item] = []
         self._references: dict[str, str] = {}
-        self._unreferenced: set[str] = set()  # signs that stand for themselves
+        self._unreferenced: set[str] = set()  # characters that stand for themselves
         self._n_stamps = 0
 
     def items(self) -> list[Item]:

@@ -101,7 +101,7 @@ def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
         specification = _specification(folder)
     except ImportError:
         raise HeedError(
-            "CTranslate2's package writes its format, and is not installed: pip install '.[exchange]' in Heed's folder."
+            "CTranslate2's package writes its format, and is not installed: pip install 'heed-mt[exchange]'."
         ) from None
     specification.validate()
     if int8:

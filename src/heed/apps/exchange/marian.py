@@ -125,9 +125,7 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise HeedError(
-            f"{path}: PyYAML reads it, which is not installed: pip install '.[exchange]' in Heed's folder."
-        ) from None
+        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
     try:
         text = content.decode("utf-8")
         depth = 0

@@ -1,7 +1,7 @@
 """A network's weights under the names that other formats have in common: one matrix for each of Q, K and V.
 
 A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.weight", but for the merged matrices,
-which are cut. Matrices are (out, in). The embeddings and the map to logits stand once if they share a matrix.
+which are cut. Matrices are (out, in). The embeddings and the output projection stand once if they share a matrix.
 """
 
 import copy

@@ -115,7 +115,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, log: Callable[[str], None], *, paths: set[str]):
         self._app, self._service, self._log, self._paths = app, service, log, paths
-        # Clients that have not shown a key in the head of a request have a room of their own.
+        # Clients that have not shown a key in the head of a request have a budget of their own.
         n_bytes = service.limits.max_file_bytes
         self._uploads, self._strangers_uploads = (
             _MemoryBudget(UPLOADS_AT_ONCE * n_bytes),

@@ -99,6 +99,6 @@ def translated_name(name: str, language: str) -> str:
 
 
 def disposition(name: str) -> str:
-    """The header that makes a browser save a file under this name (RFC 6266), whatever signs it holds."""
+    """The header that makes a browser save a file under this name (RFC 6266), whatever characters it has."""
     plain = name.encode("ascii", errors="replace").decode().replace("?", "_")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -103,7 +103,7 @@ def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> Non
 def require_matplotlib() -> None:
     """HeedError if it is not installed: to be known before long work."""
     if find_spec("matplotlib") is None:
-        raise HeedError("pictures need matplotlib: pip install matplotlib.")
+        raise HeedError("pictures need matplotlib: pip install 'heed-mt[plots]'.")
 
 
 def write_page(path: Path, trace: AttentionTrace) -> None:

@@ -136,7 +136,7 @@ def _spell(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def word_starts(pieces: Sequence[str]) -> list[int]:
-    """Where words begin: behind a space, and where letters or digits meet other signs. An empty piece begins none."""
+    """Where words begin: behind a space, and where letters or digits meet others. An empty piece begins none."""
 
     def begins(before: str, piece: str) -> bool:
         if piece[:1].isspace() or piece in (BEGIN, END) or before in (BEGIN, END):

@@ -1,9 +1,11 @@
 """Compiles the C++ kernels with the system's compiler, loads them, and passes tensors to them.
 
-There is a library for each instruction set; the one that this machine takes is compiled when it is first used.
+There is a library for each instruction set. The one that this machine takes may have come with Heed, as in the wheels
+for Linux on x86-64; else it is compiled when it is first used.
 
-A compiled library is code: it is kept in a folder that belongs to this user alone, followed by its hash, and is loaded
-only if both still hold.
+A compiled library is code. It is followed by its hash, and loaded only if that still holds. One that was compiled here
+is kept in a folder that belongs to this user alone; one that came with Heed may be written by nobody who may not write
+Heed's Python files.
 """
 
 import functools
@@ -16,7 +18,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +54,7 @@ FLAGS = [
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 COMPILED_SECONDS = 60.0  # after which another process that compiles is not awaited any longer
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
+PREBUILT = Path(__file__).parent / "prebuilt"  # libraries that came with Heed; a checkout has none
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
 _KINDS = dict(zip((torch.float32, torch.bfloat16), KINDS, strict=True))
@@ -174,21 +177,50 @@ def _found() -> tuple[Library | None, str, str]:
         return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}", ""
     if native_kernels() == "fast" and not any_wins(isa):
         return None, f"{without}, which are faster than Heed's kernels with {isa.title}", ""
+    if (found := _load_prebuilt(isa)) is not None:
+        return _ready(found)
     if (compiler := found_compiler()) is None:
         named = cpp_compiler()
         wanted = f"the C++ compiler {named[0]} (CXX)" if named else "a C++ compiler (g++ or clang++)"
         return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler, isa)
-        found = _compile_or_load(isa, compiler, version, compiling, linking)
-        _use_one_thread_in_forks(found)
-        use_fast_cores(found, fast_cores())
-        return found, "Heed's kernels", ""
+        return _ready(_compile_or_load(isa, compiler, version, compiling, linking))
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
     except (OSError, HeedError, subprocess.TimeoutExpired) as error:
         return _unusable(str(error).removesuffix("."))
+
+
+def prebuilt_path(isa: InstructionSet, features: Collection[str]) -> Path:
+    """Where a library for this set and a processor with these features lies if it came with Heed.
+
+    Its name has the hash of the sources and flags, so that one of another version's is never taken.
+    """
+    return PREBUILT / f"kernels-{isa.name}-{_key([*FLAGS, *isa.flags_with(features)])}.so"
+
+
+def is_prebuilt() -> bool:
+    """Whether the kernels that are used came with Heed, and were not compiled here."""
+    return library() is not None and _load_prebuilt(chosen_set()) is library()
+
+
+@functools.cache
+def _load_prebuilt(isa: InstructionSet) -> Library | None:
+    """The library that came with Heed; None if there is none, it is damaged, or HEED_KERNELS has flags to compile with.
+
+    It calls the OpenMP library that PyTorch has loaded for all (see threads.h), and needs nothing else of PyTorch, so
+    that it fits every version.
+    """
+    path = prebuilt_path(isa, processor_features())
+    if native_kernels() == "sanitized" or kernel_flags() or not os.path.lexists(path):
+        return None
+    try:
+        return _load_library(path, may_be_trusted=_is_as_safe_as_the_code)
+    except (OSError, NotLoadable) as error:
+        log.warning("The kernels that came with Heed are not used: %s.", str(error).removesuffix("."))
+        return None
 
 
 def found_compiler() -> list[str] | None:
@@ -214,6 +246,13 @@ def _unusable(why: str) -> tuple[None, str, str]:
     """Says so, whatever command computes here: it is slower, and can be mended."""
     log.warning("Heed's kernels cannot be used: %s. PyTorch's operations take their place, and are slower.", why)
     return None, "PyTorch's operations alone", why
+
+
+def _ready(kernels: Library) -> tuple[Library, str, str]:
+    """The library as this process uses it, told of the machine's cores."""
+    _use_one_thread_in_forks(kernels)
+    use_fast_cores(kernels, fast_cores())
+    return kernels, "Heed's kernels", ""
 
 
 def _use_one_thread_in_forks(kernels: Library) -> None:
@@ -258,10 +297,9 @@ def _compile_or_load(
     isa: InstructionSet, compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
 ) -> Library:
     """The kernels for this source, compiler and instruction set. A library that was damaged is made anew."""
-    sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
     native = _processor() if any(flag.endswith("=native") for flag in compiling) else b""
-    key = hashlib.sha256(b"\0".join([*sources, " ".join([*compiler, *compiling, *linking]).encode(), version, native]))
-    path = cache_folder() / f"kernels-{isa.name}-{key.hexdigest()[:16]}.so"
+    key = _key([*compiler, *compiling, *linking], version, native)
+    path = cache_folder() / f"kernels-{isa.name}-{key}.so"
     with suppress(OSError):
         return _load_library(path)
     with ExitStack() as turn:
@@ -275,8 +313,16 @@ def _compile_or_load(
     return _load_library(path)
 
 
+def _key(words: Sequence[str], *more: bytes) -> str:
+    """What tells a library from others: 16 digits of the hash of its sources and of the command that compiles them."""
+    sources = [path.read_bytes() for path in (*sorted(FOLDER.glob("*.h")), *SOURCES)]
+    return hashlib.sha256(b"\0".join([*sources, " ".join(words).encode(), *more])).hexdigest()[:16]
+
+
 def unknown_instructions() -> list[str]:
-    """Flags of this machine's instructions that its compiler is too old to know."""
+    """Flags of this machine's instructions that its compiler is too old to know; none if nothing has to be compiled."""
+    if is_prebuilt():
+        return []
     flags = chosen_set().flags_with(processor_features())
     compiler = found_compiler()
     return [flag for flag in flags if compiler and flag not in known_flags(compiler, flags)]
@@ -314,16 +360,24 @@ def flags(version: bytes, *, processor: Sequence[str], system: str | None = None
     return compiling, [*compiling, "-shared", *linking]
 
 
-def compile_kernels(compiler: Sequence[str], compiling: Sequence[str], linking: Sequence[str], target: Path) -> None:
+def compile_kernels(
+    compiler: Sequence[str],
+    compiling: Sequence[str],
+    linking: Sequence[str],
+    target: Path,
+    *,
+    more_sources: Sequence[Path] = (),
+) -> None:
     """Compiles the library and writes it to `target`, its hash behind it. CalledProcessError if the compiler fails."""
+    sources = [*SOURCES, *more_sources]
     for left in target.parent.glob(f"{SCRATCH}*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH) as name:
         scratch = Path(name)
-        objects = [scratch / f"{source.stem}.o" for source in SOURCES]
+        objects = [scratch / f"{source.stem}.o" for source in sources]
         _run_side_by_side(
             [*compiler, *compiling, "-c", str(source), "-o", str(made)]
-            for source, made in zip(SOURCES, objects, strict=True)
+            for source, made in zip(sources, objects, strict=True)
         )
         _run_side_by_side([[*compiler, *map(str, objects), *linking, "-o", str(scratch / target.name)]])
         content = (scratch / target.name).read_bytes()
@@ -361,7 +415,19 @@ def _processor() -> bytes:
     return b"\n".join(sorted(set(facts)))
 
 
-def _load_library(path: Path) -> Library:
+def _belongs_to_this_user_alone(file: os.stat_result) -> bool:
+    return file.st_uid == os.geteuid() and not file.st_mode & 0o022
+
+
+def _is_as_safe_as_the_code(file: os.stat_result) -> bool:
+    """Whether all who can write the file can write Heed's Python files as well."""
+    code = os.stat(__file__)
+    return (file.st_uid, file.st_gid) == (code.st_uid, code.st_gid) and not file.st_mode & 0o022 & ~code.st_mode
+
+
+def _load_library(
+    path: Path, *, may_be_trusted: Callable[[os.stat_result], bool] = _belongs_to_this_user_alone
+) -> Library:
     """The library that `compile_kernels` wrote. OSError if it is missing, damaged, or writable by others.
 
     NotLoadable if the system refuses a good one, as from a folder without permission to execute: to compile it again
@@ -371,8 +437,8 @@ def _load_library(path: Path) -> Library:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
-            raise OSError(f"{path}: not a file of this user alone")
+        if not stat.S_ISREG(state.st_mode) or not may_be_trusted(state):
+            raise OSError(f"{path}: another user may have written it")
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read()
         code = content[:-DIGEST_BYTES]

@@ -235,7 +235,7 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool = Tr
     if precision == "int8":
         for module in model.modules():
             _move_outliers(module)
-    # The map to logits, the largest, comes last, when the others have shrunk.
+    # The output projection, the largest, comes last, when the others have shrunk.
     for module in [module for module in model.modules() if not isinstance(module, nn.Linear)][::-1]:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):

@@ -125,7 +125,7 @@ struct Prefix {
 struct Search {
     BeamAccount account;
     EndingRules rules;
-    Weight output;  // the map to logits
+    Weight output;  // the output projection
     const Prefix* prefixes;
     int64_t* states;
     const uint8_t* never;
