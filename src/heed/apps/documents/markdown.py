@@ -223,7 +223,7 @@ def _without_empty_emphasis(items: Sequence[Item]) -> list[Item]:
 
 
 def _with_html_within_lines(items: Sequence[Item], opening: Tag) -> list[Item]:
-    """The items with HTML that would begin a block behind the first word of its line, if the source has a word there."""
+    """The items; HTML that would begin a block, where the source has a word, goes behind the first word of its line."""
     found: list[Item] = []
     waiting: list[Item] = []
     start = opening.name
