@@ -126,8 +126,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Endpoints are known by their path without a slash at its end.
-        path = scope["path"].rstrip("/") or "/"
+        path = self._service.doors.path_of(scope)
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
         headers = dict(scope["headers"])

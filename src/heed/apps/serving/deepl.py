@@ -1,6 +1,6 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from heed.apps.serving.documents import detect_html, translate_html
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text, Texts, read
-from heed.apps.serving.languages import language_name
+from heed.apps.serving.languages import NAMES, known_code, language_name
 from heed.apps.serving.requests import check_key, check_pair, check_size, parameters
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -105,12 +105,12 @@ def routes(service: Service) -> list[Route]:
         check_key(service, request, fields)
         asked = read(TranslateFields, fields)
         texts, is_html = asked.text, bool(asked.tag_handling)
-        target = _code(asked.target_lang, {tgt for _, tgt in service.engines})
+        target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
         if asked.source_lang:
-            sources = [_code(asked.source_lang, service.languages())] * len(texts)
+            sources = [known_code(asked.source_lang, service.languages())] * len(texts)
         else:
             tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
             sources = [(await tell(text, target))[0] for text in texts]
@@ -169,12 +169,6 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def _code(language: str, known: Collection[str] = ()) -> str:
-    """As the models name it: EN-GB is en, unless there is a model for EN-GB."""
-    code = language.lower()
-    return {name.lower(): name for name in known}.get(code, code.partition("-")[0])
-
-
 def _entry(code: str) -> dict[str, Any]:
     region = {"EN-GB": " (British)", "EN-US": " (American)", "PT-BR": " (Brazilian)", "PT-PT": " (European)"}
-    return {"language": code, "name": language_name(_code(code)) + region.get(code, "")}
+    return {"language": code, "name": language_name(known_code(code, NAMES)) + region.get(code, "")}

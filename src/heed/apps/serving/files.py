@@ -5,9 +5,11 @@ import re
 import secrets
 import tempfile
 from dataclasses import dataclass
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from heed.apps.serving.faults import Fault
 from heed.runtime.files import no_temporary_files
@@ -17,6 +19,9 @@ MAX_BYTES = 2**28  # of them together
 KEPT_SECONDS = 1_800.0
 MAX_NAME = 100  # characters
 
+MAX_DISPOSITION_BYTES = 4096  # of a header that is searched for other forms of a name
+_EXTENDED_NAME = re.compile(r""";\s*filename\*\s*=\s*"?([\w.:-]*)'[^']*'([^;"\s]+)""", re.IGNORECASE)
+_ENCODED_WORDS = re.compile(r';\s*filename\s*=\s*"?((?:=\?[\w*.:-]+\?[BQ]\?[^?\s"]*\?=\s*)+)', re.IGNORECASE)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\"\\/:*?<>|\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -96,6 +101,28 @@ def translated_name(name: str, language: str) -> str:
     """The name of a file's translation: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
     return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"
+
+
+def with_plain_filename(header: bytes) -> bytes:
+    """A part's Content-Disposition with its file's name as `filename`, in UTF-8.
+
+    RFC 7578 allows nothing else, but .NET's HttpClient sends encoded words (RFC 2047), and it and older clients of
+    Python send `filename*` (RFC 5987).
+    """
+    if len(header) > MAX_DISPOSITION_BYTES:
+        return header
+    text, name = header.decode("utf-8", errors="replace"), ""
+    try:
+        if found := _EXTENDED_NAME.search(text):
+            name = unquote(found[2], encoding=found[1] or "utf-8", errors="strict")
+        elif found := _ENCODED_WORDS.search(text):
+            name = str(make_header(decode_header(found[1])))
+    except (LookupError, ValueError, HeaderParseError):  # of an unknown charset, or not in it
+        pass
+    if not name:
+        return header
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return header + f'; filename="{quoted}"'.encode(errors="replace")  # the last one counts
 
 
 def disposition(name: str) -> str:

@@ -1,6 +1,6 @@
 """Languages by code: their names, and which of them a text is in."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
@@ -29,6 +29,27 @@ NAMES = {
 def language_name(code: str) -> str:
     """Its English name; the code itself if there is none here."""
     return NAMES.get(code, code)
+
+
+def known_code(code: str, known: Collection[str]) -> str:
+    """The known code that a client means by this one, or `code` in lower case if there is none.
+
+    Case and the kind of hyphen make no difference, and a region is only needed to tell codes apart: EN, en-US and en_GB
+    all mean en, unless en-US is known too; pt means pt-BR if no other Portuguese is known.
+    """
+    wanted = _normalized(code)
+    language = wanted.partition("-")[0]
+    names = {_normalized(name): name for name in known}
+    regions = [name for name in names if name.partition("-")[0] == language]
+    if wanted in names:
+        return names[wanted]
+    if language in names:
+        return names[language]
+    return names[regions[0]] if wanted == language and len(regions) == 1 else wanted
+
+
+def _normalized(code: str) -> str:
+    return code.strip().lower().replace("_", "-")
 
 
 class LanguageDetector:

@@ -19,9 +19,9 @@ from heed.apps.serving.files import FileStore, disposition, translated_name
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import (
     check_key,
-    check_languages,
     check_pair,
     check_size,
+    known_languages,
     parameters,
     parameters_with_file,
 )
@@ -93,9 +93,9 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
-        texts, source, target = asked.q, asked.source, asked.target
+        texts = asked.q
         check_size(service, texts)
-        check_languages(service, source, target)
+        source, target = known_languages(service, asked.source, asked.target)
         deadline = service.deadline()
         # Languages: of each text where the source is "auto".
         tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
@@ -186,10 +186,10 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         kind = SUFFIXES.get(PurePath(name).suffix.lower())
         if kind is None:
             raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
-        check_languages(service, asked.source, asked.target)
-        address = "://".join(service.doors.reached_at(request.scope))
-        translated = await translate_file(service, content, kind, asked.source, asked.target)
-        key = await files.add(translated, translated_name(name, asked.target))
+        source, target = known_languages(service, asked.source, asked.target)
+        address = service.doors.base_address(request.scope)
+        translated = await translate_file(service, content, kind, source, target)
+        key = await files.add(translated, translated_name(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 
     @described(

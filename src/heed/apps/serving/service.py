@@ -216,13 +216,13 @@ class Service:
             targets[src].add(tgt)
         return {src: sorted(targets[src]) for src in sorted(targets, key=language_name)}
 
-    def knows(self, language: str) -> bool:
-        """Whether any pair has this language."""
-        return any(language in pair for pair in self.engines)
+    def codes(self) -> set[str]:
+        """The codes of all languages that texts can be translated from or into."""
+        return {code for pair in self.engines for code in pair}
 
     def has(self, src: str, tgt: str) -> bool:
         """Whether texts can be translated from one to the other; into its own language, a text stays as it is."""
-        return (src, tgt) in self.engines or (src == tgt and self.knows(src))
+        return (src, tgt) in self.engines or (src == tgt and src in self.codes())
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """The languages that the server translates from, with their probabilities, most probable first."""
