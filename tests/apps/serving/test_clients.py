@@ -82,21 +82,39 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
         assert [(one.text, one.detected_source_lang) for one in found] == [(expected, "EN")] * 2
     for options, message in (
         ({"glossary": "7"}, "glossary_id is not supported"),
-        ({"tag_handling": "xml"}, "tag_handling: only html is supported"),
+        ({"tag_handling": "tex"}, "tag_handling must be html or xml"),
         ({"formality": "more"}, "formality is not supported"),
-        ({"context": "numbers"}, "context is not supported"),
         ({"split_sentences": "2"}, "split_sentences must be 0, 1 or nonewlines"),
-        ({"split_sentences": "0", "tag_handling": "html"}, "split_sentences: 0 is not supported in HTML"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_text("a", source_lang="EN", target_lang="DE", **options)
     lines = {"source_lang": "EN", "target_lang": "DE"}
     (joined,) = client.translate_text(["seven\nhundred"], split_sentences="nonewlines", **lines)
     assert joined.text == client.translate_text("seven hundred", **lines).text
-    with pytest.raises(deepl.DeepLException, match="Not Found"):
-        client.list_glossaries()
+    assert client.list_glossaries() == []
+    with pytest.raises(deepl.DeepLException, match="glossaries are not supported"):
+        client.create_glossary("numbers", "EN", "DE", {"one": "eins"})
+    with pytest.raises(deepl.GlossaryNotFoundException, match="no such glossary"):
+        client.get_glossary("7")
+    hints = {"context": "numbers", "tag_handling": "html", "split_sentences": "0"}
+    assert client.translate_text(page, **lines, **hints).text == expected
     with pytest.raises(deepl.DeepLException, match="Not Found"):
         client.translate_document_upload(b"seven", target_lang="DE", filename="a.txt")
+
+
+def test_deepl_keeps_tags_of_xml_and_what_is_ignored(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    options = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml"}
+    three, four = (found.text for found in translator.translate(["three", "four"]))
+    text = '<doc id="7"><para n="1">three</para><key>seven</key><para>four</para><br/><Key a=">">three</Key></doc>'
+    kept = text.replace(">three</para>", f">{three}</para>").replace(">four<", f">{four}<")
+    for ignored in ("key,Key", ["key", "Key"]):
+        assert client.translate_text(text, ignore_tags=ignored, **options).text == kept
+    # Case counts in XML, not in HTML.
+    assert client.translate_text(text, ignore_tags="key", **options).text == kept.replace(">three<", f">{three}<")
+    assert client.translate_text(text, ignore_tags="KEY", **options | {"tag_handling": "html"}).text == kept
+    found = client.translate_text(text, target_lang="DE", tag_handling="xml", ignore_tags=["key", "Key"])
+    assert (found.text, found.detected_source_lang) == (kept, "EN")
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
+import re
+import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,6 +22,7 @@ from heed.apps.serving.specification import (
     FLAG,
     READ,
     TEXT,
+    TEXTS,
     TRANSLATED,
     choice,
     described,
@@ -33,20 +36,37 @@ NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
 NOT_SUPPORTED = (
-    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
-    "non_splitting_tags", "context",
+    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "splitting_tags", "non_splitting_tags",
 )  # fmt: skip
+
+
+def _as_names(value: Any) -> Any:
+    """Names, which a client may give as a list or in one text."""
+    if not isinstance(value, list | str):
+        return value
+    parts = value if isinstance(value, list) else value.split(",")
+    return [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
+
+
+class GlossaryPath(BaseModel):
+    glossary_id: str = Field(description="Any: there is none.")
 
 
 class TranslateFields(Fields):
     text: Texts = Field(description="The texts.")
     target_lang: Target
     source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
-    tag_handling: Annotated[str, WithJsonSchema(choice("html"))] = Field(default="", description="The texts are HTML.")
+    tag_handling: Annotated[str, WithJsonSchema(choice("html", "xml"))] = Field(
+        default="", description="The texts are HTML or XML."
+    )
+    ignore_tags: Annotated[list[Text], BeforeValidator(_as_names), WithJsonSchema(TEXTS)] = Field(
+        default=[], description="Tags, apart by commas or in a list, whose content is not translated."
+    )
     split_sentences: Literal["0", "1", "nonewlines"] = Field(
         default="1",
         description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
     )
+    context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
     formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
         default="default", description="Ignored: no model here has any."
     )
@@ -61,9 +81,9 @@ class TranslateFields(Fields):
 
     @field_validator("tag_handling", mode="before")
     @classmethod
-    def _is_html(cls, value: Any) -> Any:
-        if value != "html":
-            raise Fault(400, "tag_handling: only html is supported")
+    def _is_markup(cls, value: Any) -> Any:
+        if value not in ("html", "xml"):
+            raise Fault(400, "tag_handling must be html or xml")
         return value
 
     @field_validator("formality", mode="before")
@@ -77,12 +97,6 @@ class TranslateFields(Fields):
     @classmethod
     def _as_text(cls, value: Any) -> str:
         return str(int(value)) if isinstance(value, bool) else str(value)
-
-    @model_validator(mode="after")
-    def _has_no_lines_in_html(self) -> Self:
-        if self.tag_handling and self.split_sentences == "0":
-            raise Fault(400, "split_sentences: 0 is not supported in HTML")
-        return self
 
 
 class LanguagesFields(Fields):
@@ -104,7 +118,8 @@ def routes(service: Service) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields)
-        texts, is_html = asked.text, bool(asked.tag_handling)
+        markup = _Markup(asked.tag_handling == "xml", asked.ignore_tags) if asked.tag_handling else None
+        texts = asked.text
         target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
         # Languages, by our codes; without a source, each text's own.
@@ -112,14 +127,16 @@ def routes(service: Service) -> list[Route]:
         if asked.source_lang:
             sources = [known_code(asked.source_lang, service.languages())] * len(texts)
         else:
-            tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
-            sources = [(await tell(text, target))[0] for text in texts]
+            tell = partial(detect_html, service, deadline=deadline) if markup else service.detect_source
+            shown = list(map(markup.page, texts)) if markup else texts
+            sources = [(await tell(text, target))[0] for text in shown]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
-        if is_html:
-            found = await translate_html(service, texts, pairs, deadline=deadline)
+        if markup:
+            pages = list(map(markup.page, texts))
+            found = [markup.text(page) for page in await translate_html(service, pages, pairs, deadline=deadline)]
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
@@ -162,11 +179,49 @@ def routes(service: Service) -> list[Route]:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
 
+    @described(
+        "DeepL: the glossaries, of which this server has none.",
+        answer=record(glossaries=list_of(record(glossary_id=TEXT))),
+        errors=READ,
+    )
+    async def glossaries(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        if request.method == "POST":
+            raise Fault(400, "glossaries are not supported: this server translates without them")
+        return JSONResponse({"glossaries": []})
+
+    @described("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
+    async def glossary(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        raise Fault(404, "no such glossary: this server translates without them")
+
     return [
+        Route("/v2/glossaries", glossaries, methods=["GET", "POST"]),
+        Route("/v3/glossaries", glossaries, methods=["GET", "POST"]),
+        Route("/v2/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
+        Route("/v3/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
         Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
+
+
+class _Markup:
+    """Texts with tags as pages that the reader of HTML understands, and back."""
+
+    def __init__(self, is_xml: bool, ignored: list[str]):
+        self._declaration = '<?xml version="1.0"?>' if is_xml else ""
+        # No text holds this attribute, so that it can be taken off again.
+        self._untranslated = f' translate="no" data-{secrets.token_hex(8)}=""'
+        names = "|".join(map(re.escape, ignored)) or "(?!)"
+        self._ignored = re.compile(rf"<(?:{names})(?=[\s/>])", 0 if is_xml else re.IGNORECASE)
+
+    def page(self, text: str) -> str:
+        marked = self._ignored.sub(lambda tag: tag[0] + self._untranslated, text)
+        return self._declaration + marked
+
+    def text(self, page: str) -> str:
+        return page.removeprefix(self._declaration).replace(self._untranslated, "")
 
 
 def _entry(code: str) -> dict[str, Any]:

@@ -62,16 +62,14 @@ class LanguageDetector:
             self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         except OSError as error:
             raise no_temporary_files(error) from None
-        known = [language for language in self._languages if language in set(self._identifier.labels)]
-        self._identifier.set_languages(known)
-        self._known = known
+        self._known = [language for language in self._languages if language in set(self._identifier.labels)]
 
     def ranked(self, text: str) -> list[tuple[str, float]]:
-        """The languages with their probabilities from 0 to 1, the most probable first.
+        """The languages with their probabilities among all that the detector knows, the most probable first.
 
-        Languages that the detector does not know come last, with 0; so does every language for a text without letters.
+        A text in another language has low ones. Languages that the detector does not know come last, with 0; so does every language for a text without letters.
         """
         if not any(c.isalpha() for c in text) or not self._known:
             return [(language, 0.0) for language in self._languages]
-        found = [(str(language), float(p)) for language, p in self._identifier.rank(text)]
+        found = [(str(language), float(p)) for language, p in self._identifier.rank(text) if language in self._known]
         return found + [(language, 0.0) for language in self._languages if language not in self._known]
