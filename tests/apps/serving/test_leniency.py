@@ -145,3 +145,33 @@ def test_root_path(serve, model_folder):
     assert [checked_root_path(text) for text in ("", "/", "a/b/", "/a")] == ["", "", "/a/b", "/a"]
     with pytest.raises(HeedError, match=r"--root-path https://x: expected a path"):
         checked_root_path("https://x")
+
+
+GERMAN = "Das Haus meiner Eltern steht  am Ende der Straße.\n\n Dort wohne ich."
+
+
+def test_a_text_that_is_already_in_the_target_language_stays_as_it_is(client):
+    auto = {"source": "auto", "target": "de"}
+    answer = client.post("/translate", json=auto | {"q": [GERMAN, "The house stands at the end of the road."]}).json()
+    assert answer["translatedText"][0] == GERMAN and answer["translatedText"][1] not in (GERMAN, "")
+    assert [found["language"] for found in answer["detectedLanguage"]] == ["de", "en"]
+    page = f"<p>{GERMAN} <b>Das ist <i>schön</i></b>.</p>"
+    assert client.post("/translate", json=auto | {"q": page, "format": "html"}).json()["translatedText"] == page
+    [found] = client.post("/v2/translate", data={"text": GERMAN, "target_lang": "DE"}).json()["translations"]
+    assert (found["text"], found["detected_source_language"]) == (GERMAN, "DE")
+    file = client.post("/translate_file", data=auto, files={"file": ("a.txt", GERMAN.encode())}).json()
+    assert client.get(file["translatedFileUrl"]).text == GERMAN
+
+
+def test_a_text_that_tells_no_language_is_translated_into_the_target(client, three):
+    for text in ("three", "12"):
+        answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"}).json()
+        assert answer["detectedLanguage"]["language"] == "en" and answer["detectedLanguage"]["confidence"] < 50
+
+
+def test_the_confidence_of_a_detection_is_honest(client):
+    for text, languages in ((GERMAN, {"de"}), ("The house is on fire.", {"en"})):
+        [found] = client.post("/detect", json={"q": text}).json()
+        assert {found["language"]} == languages and found["confidence"] > 80
+    [other, *_] = client.post("/detect", json={"q": "Bonjour, je voudrais un café, s'il vous plaît."}).json()
+    assert other["confidence"] < 1  # neither English nor German

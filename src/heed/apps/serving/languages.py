@@ -67,7 +67,8 @@ class LanguageDetector:
     def ranked(self, text: str) -> list[tuple[str, float]]:
         """The languages with their probabilities among all that the detector knows, the most probable first.
 
-        A text in another language has low ones. Languages that the detector does not know come last, with 0; so does every language for a text without letters.
+        A text in another language has low ones. Languages that the detector does not know come last, with 0; so does
+        every language for a text without letters.
         """
         if not any(c.isalpha() for c in text) or not self._known:
             return [(language, 0.0) for language in self._languages]
