@@ -79,6 +79,7 @@ NAMES = [
     (b'filename="=?utf-8?B?R3LDvMOfZS50eHQ=?="', "Grüße.txt"),
     (b'filename="=?utf-8?Q?Gr=C3=BC?= =?utf-8?Q?=C3=9Fe.txt?="', "Grüße.txt"),
     (b"filename*=utf-8''a%22%5Cb.txt; filename=c.txt", "b.txt"),
+    (b"filename=\"=?utf-8?B?R3LDvMOfZS50eHQ=?=\"; filename*=utf-8''Gr%%C3%%BC.txt", "Grüße.txt"),
     (b"filename=a.txt; filename*=klingon''b%20c.pdf", "a.txt"),
     (b"filename=a.txt; filename*=utf-8''%ff.pdf", "a.txt"),
 ]

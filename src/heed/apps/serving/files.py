@@ -111,18 +111,30 @@ def with_plain_filename(header: bytes) -> bytes:
     """
     if len(header) > MAX_DISPOSITION_BYTES:
         return header
-    text, name = header.decode("utf-8", errors="replace"), ""
-    try:
-        if found := _EXTENDED_NAME.search(text):
-            name = unquote(found[2], encoding=found[1] or "utf-8", errors="strict")
-        elif found := _ENCODED_WORDS.search(text):
-            name = str(make_header(decode_header(found[1])))
-    except (LookupError, ValueError, HeaderParseError):  # of an unknown charset, or not in it
-        pass
+    text = header.decode("utf-8", errors="replace")
+    name = _extended_name(text) or _encoded_name(text)
     if not name:
         return header
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     return header + f'; filename="{quoted}"'.encode(errors="replace")  # the last one counts
+
+
+def _extended_name(text: str) -> str:
+    """The name in `filename*`; "" if there is none, or if its bytes are not in its charset."""
+    found = _EXTENDED_NAME.search(text)
+    try:
+        return unquote(found[2], encoding=found[1] or "utf-8", errors="strict") if found else ""
+    except (LookupError, ValueError):
+        return ""
+
+
+def _encoded_name(text: str) -> str:
+    """The name in a `filename` of encoded words; "" as for `_extended_name`."""
+    found = _ENCODED_WORDS.search(text)
+    try:
+        return str(make_header(decode_header(found[1]))) if found else ""
+    except (LookupError, ValueError, HeaderParseError):
+        return ""
 
 
 def disposition(name: str) -> str:
