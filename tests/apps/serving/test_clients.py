@@ -1,5 +1,6 @@
 """Real clients against a real server."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -98,8 +99,6 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
         client.get_glossary("7")
     hints = {"context": "numbers", "tag_handling": "html", "split_sentences": "0"}
     assert client.translate_text(page, **lines, **hints).text == expected
-    with pytest.raises(deepl.DeepLException, match="Not Found"):
-        client.translate_document_upload(b"seven", target_lang="DE", filename="a.txt")
 
 
 def test_deepl_keeps_tags_of_xml_and_what_is_ignored(server, translator):
@@ -115,6 +114,32 @@ def test_deepl_keeps_tags_of_xml_and_what_is_ignored(server, translator):
     assert client.translate_text(text, ignore_tags="KEY", **options | {"tag_handling": "html"}).text == kept
     found = client.translate_text(text, target_lang="DE", tag_handling="xml", ignore_tags=["key", "Key"])
     assert (found.text, found.detected_source_lang) == (kept, "EN")
+
+
+def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    (expected,) = (found.text for found in translator.translate(["three"]))
+    output = io.BytesIO()
+    status = client.translate_document(b"three\n", output, target_lang="DE", filename="a.txt")
+    assert status.done and output.getvalue().decode() == f"{expected}\n"
+    handle = client.translate_document_upload(b"three", source_lang="EN", target_lang="DE", filename="a.txt")
+    other = deepl.DocumentHandle(handle.document_id, "0" * 64)
+    with pytest.raises(deepl.DeepLException, match="Not found"):
+        client.translate_document_download(other)
+    output = io.BytesIO()
+    client.translate_document_download(handle, output)
+    assert output.getvalue().decode() == expected
+    with pytest.raises(deepl.DeepLException, match="Not found"):
+        client.translate_document_download(handle, io.BytesIO())
+    assert httpx.get(f"{server.url}/download_file/{handle.document_id}").status_code == 404
+    for name, content, message in (
+        ("a.pdf", b"%PDF", "file format not supported"),
+        ("a.txt", b"\xff", "not UTF-8"),
+        ("a.txt", b"a" * 1_000_001, "longer than 1,000,000 bytes"),
+        ("a.txt", b"a" * 10_000_000, "Request entity too large"),
+    ):
+        with pytest.raises(deepl.DeepLException, match=message):
+            client.translate_document_upload(content, target_lang="DE", filename=name)
 
 
 @pytest.mark.slow

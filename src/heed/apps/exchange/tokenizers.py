@@ -143,8 +143,8 @@ def _check_added_tokens(folder: Path, tokenizer: SentencePieceTokenizer) -> None
     for token, (i, path) in added.items():
         if token not in known:
             raise HeedError(
-                f"{path}: adds the token {shown(token)} (id {shown(i)}), which vocab.json lacks; Heed has no tokens beside "
-                "those of SentencePiece. Import the model as it was before the token was added."
+                f"{path}: adds the token {shown(token)} (id {shown(i)}), which vocab.json lacks; Heed has no tokens "
+                "beside those of SentencePiece. Import the model as it was before the token was added."
             )
 
 

@@ -1,23 +1,34 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
+import hmac
 import re
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from heed.apps.serving.documents import detect_html, translate_html
+from heed.apps.documents.formats import SUFFIXES
+from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Fields, Target, Text, Texts, read
+from heed.apps.serving.fields import Fields, Target, Text, Texts, Upload, read
+from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, send_file, translated_name
 from heed.apps.serving.languages import NAMES, known_code, language_name
-from heed.apps.serving.requests import check_key, check_pair, check_size, parameters
+from heed.apps.serving.requests import (
+    check_key,
+    check_pair,
+    check_size,
+    known_languages,
+    parameters,
+    parameters_with_file,
+)
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
+    BYTES,
     COUNT,
     FLAG,
     READ,
@@ -30,6 +41,7 @@ from heed.apps.serving.specification import (
     record,
 )
 
+UPLOAD_PATH = "/v2/document"
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
@@ -99,13 +111,28 @@ class TranslateFields(Fields):
         return str(int(value)) if isinstance(value, bool) else str(value)
 
 
+class DocumentFields(Fields):
+    file: Upload = Field(description="The document.")
+    target_lang: Target
+    source_lang: Text = Field(default="auto", description="Code of its language. Default: it is detected.")
+    filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
+
+
+class DocumentPath(BaseModel):
+    document_id: str = Field(description="As the upload gave it.")
+
+
+class DocumentKey(Fields):
+    document_key: Text = Field(description="As the upload gave it.")
+
+
 class LanguagesFields(Fields):
     type: Literal["source", "target"] = Field(
         default="source", description="Of texts or of translations. Default: source."
     )
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, files: FileStore) -> list[Route]:
     """The endpoints."""
 
     @described(
@@ -195,7 +222,69 @@ def routes(service: Service) -> list[Route]:
         check_key(service, request, await parameters(request))
         raise Fault(404, "no such glossary: this server translates without them")
 
+    # A document's key is derived from its id, so that nothing is kept longer than the document.
+    secret = secrets.token_bytes(32)
+
+    def key_of(document: str) -> str:
+        return hmac.new(secret, document.encode(errors="replace"), "sha256").hexdigest()
+
+    async def open_document(request: Request) -> tuple[StoredFile, BinaryIO]:
+        """Fault unless the request has the key of a document that is still there."""
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        document, key = request.path_params["document_id"], read(DocumentKey, fields).document_key
+        is_its_key = hmac.compare_digest(key.encode(), key_of(document).encode())
+        if not is_its_key or (found := files.open(document)) is None:
+            raise Fault(404, "no such document, or no more, or another key")
+        return found
+
+    @described(
+        "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
+        fields=DocumentFields,
+        answer=record(document_id=TEXT, document_key=TEXT),
+        errors=TRANSLATED,
+        only_parts=True,
+    )
+    async def upload(request: Request) -> Response:
+        fields = await parameters_with_file(request)
+        check_key(service, request, fields)
+        asked = read(DocumentFields, fields)
+        name = asked.filename or asked.file.name
+        kind = kind_of_file(name)
+        source, target = known_languages(service, asked.source_lang, asked.target_lang)
+        translated = await translate_file(service, asked.file.content, kind, source, target)
+        document = await files.add(translated, translated_name(name, target))
+        return JSONResponse({"document_id": document, "document_key": key_of(document)})
+
+    @described(
+        "DeepL: a document's status, which is done once the upload has been answered.",
+        in_path=DocumentPath,
+        fields=DocumentKey,
+        answer=record(document_id=TEXT, status=TEXT),
+        errors=(*READ, 404),
+    )
+    async def status(request: Request) -> Response:
+        _, opened = await open_document(request)
+        opened.close()
+        return JSONResponse({"document_id": request.path_params["document_id"], "status": "done"})
+
+    @described(
+        "DeepL: a translated document, once; after that it is deleted.",
+        in_path=DocumentPath,
+        fields=DocumentKey,
+        answer=BYTES,
+        answer_type="application/octet-stream",
+        errors=(*READ, 404),
+    )
+    async def result(request: Request) -> Response:
+        found = await open_document(request)
+        files.remove(request.path_params["document_id"])
+        return send_file(*found)
+
     return [
+        Route(UPLOAD_PATH, upload, methods=["POST"]),
+        Route("/v2/document/{document_id}", status, methods=["POST"]),
+        Route("/v2/document/{document_id}/result", result, methods=["POST"]),
         Route("/v2/glossaries", glossaries, methods=["GET", "POST"]),
         Route("/v3/glossaries", glossaries, methods=["GET", "POST"]),
         Route("/v2/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
