@@ -22,7 +22,7 @@ PAGES += sorted((PROJECT / "docs" / "guides").glob("*.md"))
 NOT_RUN = {
     r"^make (demo|test)\b": "CI runs them",
     r"^(\. |git clone|mkdir|for set|  sed|    sed|done|python -m venv|comet/|PATH=)": "sets up, or needs the network",
-    r"^pip install": "needs the network; tests/end_to_end/test_installed.py installs a wheel",
+    r"^(uv )?pip install": "needs the network; tests/end_to_end/test_installed.py installs a wheel",
     r"^hf download|opus-mt|models/|finetune\.toml": "tests/apps/exchange/test_guide.py runs that page's commands",
     r"^docker ": "needs Docker",
     r"^curl ": "tests/apps/serving/ sends it to a server",
@@ -32,7 +32,6 @@ NOT_RUN = {
     r"^ray |ray start|--cluster auto": "needs a cluster: tests/apps/cluster/test_ray.py starts one",
     r"parsing\.treebank=/path": "needs the WSJ",
     r"^heed train parsing-gum": "needs GUM",
-    r"^heed paper all --out pages +#": "the paper's guide does the same and more",
 }
 SHORT = {
     "training.max_steps": 6,

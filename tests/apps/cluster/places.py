@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).parents[3]
 GOLDEN = PROJECT / "tests" / "golden"
@@ -51,18 +52,20 @@ class Run:
 
     def wait_for(self, parts: int) -> None:
         """Until this many parts are there."""
-        self._wait(lambda: n_parts(self._out) >= parts)
+        self.wait_until(lambda: n_parts(self._out) >= parts)
 
     def wait_for_line(self, text: str) -> None:
         """Until it has said this."""
-        self._wait(lambda: text in self._log.read_text())
+        self.wait_until(lambda: text in self._log.read_text())
 
-    def _wait(self, done: Callable[[], bool]) -> None:
+    def wait_until(self, done: Callable[[], Any]) -> Any:
+        """What `done` gives as soon as it is true. The process must not end before."""
         deadline = time.monotonic() + ENDED_SECONDS
-        while not done():
+        while not (found := done()):
             assert self.process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.01)
+        return found
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -79,9 +79,7 @@ def test_a_killed_worker_driver_and_node_change_nothing(cluster, second_node, tm
         node = second_node()
         run = start()
         run.wait_for(draw.randrange(1, PARTS // 10))
-        while not (processes := working()):
-            run.wait_for(1)
-        os.kill(draw.choice(processes), signal.SIGKILL)
+        os.kill(draw.choice(run.wait_until(working)), signal.SIGKILL)
         run.wait_for_line("A worker is lost")  # Ray tells of it some seconds later
         run.wait_for(n_parts(out) + draw.randrange(1, PARTS // 10))
         run.kill()

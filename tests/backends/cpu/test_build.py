@@ -32,9 +32,9 @@ WITHOUT = "PyTorch's operations alone\n"
 STATE = "from heed.backends.cpu.build import state; print(state())"
 LOADED = """
 import pathlib, sys
-from heed.backends.cpu.build import _loaded
+from heed.backends.cpu.build import _load_library
 try:
-    print(_loaded(pathlib.Path(sys.argv[1])) and "loaded")
+    print(_load_library(pathlib.Path(sys.argv[1])) and "loaded")
 except OSError as error:
     print(error)
 """

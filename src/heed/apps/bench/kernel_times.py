@@ -43,7 +43,7 @@ class KernelTime:
 
 
 def kernel_times(shapes: Sequence[str] = SHAPES, *, seconds: float = 0.3) -> Iterator[KernelTime]:
-    """The times of every kernel, each measured for so many seconds. HeedError where there are no kernels, or no such
+    """The times of every kernel, each measured for `seconds`. HeedError where there are no kernels, or no such
     shape."""
     if unknown := [name for name in shapes if name not in SHAPES]:
         raise HeedError(f"--shape {unknown[0]}: expected {', '.join(SHAPES)}.")

@@ -14,13 +14,14 @@ Splitter = Callable[[str], list[Span]]
 WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text
 _AS_SPACES = dict.fromkeys(map(ord, WHITE_SPACE), " ")  # where a paragraph ends, a document's reader knows better
 _IN_BRACKETS = re.compile(
-    r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})(?:\([^()]{2,500}[.!?…][\"”’»]?\)|\[[^\[\]]{2,500}[.!?…][\"”’»]?\])"
+    r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})"
+    r"(?:\([^()]{2,500}[.!?…][\"”’»]?\)|\[[^\[\]]{2,500}[.!?…][\"”’»]?\])"
     r"(?= +[(\[\"“„«¿¡]?\w| *$)"
 )
 _BEFORE_CAPITAL = re.compile(
     r"(?<![^\W\d_])([^\W\d_]{2,30})(?:[.…][\"”’»)\]]{0,2}|[!?]) +(?=[\"“«(\[¿¡]{0,2}((?=[^\W\d_])\w+))"
 )
-# The splitter sees so much at a time: its time must not grow with the square of a stranger's line.
+# Characters that are split at a time: the splitter's time grows with the square of their number.
 MAX_SPLIT = 10_000
 
 

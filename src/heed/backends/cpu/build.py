@@ -233,7 +233,7 @@ def use_fast_cores(kernels: Library, cores: FastCores | None) -> None:
 
 
 def search_team(n_rows: int, *, one_sentence: bool) -> tuple[int, int]:
-    """How many threads share a search's step of so many rows, and how many CPUs these may use.
+    """The number of threads that share a search's step of n_rows rows, and of the CPUs that they may use.
 
     0 CPUs where the system does not say.
     """

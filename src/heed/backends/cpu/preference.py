@@ -38,8 +38,8 @@ PREFERENCES = {
     "avxvnni": Preference(ALWAYS, ALWAYS, "as avx2, of which it has the vectors; not measured itself"),
     "avx512": Preference(ALWAYS, ALWAYS, "docs/results.md"),
     "amx": Preference(ALWAYS, ALWAYS, "docs/results.md; products of shorter sums PyTorch takes as fast", 256),
-    "neon": Preference(NEVER, NEVER, "not measured: no such machine was at hand"),
-    "i8mm": Preference(NEVER, NEVER, "not measured: no such machine was at hand"),
+    "neon": Preference(NEVER, NEVER, "not measured on such a processor"),
+    "i8mm": Preference(NEVER, NEVER, "not measured on such a processor"),
 }
 
 

@@ -56,8 +56,8 @@ static void encode_sources(const Step<typename Products::Stored>& step,
         constexpr int D = decltype(width)::value;
         parallel_rows(n, n_sentences == 1, [&](Team& team) {
             const SearchTiles tiles;
-            if (n >= MIN_ROWS_PER_THREAD * team.size && n_sentences >= 2 * team.size) {
-                const int64_t n_parts = std::max(team.size, team.pieces(n / MIN_ROWS_PER_PIECE));
+            const int64_t n_parts = row_pieces(team, n);
+            if (n_parts && n_sentences >= 2 * team.size) {
                 team.share_last(n_parts, 1, [&](int64_t index) {
                     const int64_t begin = part(index, n_parts), end = part(index + 1, n_parts);
                     if (begin == end) return;

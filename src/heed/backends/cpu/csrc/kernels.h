@@ -175,7 +175,8 @@ HEED_EXPORT void use_threads(int32_t n);
 // Lets a search of few rows, or of one sentence, take no more threads than there are fast cores, n, and keeps these on
 // the listed CPUs; 0: all cores are alike.
 HEED_EXPORT void use_fast_cores(int64_t n, const int32_t* cpus, int64_t n_cpus);
-// How many threads share a search's step of so many rows, and how many CPUs they may use; 0 if the system does not say.
+// The number of threads that share a search's step of n_rows rows, and of the CPUs that they may use; 0 if the system
+// does not say.
 HEED_EXPORT void search_team(int64_t n_rows, int32_t one_sentence, int64_t* n_threads, int64_t* n_cpus);
 // Whether the processor has fast products of 8-bit integers, of bf16, and of tiles.
 HEED_EXPORT int32_t has_int8();

@@ -152,9 +152,21 @@ template <class Rows, class U>
     });
 }
 
-constexpr int64_t MIN_ROWS_PER_THREAD = 16;
-// Each piece of the rows reads all weights again, and on tiles may have to split them: of few rows that costs too much.
-constexpr int64_t MIN_ROWS_PER_PIECE = HAS_TILES ? 64 : 32;
+// Fewer rows a thread are better computed by all threads together. Each piece of the rows reads all weights again, has a
+// last block that is not full, and on tiles may have to split weights: where cores are alike, there are few pieces, as
+// many for each thread.
+constexpr int64_t MIN_ROWS_PER_THREAD = 16, MIN_ROWS_PER_PIECE = 128;
+
+// In how many pieces threads take n rows; 0 if they should compute them together.
+static inline int64_t row_pieces(const Team& team, int64_t n) {
+    if (FastCores::n) {  // with one piece for each thread, all would wait for the slow cores
+        const int64_t least = MIN_ROWS_PER_THREAD * Team::PIECES_PER_THREAD * team.size;
+        return n < least ? 0 : team.pieces(n / MIN_ROWS_PER_THREAD);
+    }
+    if (n < MIN_ROWS_PER_THREAD * team.size) return 0;
+    if (team.size == 1) return 1;
+    return team.size * std::clamp<int64_t>(n / (MIN_ROWS_PER_PIECE * team.size), 1, Team::PIECES_PER_THREAD);
+}
 
 // run(first, some, team) for n rows, which either all threads compute together or, where there are enough for each, a
 // thread takes some of and computes without waiting for the others.
@@ -162,8 +174,8 @@ template <class Run>
 static void for_rows_by_team(int64_t n, bool one_sentence, Run run) {
     parallel_rows(n, one_sentence, [&](Team& team) {
         const SearchTiles tiles;
-        if (n < MIN_ROWS_PER_THREAD * team.size) return run(int64_t(0), n, team);
-        const int64_t n_pieces = std::max(team.size, team.pieces(n / MIN_ROWS_PER_PIECE));
+        const int64_t n_pieces = row_pieces(team, n);
+        if (!n_pieces) return run(int64_t(0), n, team);
         team.share_last(n_pieces, 1, [&](int64_t piece) {
             const int64_t first = n * piece / n_pieces;
             Team alone;
