@@ -1,11 +1,10 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
 import hmac
-import re
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 from starlette.requests import Request
@@ -18,6 +17,7 @@ from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, send_file, translated_name
 from heed.apps.serving.languages import NAMES, known_code, language_name
+from heed.apps.serving.markup import HTMLTexts, XMLTexts
 from heed.apps.serving.requests import (
     check_key,
     check_pair,
@@ -47,9 +47,7 @@ VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
-NOT_SUPPORTED = (
-    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "splitting_tags", "non_splitting_tags",
-)  # fmt: skip
+NOT_SUPPORTED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
 
 
 def _as_names(value: Any) -> Any:
@@ -60,25 +58,16 @@ def _as_names(value: Any) -> Any:
     return [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
 
 
+Names = Annotated[list[Text], BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
+
+
 class GlossaryPath(BaseModel):
     glossary_id: str = Field(description="Any: there is none.")
 
 
-class TranslateFields(Fields):
-    text: Texts = Field(description="The texts.")
-    target_lang: Target
-    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
-    tag_handling: Annotated[str, WithJsonSchema(choice("html", "xml"))] = Field(
-        default="", description="The texts are HTML or XML."
-    )
-    ignore_tags: Annotated[list[Text], BeforeValidator(_as_names), WithJsonSchema(TEXTS)] = Field(
-        default=[], description="Tags, apart by commas or in a list, whose content is not translated."
-    )
-    split_sentences: Literal["0", "1", "nonewlines"] = Field(
-        default="1",
-        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
-    )
-    context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
+class Wishes(Fields):
+    """What a client may ask for and no model here can do: refused, unless it is only a hint."""
+
     formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
         default="default", description="Ignored: no model here has any."
     )
@@ -91,13 +80,6 @@ class TranslateFields(Fields):
                 raise Fault(400, f"{name} is not supported")
         return fields
 
-    @field_validator("tag_handling", mode="before")
-    @classmethod
-    def _is_markup(cls, value: Any) -> Any:
-        if value not in ("html", "xml"):
-            raise Fault(400, "tag_handling must be html or xml")
-        return value
-
     @field_validator("formality", mode="before")
     @classmethod
     def _is_ignored(cls, value: Any) -> Any:
@@ -105,17 +87,65 @@ class TranslateFields(Fields):
             raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
         return value
 
-    @field_validator("split_sentences", mode="before")
+
+class TranslateFields(Wishes):
+    text: Texts = Field(description="The texts.")
+    target_lang: Target
+    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
+    tag_handling: Annotated[str, WithJsonSchema(choice("html", "xml"))] = Field(
+        default="", description="The texts are HTML or XML."
+    )
+    ignore_tags: Names = Field(
+        default=[], description="Tags, apart by commas or in a list, whose content is not translated."
+    )
+    splitting_tags: Names = Field(default=[], description="Of XML: tags that always end a sentence.")
+    non_splitting_tags: Names = Field(default=[], description="Of XML: tags that never end a sentence.")
+    outline_detection: Literal["0", "1"] = Field(
+        default="1", description="Of XML. 0: only `splitting_tags` end a sentence. Default: 1."
+    )
+    split_sentences: Literal["0", "1", "nonewlines"] = Field(
+        default="1",
+        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
+    )
+    context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
+
+    @field_validator("tag_handling", mode="before")
+    @classmethod
+    def _is_markup(cls, value: Any) -> Any:
+        if value not in ("html", "xml"):
+            raise Fault(400, "tag_handling must be html or xml")
+        return value
+
+    @model_validator(mode="after")
+    def _has_tags_to_split_at(self) -> Self:
+        for name in ("splitting_tags", "non_splitting_tags"):
+            if getattr(self, name) and self.tag_handling != "xml":
+                raise Fault(400, f"{name} needs tag_handling=xml")
+        return self
+
+    def markup(self) -> HTMLTexts | XMLTexts | None:
+        """How the texts are read, and the translations written; None for plain texts."""
+        if self.tag_handling == "xml":
+            return XMLTexts(
+                ignored=self.ignore_tags,
+                splitting=self.splitting_tags,
+                non_splitting=self.non_splitting_tags,
+                outline=self.outline_detection == "1",
+            )
+        return HTMLTexts(self.ignore_tags) if self.tag_handling else None
+
+    @field_validator("split_sentences", "outline_detection", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> str:
         return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-class DocumentFields(Fields):
+class DocumentFields(Wishes):
     file: Upload = Field(description="The document.")
     target_lang: Target
     source_lang: Text = Field(default="auto", description="Code of its language. Default: it is detected.")
     filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
+    output_format: Text = Field(default="", description="The translation's format, which must be the document's.")
 
 
 class DocumentPath(BaseModel):
@@ -145,24 +175,23 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields)
-        markup = _Markup(asked.tag_handling == "xml", asked.ignore_tags) if asked.tag_handling else None
+        markup = asked.markup()
         texts = asked.text
         target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
+        pages = markup.pages(texts) if markup else texts
         if asked.source_lang:
             sources = [known_code(asked.source_lang, service.languages())] * len(texts)
         else:
             tell = partial(detect_html, service, deadline=deadline) if markup else service.detect_source
-            shown = list(map(markup.page, texts)) if markup else texts
-            sources = [(await tell(text, target))[0] for text in shown]
+            sources = [(await tell(text, target))[0] for text in pages]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
-            pages = list(map(markup.page, texts))
             found = [markup.text(page) for page in await translate_html(service, pages, pairs, deadline=deadline)]
         else:
             joins = asked.split_sentences == "nonewlines"
@@ -217,6 +246,15 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             raise Fault(400, "glossaries are not supported: this server translates without them")
         return JSONResponse({"glossaries": []})
 
+    @described(
+        "DeepL: the pairs of languages that glossaries are for: none.",
+        answer=record(supported_languages=list_of(record(source_lang=TEXT, target_lang=TEXT))),
+        errors=READ,
+    )
+    async def glossary_pairs(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        return JSONResponse({"supported_languages": []})
+
     @described("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
     async def glossary(request: Request) -> Response:
         check_key(service, request, await parameters(request))
@@ -251,6 +289,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         asked = read(DocumentFields, fields)
         name = asked.filename or asked.file.name
         kind = kind_of_file(name)
+        if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
+            raise Fault(400, "output_format is not supported: a document keeps its format")
         source, target = known_languages(service, asked.source_lang, asked.target_lang)
         translated = await translate_file(service, asked.file.content, kind, source, target)
         document = await files.add(translated, translated_name(name, target))
@@ -285,6 +325,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         Route(UPLOAD_PATH, upload, methods=["POST"]),
         Route("/v2/document/{document_id}", status, methods=["POST"]),
         Route("/v2/document/{document_id}/result", result, methods=["POST"]),
+        Route("/v2/glossary-language-pairs", glossary_pairs, methods=["GET"]),
         Route("/v2/glossaries", glossaries, methods=["GET", "POST"]),
         Route("/v3/glossaries", glossaries, methods=["GET", "POST"]),
         Route("/v2/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
@@ -293,24 +334,6 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
-
-
-class _Markup:
-    """Texts with tags as pages that the reader of HTML understands, and back."""
-
-    def __init__(self, is_xml: bool, ignored: list[str]):
-        self._declaration = '<?xml version="1.0"?>' if is_xml else ""
-        # No text holds this attribute, so that it can be taken off again.
-        self._untranslated = f' translate="no" data-{secrets.token_hex(8)}=""'
-        names = "|".join(map(re.escape, ignored)) or "(?!)"
-        self._ignored = re.compile(rf"<(?:{names})(?=[\s/>])", 0 if is_xml else re.IGNORECASE)
-
-    def page(self, text: str) -> str:
-        marked = self._ignored.sub(lambda tag: tag[0] + self._untranslated, text)
-        return self._declaration + marked
-
-    def text(self, page: str) -> str:
-        return page.removeprefix(self._declaration).replace(self._untranslated, "")
 
 
 def _entry(code: str) -> dict[str, Any]:
