@@ -382,20 +382,31 @@ def marian_tokenizer(src: Path, tgt: Path, *, sizes: tuple[int, int] | None = No
     return _tokenizer(*sides, where=tgt)
 
 
-def opus_mt_tokenizer(folder: Path) -> SentencePieceTokenizer:
+def opus_mt_tokenizer(
+    folder: Path, *, n_src_rows: int | None = None, n_tgt_rows: int | None = None
+) -> SentencePieceTokenizer:
     """The tokenizer of an OPUS-MT model in Hugging Face's form: source.spm, target.spm, vocab.json.
 
     A model whose sides have a vocabulary each has target_vocab.json too. HeedError if a file is missing or damaged.
+
+    n_src_rows, n_tgt_rows: rows of the embeddings; those behind the table's ids pad it, and have no piece.
     """
     tgt_path = folder / "target_vocab.json"
     models = [SentencePieceModel.read(folder / f"{side}.spm") for side in ("source", "target")]
-    src_pieces = read_table(folder / "vocab.json")
-    tgt_pieces = read_table(tgt_path) if tgt_path.exists() else src_pieces
+    tgt_path = tgt_path if tgt_path.exists() else folder / "vocab.json"
+    src_pieces = _padded(read_table(folder / "vocab.json"), n_src_rows, folder / "vocab.json")
+    tgt_pieces = _padded(read_table(tgt_path), n_tgt_rows, tgt_path)
     src, tgt = (
         validated(Vocabulary, {"model": model, "pieces": pieces}, where=str(folder))
         for model, pieces in zip(models, (src_pieces, tgt_pieces), strict=True)
     )
     return _tokenizer(src, tgt, where=folder)
+
+
+def _padded(pieces: list[str | None], n_rows: int | None, path: Path) -> list[str | None]:
+    if n_rows is not None and len(pieces) > n_rows:
+        raise HeedError(f"{path}: has ids up to {len(pieces) - 1:,}, but the model's embedding has {n_rows:,} rows.")
+    return pieces + [None] * ((n_rows or len(pieces)) - len(pieces))
 
 
 def read_table(path: Path) -> list[str | None]:

@@ -137,6 +137,67 @@ def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path, as_before_1_6):
     assert (found / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
 
 
+def saved(folder: Path, out: Path, *, n_more_rows: int = 0, shard_size: str = "1GB") -> Path:
+    """The folder as transformers saves it again."""
+    model = theirs(folder)
+    if n_more_rows:
+        model.resize_token_embeddings(model.config.vocab_size + n_more_rows, mean_resizing=False)
+    model.save_pretrained(str(out), max_shard_size=shard_size)
+    tokenizer_of(folder).save_pretrained(str(out))
+    return out
+
+
+def test_weights_in_shards_are_the_same_model(small, tmp_path):
+    folder = saved(small[0], tmp_path / "theirs", shard_size="40KB")
+    shards = sorted(path.name for path in folder.glob("model-*.safetensors"))
+    assert len(shards) > 1 and not (folder / "model.safetensors").exists()
+    assert (imported(folder, tmp_path / "ours", "huggingface") / "model.safetensors").read_bytes() == (
+        small[1] / "model.safetensors"
+    ).read_bytes()
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    name, shard = next(iter(content["weight_map"].items()))
+    other = next(file for file in shards if file != shard)
+    for wrong, message in (
+        ({name: "../model.safetensors"}, "expected a file in the same folder"),
+        ({name: 7}, "expected a file in the same folder"),
+        ({name: other}, "also holds '.*', unlike model.safetensors.index.json|lacks '.*', unlike"),
+        ({name: "absent.safetensors"}, "absent.safetensors: missing; model.safetensors.index.json lists it"),
+    ):
+        index.write_text(json.dumps({"weight_map": content["weight_map"] | wrong}))
+        with pytest.raises(HeedError, match=message):
+            imported(folder, tmp_path / "wrong", "huggingface")
+    index.write_text("{}")
+    with pytest.raises(HeedError, match="has no weight_map"):
+        imported(folder, tmp_path / "wrong", "huggingface")
+
+
+def test_rows_that_pad_the_vocabulary_have_no_piece(small, tmp_path):
+    folder = saved(small[0], tmp_path / "theirs", n_more_rows=5)
+    ours = imported(folder, tmp_path / "ours", "huggingface")
+    loaded = load_model(ours)
+    assert len(loaded.tokenizer) == len(load_model(small[1]).tokenizer) + 5
+    assert_same_logits(loaded.model, theirs(folder))
+    for text in ENGLISH[:10]:
+        assert loaded.tokenizer.encode(text) == load_model(small[1]).tokenizer.encode(text)
+    assert Translator.load(ours, max_tokens=20).translate(["two hundred"])[0].text
+    exported(ours, tmp_path / "back", "huggingface")
+    again = imported(tmp_path / "back", tmp_path / "again", "huggingface")
+    assert (again / "tokenizer.json").read_bytes() == (ours / "tokenizer.json").read_bytes()
+
+
+def test_what_differs_between_vocabulary_and_weights_is_named(small, tmp_path):
+    folder = saved(small[0], tmp_path / "theirs")
+    pieces = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    (folder / "vocab.json").write_text(json.dumps(pieces | {"more": len(pieces)}), encoding="utf-8")
+    with pytest.raises(HeedError, match=rf"vocab.json: has ids up to {len(pieces)}, .* has {len(pieces)} rows"):
+        imported(folder, tmp_path / "ours", "huggingface")
+    folder = saved(small[0], tmp_path / "padded", n_more_rows=1)
+    (folder / "added_tokens.json").write_text(json.dumps({"<sep>": len(pieces), "</s>": 0}))
+    with pytest.raises(HeedError, match=r"added_tokens.json: adds the token '<sep>' .* vocab.json lacks"):
+        imported(folder, tmp_path / "ours", "huggingface")
+
+
 def test_it_goes_on_to_ctranslate2(small, tmp_path):
     pytest.importorskip("ctranslate2")
     assert "the same log-probabilities" in exported(small[1], tmp_path / "ct2", "ctranslate2")[-1]

@@ -1,17 +1,23 @@
 """Real clients against a real server."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
+from xml.sax.saxutils import escape
 
 import deepl
 import httpx
 import pytest
 from deep_translator import DeeplTranslator, LibreTranslator
+from hypothesis import given
+from hypothesis import strategies as st
 from libretranslatepy import LibreTranslateAPI
 
 from heed.apps.documents.formats import translate_text
+from heed.apps.documents.html import read_html, write_html
+from heed.apps.serving.markup import XMLTexts
 
 TEXT = "seven hundred twelve. Forty-two!\n\n  three"
 
@@ -31,7 +37,7 @@ def test_libretranslatepy(server, expected):
         {"code": "en", "name": "English", "targets": ["de", "en"]},
         {"code": "de", "name": "German", "targets": ["de"]},
     ]
-    assert client.detect("a text") == [{"confidence": 100.0, "language": "en"}]
+    assert client.detect("The house is on fire.")[0]["language"] == "en"
 
 
 def test_deep_translator(server, expected):
@@ -82,21 +88,136 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
         assert [(one.text, one.detected_source_lang) for one in found] == [(expected, "EN")] * 2
     for options, message in (
         ({"glossary": "7"}, "glossary_id is not supported"),
-        ({"tag_handling": "xml"}, "tag_handling: only html is supported"),
+        ({"tag_handling": "tex"}, "tag_handling must be html or xml"),
         ({"formality": "more"}, "formality is not supported"),
-        ({"context": "numbers"}, "context is not supported"),
         ({"split_sentences": "2"}, "split_sentences must be 0, 1 or nonewlines"),
-        ({"split_sentences": "0", "tag_handling": "html"}, "split_sentences: 0 is not supported in HTML"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_text("a", source_lang="EN", target_lang="DE", **options)
     lines = {"source_lang": "EN", "target_lang": "DE"}
     (joined,) = client.translate_text(["seven\nhundred"], split_sentences="nonewlines", **lines)
     assert joined.text == client.translate_text("seven hundred", **lines).text
-    with pytest.raises(deepl.DeepLException, match="Not Found"):
-        client.list_glossaries()
-    with pytest.raises(deepl.DeepLException, match="Not Found"):
-        client.translate_document_upload(b"seven", target_lang="DE", filename="a.txt")
+    assert client.list_glossaries() == client.get_glossary_languages() == []
+    with pytest.raises(deepl.DeepLException, match="glossaries are not supported"):
+        client.create_glossary("numbers", "EN", "DE", {"one": "eins"})
+    with pytest.raises(deepl.GlossaryNotFoundException, match="no such glossary"):
+        client.get_glossary("7")
+    hints = {"context": "numbers", "tag_handling": "html", "split_sentences": "0"}
+    assert client.translate_text(page, **lines, **hints).text == expected
+
+
+def test_deepl_keeps_tags_of_xml_and_what_is_ignored(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    options = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml"}
+    three, four = (found.text for found in translator.translate(["three", "four"]))
+    text = '<doc id="7"><para n="1">three</para><key>seven</key><para>four</para><br/><Key a=">">three</Key></doc>'
+    kept = text.replace(">three</para>", f">{three}</para>").replace(">four<", f">{four}<")
+    for ignored in ("key,Key", ["key", "Key"]):
+        assert client.translate_text(text, ignore_tags=ignored, **options).text == kept
+    # Case counts in XML, not in HTML.
+    assert client.translate_text(text, ignore_tags="key", **options).text == kept.replace(">three<", f">{three}<")
+    assert client.translate_text(text, ignore_tags="KEY", **options | {"tag_handling": "html"}).text == kept
+    found = client.translate_text(text, target_lang="DE", tag_handling="xml", ignore_tags=["key", "Key"])
+    assert (found.text, found.detected_source_lang) == (kept, "EN")
+
+
+def test_deepl_says_which_tags_of_xml_end_a_sentence(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    options = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml"}
+    seven, hundred, both = (found.text for found in translator.translate(["seven", "hundred", "seven hundred"]))
+    apart = f"{seven} <x/>{hundred}"
+
+    def words(text: str, **more) -> str:
+        return client.translate_text(text, **options | more).text
+
+    assert words("seven <x/>hundred").replace("<x/>", "").split() == both.split()
+    assert words("seven <x/>hundred", splitting_tags=["x", "y"]) == apart
+    assert words("seven <x/>hundred", splitting_tags="y,x", non_splitting_tags="x", outline_detection=False) == apart
+    divided = "<m>seven</m><m>hundred</m>"
+    assert words(divided) == f"<m>{seven}</m><m>{hundred}</m>"
+    for more in ({"outline_detection": False}, {"non_splitting_tags": "b,m"}):
+        assert words("<d><m>seven</m> <m>hundred</m></d>", **more) != f"<d><m>{seven}</m> <m>{hundred}</m></d>"
+    assert (
+        words('<?xml version="1.0"?>\n<code n="1">seven</code>') == f'<?xml version="1.0"?>\n<code n="1">{seven}</code>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("one\n<b>two", {}, "line 2, column 7: <b> has no end tag"),
+        ("one</b>", {}, "line 1, column 4: no tag opens this"),
+        ("one & two", {}, "line 1, column 6: not well-formed"),
+        ("<b n=1/>", {}, "line 1, column 6: not well-formed"),
+        ("one</text><text>", {}, "text 2 is not well-formed XML: line 1"),
+        ("&nbsp;", {}, "line 1, column 1: undefined entity"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', {}, "text 2 declares entities"),
+        ("one", {"splitting_tags": "b", "tag_handling": "html"}, "splitting_tags needs tag_handling=xml"),
+        ("one", {"outline_detection": "2"}, "outline_detection must be 0 or 1"),
+    ],
+)
+def test_xml_that_cannot_be_read_is_refused(server, text, more, message):
+    fields = {"text": ["one", text], "target_lang": "DE", "tag_handling": "xml"} | more
+    answer = httpx.post(f"{server.url}/v2/translate", json=fields)
+    assert answer.status_code == 400 and message in answer.json()["message"]
+
+
+TEXTS_OF_XML = st.recursive(
+    st.text(st.sampled_from("a ä\n<&>\"'"), max_size=4).map(escape),
+    lambda inner: st.builds(
+        lambda name, end, inside: (
+            f"<{name} n='>'{end}>{''.join(inside)}</{name}{end}>" if inside else f"<{name}{end}/>"
+        ),
+        st.sampled_from(["b", "x", "p:q", "ä", "br", "code", "script"]),
+        st.sampled_from(["", " ", "\n"]),
+        st.lists(inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(TEXTS_OF_XML | st.sampled_from(["<!-- <a> -->", "<![CDATA[<b>]]>", "<?a <b> ?>"]), max_size=4))
+def test_texts_of_xml_come_back_from_their_pages(parts):
+    text = "".join(parts)
+    ways = (XMLTexts(), XMLTexts(ignored=["b"], splitting=["x"], non_splitting=["br"], outline=False))
+    for markup in ways:
+        (page,) = markup.pages([text])
+        assert markup.text(page) == text
+        assert markup.text(write_html(read_html(page))) == text
+
+
+def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
+    client = deepl.Translator("key", server_url=server.url)
+    (expected,) = (found.text for found in translator.translate(["three"]))
+    output = io.BytesIO()
+    status = client.translate_document(b"three\n", output, target_lang="DE", filename="a.txt")
+    assert status.done and output.getvalue().decode() == f"{expected}\n"
+    handle = client.translate_document_upload(b"three", source_lang="EN", target_lang="DE", filename="a.txt")
+    other = deepl.DocumentHandle(handle.document_id, "0" * 64)
+    with pytest.raises(deepl.DeepLException, match="Not found"):
+        client.translate_document_download(other)
+    output = io.BytesIO()
+    client.translate_document_download(handle, output)
+    assert output.getvalue().decode() == expected
+    with pytest.raises(deepl.DeepLException, match="Not found"):
+        client.translate_document_download(handle, io.BytesIO())
+    assert httpx.get(f"{server.url}/download_file/{handle.document_id}").status_code == 404
+    for name, content, message in (
+        ("a.pdf", b"%PDF", "file format not supported"),
+        ("a.txt", b"\xff", "not UTF-8"),
+        ("a.txt", b"a" * 1_000_001, "longer than 1,000,000 bytes"),
+        ("a.txt", b"a" * 10_000_000, "Request entity too large"),
+    ):
+        with pytest.raises(deepl.DeepLException, match=message):
+            client.translate_document_upload(content, target_lang="DE", filename=name)
+    assert client.translate_document_upload(b"a", target_lang="DE", filename="a.htm", output_format="html").document_id
+    for options, message in (
+        ({"output_format": "pdf"}, "a document keeps its format"),
+        ({"formality": "more"}, "formality is not supported"),
+        ({"glossary": "7"}, "glossary_id is not supported"),
+    ):
+        with pytest.raises(deepl.DeepLException, match=message):
+            client.translate_document_upload(b"a", target_lang="DE", source_lang="EN", filename="a.txt", **options)
 
 
 @pytest.mark.slow

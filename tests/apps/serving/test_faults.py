@@ -65,8 +65,8 @@ def test_a_request_that_asks_for_something_else_is_told_so(client, changes, mess
         ("GET", "/nothing", {}, b"", 404),
         ("POST", "/v2/translate", JSON, b"{", 400),
         ("POST", "/v2/nothing", JSON, b"{", 404),
-        ("POST", "/v2/document", PARTS, b"--x", 404),
-        ("GET", "/v3/glossaries", {}, b"", 404),
+        ("POST", "/v2/document", PARTS, b"--x", 400),
+        ("GET", "/v3/documents", {}, b"", 404),
     ],
 )
 def test_malformed_requests_have_their_status_in_json(client, method, path, headers, content, status):

@@ -259,7 +259,13 @@ def test_every_endpoint_that_reads_a_text_or_counts_asks_for_a_key(serve, model_
     for method, path in sorted(asked):
         for key, status in (({}, 400), ({"api_key": "other"}, 403)):
             form = {"data": key, "files": {"file": ("a.txt", b"one")}}
-            parts = form if path == "/translate_file" else {"params": key} if method == "get" else {"json": key}
+            parts = (
+                form
+                if path in ("/translate_file", "/v2/document")
+                else {"params": key}
+                if method == "get"
+                else {"json": key}
+            )
             answer = HTTP.request(method, server.url + path, **parts)
             assert answer.status_code in (status, 403) and "API key" in answer.text, (method, path, answer.text)
 

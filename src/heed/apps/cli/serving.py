@@ -55,6 +55,9 @@ def serve(
             metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded headers count; repeatable."
         ),
     ] = None,
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="The path under which a proxy shows this server, such as /heed.")
+    ] = "",
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the page at /.")] = False,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
 ) -> None:
@@ -67,6 +70,7 @@ def serve(
     forget_shapes()
     import_torch()
     from heed.apps.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
+    from heed.apps.serving.doors import root_path as checked_root_path
     from heed.apps.serving.engine import Engine
     from heed.apps.serving.metrics import Metrics
     from heed.apps.serving.server import address_of, bind, run
@@ -84,9 +88,10 @@ def serve(
     origins = frozenset(map(_check_origin, cors or []))
     names = frozenset(map(host_name, allow_host or []))
     proxies = (*LOOPBACK, *map(network, trusted_proxy or []))
+    prefix = checked_root_path(root_path)
     with bind(host, port) as listener:  # before models are loaded, which takes seconds
         is_private = is_loopback(listener.getsockname()[0])
-        doors = Doors(names if is_private or names else None, origins, proxies)
+        doors = Doors(names if is_private or names else None, origins, proxies, prefix)
         share_freed_memory()
         metrics = Metrics()
         engines = {}

@@ -321,7 +321,7 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
         ):
             name, is_end, end = CDATA, False, end + len(END_OF_CDATA)
         elif (
-            page.startswith(("%", "?=", "?php"), start + 1)
+            page.startswith(("%", "?") if is_xml else ("%", "?=", "?php"), start + 1)
             and (end := page.find(page[start + 1] + ">", start, start + MAX_TEMPLATE)) >= 0
         ):
             # What a template writes is within its sentence, what it does is not.

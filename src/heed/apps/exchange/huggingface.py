@@ -66,6 +66,7 @@ OBJECTS = re.compile(ORDERED_DICT + r"|torch\._utils _rebuild_(tensor_v2|paramet
 N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
 CHECKING_TORCH = (2, 10)  # from which on it compares the size of a storage with what the archive holds
 MAX_PICKLE_BYTES = 2**20
+SHARD = re.compile(r"[\w-][\w.-]*\.(?:safetensors|bin)")
 STACKS = ("encoder", "decoder")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
@@ -235,7 +236,9 @@ def load(path: Path) -> ModelFolder:
         parts = {name: tensor for name, tensor in parts.items() if not name.endswith(ATTENTION_BIASES)}
     if not arch.output_bias:
         del parts["output.bias"]
-    tokenizer = hugging_face_tokenizer(path, special)
+    src_table = parts["src_embedding.weight"]
+    n_rows = [len(table) for table in (src_table, parts.get("tgt_embedding.weight", src_table))]
+    tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[1])
     model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
@@ -251,15 +254,39 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _weights(path: Path) -> dict[str, Tensor]:
     """In fp32, by their names."""
-    if (path / "model.safetensors").is_file():
-        found = read_weights(path / "model.safetensors")
-    elif (path / "pytorch_model.bin").is_file():
-        found = _unpickle(path / "pytorch_model.bin")
+    for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
+        if (path / name).is_file():
+            found = read(path / name)
+            break
+        if (path / f"{name}.index.json").is_file():
+            found = _shards(path / f"{name}.index.json", read)
+            break
     else:
-        raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin.")
+        raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
     # Names of the same numbers share one copy, as they do in the file.
     copies = {_place(tensor): tensor.float() for tensor in found.values()}
     return {name: copies[_place(tensor)] for name, tensor in found.items()}
+
+
+def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of all files that an index names. HeedError if they are not those that it lists."""
+    listed = _json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise HeedError(f"{index}: has no weight_map, which says the file of each weight.")
+    for name, file in listed.items():
+        if not isinstance(file, str) or not SHARD.fullmatch(file):
+            raise HeedError(f"{index}: {shown(name)} is in {shown(file)}; expected a file in the same folder.")
+    found: dict[str, Tensor] = {}
+    for file in sorted(set(listed.values())):
+        if not (index.parent / file).is_file():
+            raise HeedError(f"{index.parent / file}: missing; {index.name} lists it. Download the whole folder.")
+        shard = read(index.parent / file)
+        expected = {name for name, of_file in listed.items() if of_file == file}
+        for name in sorted(shard.keys() ^ expected):
+            fault = "lacks" if name in expected else "also holds"
+            raise HeedError(f"{index.parent / file}: {fault} {shown(name)}, unlike {index.name}.")
+        found |= shard
+    return found
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:

@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from heed.config import shown
 from heed.errors import HeedError
-from heed.runtime.json_files import write_json
+from heed.runtime.json_files import json_object, write_json
 from heed.text.segmentation import BOS, EOS, PAD
 from heed.text.sentencepiece import SentencePieceTokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import SpecialIds, Tokenizer
 from heed.text.tokenizer_file import read_tokenizer_file
 from heed.text.tokenizer_kinds import AnyTokenizer
 
+MAX_TABLE_BYTES = 2**24  # of a file of settings or of added tokens
 # Heed encodes a line with a space before it, and takes one away when it decodes.
 PREPEND_SPACE: dict[str, Any] = {"type": "Prepend", "prepend": " "}
 STRIP_SPACE: dict[str, Any] = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -99,11 +101,15 @@ def _write_marian_tokenizer(tokenizer: SentencePieceTokenizer, out: Path, max_po
     )
 
 
-def hugging_face_tokenizer(folder: Path, special: SpecialIds) -> AnyTokenizer:
-    """The tokenizer of a folder: SentencePiece models as OPUS-MT has them, or a tokenizer.json that Heed wrote."""
+def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int, n_tgt_rows: int) -> AnyTokenizer:
+    """The tokenizer of a folder: SentencePiece models as OPUS-MT has them, or a tokenizer.json that Heed wrote.
+
+    n_src_rows, n_tgt_rows: rows of the embeddings, which may be padded.
+    """
     tokenizer: AnyTokenizer
     if (folder / "source.spm").is_file():
-        tokenizer = opus_mt_tokenizer(folder)
+        tokenizer = opus_mt_tokenizer(folder, n_src_rows=n_src_rows, n_tgt_rows=n_tgt_rows)
+        _check_added_tokens(folder, tokenizer)
     elif (folder / "tokenizer.json").is_file():
         file = read_tokenizer_file(folder / "tokenizer.json")
         try:
@@ -122,6 +128,24 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds) -> AnyTokenizer:
             f"{found.pad}, {found.bos}, {found.eos}."
         )
     return tokenizer
+
+
+def _check_added_tokens(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """HeedError for tokens beside the table of pieces, which transformers cuts out of a text before SentencePiece."""
+    added: dict[str, Any] = {}
+    if (path := folder / "added_tokens.json").is_file():
+        added = {token: (i, path) for token, i in json_object(path, MAX_TABLE_BYTES).items()}
+    if (path := folder / "tokenizer_config.json").is_file():
+        decoder = json_object(path, MAX_TABLE_BYTES).get("added_tokens_decoder")
+        entries = decoder.items() if isinstance(decoder, dict) else ()
+        added |= {str(entry.get("content")): (i, path) for i, entry in entries if isinstance(entry, dict)}
+    known = {*tokenizer.src.table, *tokenizer.tgt.table}
+    for token, (i, path) in added.items():
+        if token not in known:
+            raise HeedError(
+                f"{path}: adds the token {shown(token)} (id {shown(i)}), which vocab.json lacks; Heed has no tokens "
+                "beside those of SentencePiece. Import the model as it was before the token was added."
+            )
 
 
 def piece_names(tokenizer: AnyTokenizer, *, src: bool) -> list[str]:

@@ -41,6 +41,7 @@ PREFLIGHT = {
 }
 DOWNLOAD_PATH = "/download_file/{name}"
 MAX_FORM_BYTES = 2**16  # of a form around a file
+UPLOAD_PATHS = (libretranslate.UPLOAD_PATH, deepl.UPLOAD_PATH)
 PIECE_BYTES = 2**16  # of a body that is parsed: milliseconds, whatever stands in it
 UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
 HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -53,7 +54,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     files = FileStore()
     endpoints = [
         *libretranslate.routes(service, files),
-        *deepl.routes(service),
+        *deepl.routes(service, files),
         *streaming.routes(service),
         *page.routes(service),
         *_operation(service),
@@ -126,8 +127,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Endpoints are known by their path without a slash at its end.
-        path = scope["path"].rstrip("/") or "/"
+        path = self._service.doors.path_of(scope)
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
         headers = dict(scope["headers"])
@@ -139,7 +139,7 @@ class Guard:
             # Who may ask at all; then the body, as a whole, within the client's limits.
             self._service.doors.check(scope)
             is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
-            if path == libretranslate.UPLOAD_PATH:
+            if path in UPLOAD_PATHS:
                 upload = _Upload(self._uploads if is_known else self._strangers_uploads)
             if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)

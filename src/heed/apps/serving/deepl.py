@@ -1,25 +1,39 @@
 """DeepL's interface (developers.deepl.com), for its official clients."""
 
-from collections.abc import Collection, Mapping
+import hmac
+import secrets
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from heed.apps.serving.documents import detect_html, translate_html
+from heed.apps.documents.formats import SUFFIXES
+from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Fields, Target, Text, Texts, read
-from heed.apps.serving.languages import language_name
-from heed.apps.serving.requests import check_key, check_pair, check_size, parameters
+from heed.apps.serving.fields import Fields, Target, Text, Texts, Upload, read
+from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, send_file, translated_name
+from heed.apps.serving.languages import NAMES, known_code, language_name
+from heed.apps.serving.markup import HTMLTexts, XMLTexts
+from heed.apps.serving.requests import (
+    check_key,
+    check_pair,
+    check_size,
+    known_languages,
+    parameters,
+    parameters_with_file,
+)
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
+    BYTES,
     COUNT,
     FLAG,
     READ,
     TEXT,
+    TEXTS,
     TRANSLATED,
     choice,
     described,
@@ -27,26 +41,33 @@ from heed.apps.serving.specification import (
     record,
 )
 
+UPLOAD_PATH = "/v2/document"
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
-NOT_SUPPORTED = (
-    "glossary_id", "style_id", "custom_instructions", "translation_memory_id", "ignore_tags", "splitting_tags",
-    "non_splitting_tags", "context",
-)  # fmt: skip
+NOT_SUPPORTED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
 
 
-class TranslateFields(Fields):
-    text: Texts = Field(description="The texts.")
-    target_lang: Target
-    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
-    tag_handling: Annotated[str, WithJsonSchema(choice("html"))] = Field(default="", description="The texts are HTML.")
-    split_sentences: Literal["0", "1", "nonewlines"] = Field(
-        default="1",
-        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
-    )
+def _as_names(value: Any) -> Any:
+    """Names, which a client may give as a list or in one text."""
+    if not isinstance(value, list | str):
+        return value
+    parts = value if isinstance(value, list) else value.split(",")
+    return [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
+
+
+Names = Annotated[list[Text], BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
+
+
+class GlossaryPath(BaseModel):
+    glossary_id: str = Field(description="Any: there is none.")
+
+
+class Wishes(Fields):
+    """What a client may ask for and no model here can do: refused, unless it is only a hint."""
+
     formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
         default="default", description="Ignored: no model here has any."
     )
@@ -59,13 +80,6 @@ class TranslateFields(Fields):
                 raise Fault(400, f"{name} is not supported")
         return fields
 
-    @field_validator("tag_handling", mode="before")
-    @classmethod
-    def _is_html(cls, value: Any) -> Any:
-        if value != "html":
-            raise Fault(400, "tag_handling: only html is supported")
-        return value
-
     @field_validator("formality", mode="before")
     @classmethod
     def _is_ignored(cls, value: Any) -> Any:
@@ -73,16 +87,73 @@ class TranslateFields(Fields):
             raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
         return value
 
-    @field_validator("split_sentences", mode="before")
+
+class TranslateFields(Wishes):
+    text: Texts = Field(description="The texts.")
+    target_lang: Target
+    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
+    tag_handling: Annotated[str, WithJsonSchema(choice("html", "xml"))] = Field(
+        default="", description="The texts are HTML or XML."
+    )
+    ignore_tags: Names = Field(
+        default=[], description="Tags, apart by commas or in a list, whose content is not translated."
+    )
+    splitting_tags: Names = Field(default=[], description="Of XML: tags that always end a sentence.")
+    non_splitting_tags: Names = Field(default=[], description="Of XML: tags that never end a sentence.")
+    outline_detection: Literal["0", "1"] = Field(
+        default="1", description="Of XML. 0: only `splitting_tags` end a sentence. Default: 1."
+    )
+    split_sentences: Literal["0", "1", "nonewlines"] = Field(
+        default="1",
+        description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
+    )
+    context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
+
+    @field_validator("tag_handling", mode="before")
+    @classmethod
+    def _is_markup(cls, value: Any) -> Any:
+        if value not in ("html", "xml"):
+            raise Fault(400, "tag_handling must be html or xml")
+        return value
+
+    @model_validator(mode="after")
+    def _has_tags_to_split_at(self) -> Self:
+        for name in ("splitting_tags", "non_splitting_tags"):
+            if getattr(self, name) and self.tag_handling != "xml":
+                raise Fault(400, f"{name} needs tag_handling=xml")
+        return self
+
+    def markup(self) -> HTMLTexts | XMLTexts | None:
+        """How the texts are read, and the translations written; None for plain texts."""
+        if self.tag_handling == "xml":
+            return XMLTexts(
+                ignored=self.ignore_tags,
+                splitting=self.splitting_tags,
+                non_splitting=self.non_splitting_tags,
+                outline=self.outline_detection == "1",
+            )
+        return HTMLTexts(self.ignore_tags) if self.tag_handling else None
+
+    @field_validator("split_sentences", "outline_detection", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> str:
         return str(int(value)) if isinstance(value, bool) else str(value)
 
-    @model_validator(mode="after")
-    def _has_no_lines_in_html(self) -> Self:
-        if self.tag_handling and self.split_sentences == "0":
-            raise Fault(400, "split_sentences: 0 is not supported in HTML")
-        return self
+
+class DocumentFields(Wishes):
+    file: Upload = Field(description="The document.")
+    target_lang: Target
+    source_lang: Text = Field(default="auto", description="Code of its language. Default: it is detected.")
+    filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
+    output_format: Text = Field(default="", description="The translation's format, which must be the document's.")
+
+
+class DocumentPath(BaseModel):
+    document_id: str = Field(description="As the upload gave it.")
+
+
+class DocumentKey(Fields):
+    document_key: Text = Field(description="As the upload gave it.")
 
 
 class LanguagesFields(Fields):
@@ -91,7 +162,7 @@ class LanguagesFields(Fields):
     )
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, files: FileStore) -> list[Route]:
     """The endpoints."""
 
     @described(
@@ -104,22 +175,24 @@ def routes(service: Service) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields)
-        texts, is_html = asked.text, bool(asked.tag_handling)
-        target = _code(asked.target_lang, {tgt for _, tgt in service.engines})
+        markup = asked.markup()
+        texts = asked.text
+        target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
+        pages = markup.pages(texts) if markup else texts
         if asked.source_lang:
-            sources = [_code(asked.source_lang, service.languages())] * len(texts)
+            sources = [known_code(asked.source_lang, service.languages())] * len(texts)
         else:
-            tell = partial(detect_html, service, deadline=deadline) if is_html else service.detect_source
-            sources = [(await tell(text, target))[0] for text in texts]
+            tell = partial(detect_html, service, deadline=deadline) if markup else service.detect_source
+            sources = [(await tell(text, target))[0] for text in pages]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
-        if is_html:
-            found = await translate_html(service, texts, pairs, deadline=deadline)
+        if markup:
+            found = [markup.text(page) for page in await translate_html(service, pages, pairs, deadline=deadline)]
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
@@ -162,19 +235,107 @@ def routes(service: Service) -> list[Route]:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
 
+    @described(
+        "DeepL: the glossaries, of which this server has none.",
+        answer=record(glossaries=list_of(record(glossary_id=TEXT))),
+        errors=READ,
+    )
+    async def glossaries(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        if request.method == "POST":
+            raise Fault(400, "glossaries are not supported: this server translates without them")
+        return JSONResponse({"glossaries": []})
+
+    @described(
+        "DeepL: the pairs of languages that glossaries are for: none.",
+        answer=record(supported_languages=list_of(record(source_lang=TEXT, target_lang=TEXT))),
+        errors=READ,
+    )
+    async def glossary_pairs(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        return JSONResponse({"supported_languages": []})
+
+    @described("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
+    async def glossary(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
+        raise Fault(404, "no such glossary: this server translates without them")
+
+    # A document's key is derived from its id, so that nothing is kept longer than the document.
+    secret = secrets.token_bytes(32)
+
+    def key_of(document: str) -> str:
+        return hmac.new(secret, document.encode(errors="replace"), "sha256").hexdigest()
+
+    async def open_document(request: Request) -> tuple[StoredFile, BinaryIO]:
+        """Fault unless the request has the key of a document that is still there."""
+        fields = await parameters(request)
+        check_key(service, request, fields)
+        document, key = request.path_params["document_id"], read(DocumentKey, fields).document_key
+        is_its_key = hmac.compare_digest(key.encode(), key_of(document).encode())
+        if not is_its_key or (found := files.open(document)) is None:
+            raise Fault(404, "no such document, or no more, or another key")
+        return found
+
+    @described(
+        "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
+        fields=DocumentFields,
+        answer=record(document_id=TEXT, document_key=TEXT),
+        errors=TRANSLATED,
+        only_parts=True,
+    )
+    async def upload(request: Request) -> Response:
+        fields = await parameters_with_file(request)
+        check_key(service, request, fields)
+        asked = read(DocumentFields, fields)
+        name = asked.filename or asked.file.name
+        kind = kind_of_file(name)
+        if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
+            raise Fault(400, "output_format is not supported: a document keeps its format")
+        source, target = known_languages(service, asked.source_lang, asked.target_lang)
+        translated = await translate_file(service, asked.file.content, kind, source, target)
+        document = await files.add(translated, translated_name(name, target))
+        return JSONResponse({"document_id": document, "document_key": key_of(document)})
+
+    @described(
+        "DeepL: a document's status, which is done once the upload has been answered.",
+        in_path=DocumentPath,
+        fields=DocumentKey,
+        answer=record(document_id=TEXT, status=TEXT),
+        errors=(*READ, 404),
+    )
+    async def status(request: Request) -> Response:
+        _, opened = await open_document(request)
+        opened.close()
+        return JSONResponse({"document_id": request.path_params["document_id"], "status": "done"})
+
+    @described(
+        "DeepL: a translated document, once; after that it is deleted.",
+        in_path=DocumentPath,
+        fields=DocumentKey,
+        answer=BYTES,
+        answer_type="application/octet-stream",
+        errors=(*READ, 404),
+    )
+    async def result(request: Request) -> Response:
+        found = await open_document(request)
+        files.remove(request.path_params["document_id"])
+        return send_file(*found)
+
     return [
+        Route(UPLOAD_PATH, upload, methods=["POST"]),
+        Route("/v2/document/{document_id}", status, methods=["POST"]),
+        Route("/v2/document/{document_id}/result", result, methods=["POST"]),
+        Route("/v2/glossary-language-pairs", glossary_pairs, methods=["GET"]),
+        Route("/v2/glossaries", glossaries, methods=["GET", "POST"]),
+        Route("/v3/glossaries", glossaries, methods=["GET", "POST"]),
+        Route("/v2/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
+        Route("/v3/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
         Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),
     ]
 
 
-def _code(language: str, known: Collection[str] = ()) -> str:
-    """As the models name it: EN-GB is en, unless there is a model for EN-GB."""
-    code = language.lower()
-    return {name.lower(): name for name in known}.get(code, code.partition("-")[0])
-
-
 def _entry(code: str) -> dict[str, Any]:
     region = {"EN-GB": " (British)", "EN-US": " (American)", "PT-BR": " (Brazilian)", "PT-PT": " (European)"}
-    return {"language": code, "name": language_name(_code(code)) + region.get(code, "")}
+    return {"language": code, "name": language_name(known_code(code, NAMES)) + region.get(code, "")}

@@ -20,6 +20,7 @@ from heed.errors import HeedError
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128", "::ffff:127.0.0.0/104")))
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
+_ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9._~%-]+)*")
 CLOSE = {"connection": "close"}  # its body is not read
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
@@ -29,11 +30,13 @@ class Doors:
     """The names under which the server is used, the origins whose pages may use it, and the proxies that it believes.
 
     hosts: names in lower case besides loopback's and addresses; None for any. origins: in lower case; "*" is any.
+    root_path: under which a proxy shows the server, such as /heed; a trusted proxy may say another.
     """
 
     hosts: frozenset[str] | None = frozenset()
     origins: frozenset[str] = frozenset()
     proxies: tuple[Network, ...] = LOOPBACK
+    root_path: str = ""
 
     def check(self, scope: Scope) -> None:
         """Fault, 403, for a Host or an Origin that is not let in."""
@@ -60,6 +63,24 @@ class Doors:
         if not _HOST.fullmatch(host):
             raise Fault(400, "Invalid request: the Host header names no host")
         return "https" if scheme.lower() == "https" else "http", host
+
+    def base_address(self, scope: Scope) -> str:
+        """The address under which the client finds the server, without a slash at its end."""
+        scheme, host = self.reached_at(scope)
+        prefix = self.root_path
+        if self._is_proxy(scope) and (said := Headers(scope=scope).get("x-forwarded-prefix")) is not None:
+            # Each of several proxies takes its part off the path, the first one the first part.
+            prefix = "".join(_slashed(part) for part in said.split(","))
+            if not _ROOT_PATH.fullmatch(prefix):
+                raise Fault(400, "Invalid request: the X-Forwarded-Prefix header is no path")
+        return f"{scheme}://{host}{prefix}"
+
+    def path_of(self, scope: Scope) -> str:
+        """The path of an endpoint: without `root_path`, which a proxy may have left, or needless slashes."""
+        path = re.sub("//+", "/", scope["path"])
+        if self.root_path and f"{path}/".startswith(f"{self.root_path}/"):
+            path = path[len(self.root_path) :]
+        return path.rstrip("/") or "/"
 
     def _is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
@@ -91,6 +112,14 @@ def host_name(text: str) -> str:
     return text.lower().rstrip(".")
 
 
+def root_path(text: str) -> str:
+    """The path of an option, with a slash only at its beginning. HeedError if it is none."""
+    path = _slashed(text)
+    if not _ROOT_PATH.fullmatch(path):
+        raise HeedError(f"--root-path {text}: expected a path such as /heed.")
+    return path
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach it."""
     found = _address(address)
@@ -118,11 +147,25 @@ def _place(origin: str) -> tuple[str, str, str] | None:
 
 
 def _forwarded(header: str) -> Mapping[str, str]:
-    """The fields that the last proxy has added to Forwarded (RFC 7239)."""
-    pairs = (part.partition("=") for part in header.rpartition(",")[2].split(";"))
-    return {name.strip().lower(): value.strip().strip('"') for name, equals, value in pairs if equals}
+    """The fields that the last proxy has added to Forwarded (RFC 7239), with the protocol that the first one saw."""
+    elements = [
+        {name.strip().lower(): value.strip().strip('"') for name, equals, value in pairs if equals}
+        for pairs in ((part.partition("=") for part in element.split(";")) for element in header.split(","))
+    ]
+    proto = next((element["proto"] for element in elements if "proto" in element), None)
+    return elements[-1] | ({} if proto is None else {"proto": proto})
 
 
 def _x_forwarded(headers: Headers) -> Mapping[str, str]:
-    names = {"proto": "x-forwarded-proto", "host": "x-forwarded-host"}
-    return {name: headers[header].rpartition(",")[2].strip() for name, header in names.items() if header in headers}
+    found = {}
+    if "x-forwarded-proto" in headers:  # of several proxies, the first one talks to the client
+        found["proto"] = headers["x-forwarded-proto"].partition(",")[0].strip()
+    if "x-forwarded-host" in headers:  # only the last one is known to be trusted
+        found["host"] = headers["x-forwarded-host"].rpartition(",")[2].strip()
+    return found
+
+
+def _slashed(path: str) -> str:
+    """With a slash at its beginning and none at its end; "" for "/"."""
+    path = path.strip().strip("/")
+    return f"/{path}" if path else ""

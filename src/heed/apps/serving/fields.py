@@ -72,17 +72,24 @@ def as_list(value: Any) -> list[Any]:
 
 
 def _n_alternatives(value: Any, info: ValidationInfo) -> int:
-    """A count, as a number or in digits. info.context: the most."""
+    """A count, as a number or in digits, perhaps with a fraction of zeros. info.context: the most."""
     try:
-        if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > 9:
+        if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > 9:
             raise ValueError
-        number = int(value)
-    except ValueError:
+        number = int(value) if isinstance(value, int) else _whole(float(value))
+    except (ValueError, OverflowError):
         raise Fault(400, f"Invalid request: {info.field_name} parameter is not a whole number") from None
     most: Any = info.context
     if not 0 <= number <= most:
         raise Fault(400, f"Invalid request: {info.field_name} ({number}) is not between 0 and {most}")
     return number
+
+
+def _whole(value: float) -> int:
+    """The integer that a client without integers writes as 2.0. ValueError if it is none."""
+    if value != int(value):
+        raise ValueError
+    return int(value)
 
 
 class File(NamedTuple):

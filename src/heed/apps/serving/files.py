@@ -4,19 +4,29 @@ import asyncio
 import re
 import secrets
 import tempfile
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from starlette.responses import Response, StreamingResponse
+
+from heed.apps.documents.formats import SUFFIXES, Format
 from heed.apps.serving.faults import Fault
 from heed.runtime.files import no_temporary_files
 
 MAX_FILES = 1_000  # that wait to be fetched
 MAX_BYTES = 2**28  # of them together
 KEPT_SECONDS = 1_800.0
+CHUNK_BYTES = 2**16  # of a file on its way to a client
 MAX_NAME = 100  # characters
 
+MAX_DISPOSITION_BYTES = 4096  # of a header that is searched for other forms of a name
+_EXTENDED_NAME = re.compile(r""";\s*filename\*\s*=\s*"?([\w.:-]*)'[^']*'([^;"\s]+)""", re.IGNORECASE)
+_ENCODED_WORDS = re.compile(r';\s*filename\s*=\s*"?((?:=\?[\w*.:-]+\?[BQ]\?[^?\s"]*\?=\s*)+)', re.IGNORECASE)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\"\\/:*?<>|\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -44,15 +54,15 @@ class FileStore:
     async def add(self, content: bytes, name: str) -> str:
         """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
         while self._files and (len(self._files) >= self._max_files or self._n_bytes + len(content) > self._max_bytes):
-            self._remove(next(iter(self._files)))
+            self.remove(next(iter(self._files)))
         key = secrets.token_urlsafe(18) + PurePosixPath(name).suffix
         try:
             stored = StoredFile(self._open_folder() / key, name, len(content))
             self._files[key] = stored
-            self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self._remove, key)
+            self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self.remove, key)
             await asyncio.to_thread(stored.path.write_bytes, content)
         except OSError as error:
-            self._remove(key)
+            self.remove(key)
             reason = str(no_temporary_files(error)).partition(";")[0]
             raise Fault(503, f"no room for the translated file: {reason}", {"retry-after": "60"}) from None
         if key not in self._files:  # it had to go while it was written
@@ -77,7 +87,8 @@ class FileStore:
         except OSError:  # somebody emptied the folder
             return None
 
-    def _remove(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Removes a file, if it is there; what is open stays readable."""
         stored = self._files.pop(key, None)
         if stored is not None:
             stored.path.unlink(missing_ok=True)
@@ -87,15 +98,69 @@ class FileStore:
     def close(self) -> None:
         """Removes all of it."""
         for key in list(self._files):
-            self._remove(key)
+            self.remove(key)
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def send_file(stored: StoredFile, opened: BinaryIO) -> Response:
+    """The answer that sends a file, and closes it."""
+
+    async def content() -> AsyncGenerator[bytes]:
+        with opened:
+            while chunk := await asyncio.to_thread(opened.read, CHUNK_BYTES):
+                yield chunk
+
+    headers = {"content-length": str(stored.size), "content-disposition": disposition(stored.name)}
+    return StreamingResponse(content(), media_type="application/octet-stream", headers=headers)
+
+
+def kind_of_file(name: str) -> Format:
+    """The format that an upload's suffix names. Fault if none does."""
+    kind = SUFFIXES.get(PurePosixPath(name).suffix.lower())
+    if kind is None:
+        raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
+    return kind
 
 
 def translated_name(name: str, language: str) -> str:
     """The name of a file's translation: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
     return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"
+
+
+def with_plain_filename(header: bytes) -> bytes:
+    """A part's Content-Disposition with its file's name as `filename`, in UTF-8.
+
+    RFC 7578 allows nothing else, but .NET's HttpClient sends encoded words (RFC 2047), and it and older clients of
+    Python send `filename*` (RFC 5987).
+    """
+    if len(header) > MAX_DISPOSITION_BYTES:
+        return header
+    text = header.decode("utf-8", errors="replace")
+    name = _extended_name(text) or _encoded_name(text)
+    if not name:
+        return header
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return header + f'; filename="{quoted}"'.encode(errors="replace")  # the last one counts
+
+
+def _extended_name(text: str) -> str:
+    """The name in `filename*`; "" if there is none, or if its bytes are not in its charset."""
+    found = _EXTENDED_NAME.search(text)
+    try:
+        return unquote(found[2], encoding=found[1] or "utf-8", errors="strict") if found else ""
+    except (LookupError, ValueError):
+        return ""
+
+
+def _encoded_name(text: str) -> str:
+    """The name in a `filename` of encoded words; "" as for `_extended_name`."""
+    found = _ENCODED_WORDS.search(text)
+    try:
+        return str(make_header(decode_header(found[1]))) if found else ""
+    except (LookupError, ValueError, HeaderParseError):
+        return ""
 
 
 def disposition(name: str) -> str:

@@ -1,6 +1,6 @@
 """Languages by code: their names, and which of them a text is in."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
@@ -31,6 +31,27 @@ def language_name(code: str) -> str:
     return NAMES.get(code, code)
 
 
+def known_code(code: str, known: Collection[str]) -> str:
+    """The known code that a client means by this one, or `code` in lower case if there is none.
+
+    Case and the kind of hyphen make no difference, and a region is only needed to tell codes apart: EN, en-US and en_GB
+    all mean en, unless en-US is known too; pt means pt-BR if no other Portuguese is known.
+    """
+    wanted = _normalized(code)
+    language = wanted.partition("-")[0]
+    names = {_normalized(name): name for name in known}
+    regions = [name for name in names if name.partition("-")[0] == language]
+    if wanted in names:
+        return names[wanted]
+    if language in names:
+        return names[language]
+    return names[regions[0]] if wanted == language and len(regions) == 1 else wanted
+
+
+def _normalized(code: str) -> str:
+    return code.strip().lower().replace("_", "-")
+
+
 class LanguageDetector:
     """Tells in which of some languages a text is."""
 
@@ -41,16 +62,15 @@ class LanguageDetector:
             self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         except OSError as error:
             raise no_temporary_files(error) from None
-        known = [language for language in self._languages if language in set(self._identifier.labels)]
-        self._identifier.set_languages(known)
-        self._known = known
+        self._known = [language for language in self._languages if language in set(self._identifier.labels)]
 
     def ranked(self, text: str) -> list[tuple[str, float]]:
-        """The languages with their probabilities from 0 to 1, the most probable first.
+        """The languages with their probabilities among all that the detector knows, the most probable first.
 
-        Languages that the detector does not know come last, with 0; so does every language for a text without letters.
+        A text in another language has low ones. Languages that the detector does not know come last, with 0; so does
+        every language for a text without letters.
         """
         if not any(c.isalpha() for c in text) or not self._known:
             return [(language, 0.0) for language in self._languages]
-        found = [(str(language), float(p)) for language, p in self._identifier.rank(text)]
+        found = [(str(language), float(p)) for language, p in self._identifier.rank(text) if language in self._known]
         return found + [(language, 0.0) for language in self._languages if language not in self._known]

@@ -1,27 +1,24 @@
 """LibreTranslate's interface (libretranslate.com/docs), for its clients."""
 
-import asyncio
-from collections.abc import AsyncGenerator
 from functools import partial
-from pathlib import PurePath
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Key, Source, Target, Text, Texts, Upload, read
-from heed.apps.serving.files import FileStore, disposition, translated_name
+from heed.apps.serving.files import FileStore, kind_of_file, send_file, translated_name
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import (
     check_key,
-    check_languages,
     check_pair,
     check_size,
+    known_languages,
     parameters,
     parameters_with_file,
 )
@@ -41,7 +38,6 @@ from heed.apps.serving.specification import (
 )
 
 UPLOAD_PATH = "/translate_file"
-CHUNK_BYTES = 2**16  # of a file on its way to a client
 DETECTION = record(confidence=NUMBER, language=TEXT)
 
 
@@ -93,9 +89,9 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
-        texts, source, target = asked.q, asked.source, asked.target
+        texts = asked.q
         check_size(service, texts)
-        check_languages(service, source, target)
+        source, target = known_languages(service, asked.source, asked.target)
         deadline = service.deadline()
         # Languages: of each text where the source is "auto".
         tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
@@ -183,13 +179,11 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, fields)
         asked = read(UploadFields, fields)
         name, content = asked.file
-        kind = SUFFIXES.get(PurePath(name).suffix.lower())
-        if kind is None:
-            raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
-        check_languages(service, asked.source, asked.target)
-        address = "://".join(service.doors.reached_at(request.scope))
-        translated = await translate_file(service, content, kind, asked.source, asked.target)
-        key = await files.add(translated, translated_name(name, asked.target))
+        kind = kind_of_file(name)
+        source, target = known_languages(service, asked.source, asked.target)
+        address = service.doors.base_address(request.scope)
+        translated = await translate_file(service, content, kind, source, target)
+        key = await files.add(translated, translated_name(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 
     @described(
@@ -202,15 +196,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
     async def download(request: Request) -> Response:
         if (found := files.open(request.path_params["name"])) is None:
             raise Fault(404, "no such file, or no more")
-        stored, opened = found
-
-        async def content() -> AsyncGenerator[bytes]:
-            with opened:
-                while chunk := await asyncio.to_thread(opened.read, CHUNK_BYTES):
-                    yield chunk
-
-        headers = {"content-length": str(stored.size), "content-disposition": disposition(stored.name)}
-        return StreamingResponse(content(), media_type="application/octet-stream", headers=headers)
+        return send_file(*found)
 
     return [
         Route("/translate", translate, methods=["POST"]),

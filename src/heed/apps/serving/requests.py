@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, checked_text
+from heed.apps.serving.files import with_plain_filename
+from heed.apps.serving.languages import known_code
 from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.service import Service
 from heed.errors import HeedError
@@ -65,16 +67,31 @@ async def parameters(request: Request) -> dict[str, Any]:
                 raise Fault(400, "Invalid JSON format: expected an object")
             fields |= content
         elif kind == "application/x-www-form-urlencoded":
+            _check_is_no_json(body, kind)
             pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
             fields |= _repeated(pairs)
         elif kind == "multipart/form-data":
             async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
                 fields |= _texts_of(form)
         else:
+            _check_is_no_json(body, kind)
             raise Fault(415, "Unsupported media type: send JSON or a form")
     except BAD_BODY:
         raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
     return fields
+
+
+def _check_is_no_json(body: bytes, kind: str) -> None:
+    """Fault for JSON that does not call itself so, as `curl -d` sends it."""
+    if not body.lstrip().startswith(b"{"):
+        return
+    try:
+        content = json.loads(body)
+    except BAD_BODY:
+        return
+    if isinstance(content, dict):
+        said = f"Content-Type is {kind[:50]}" if kind else "Content-Type is missing"
+        raise Fault(415, f"the body is JSON, but its {said}: send the header Content-Type: application/json")
 
 
 async def parameters_with_file(request: Request) -> dict[str, Any]:
@@ -87,7 +104,7 @@ async def parameters_with_file(request: Request) -> dict[str, Any]:
         )
     body = await request.body()
     try:
-        parser = MultiPartParser(
+        parser = _FileParser(
             request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)
         )
         parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
@@ -99,6 +116,14 @@ async def parameters_with_file(request: Request) -> dict[str, Any]:
         return fields | {"file": File(checked_text(file.filename or "", "file"), await file.read())}
     except (*BAD_BODY, MultiPartException):
         raise Fault(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
+
+
+class _FileParser(MultiPartParser):
+    """Starlette's parser, which knows a file by `filename` alone, with the names that other clients send."""
+
+    def on_headers_finished(self) -> None:
+        self._current_part.content_disposition = with_plain_filename(self._current_part.content_disposition or b"")
+        super().on_headers_finished()
 
 
 def _texts_of(form: FormData) -> dict[str, Any]:
@@ -120,11 +145,19 @@ def check_size(service: Service, texts: list[str]) -> None:
             raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
 
 
-def check_languages(service: Service, source: str, target: str) -> None:
-    """Fault if the server does not know one of them; the source may be "auto"."""
-    for language in (source, target):
-        if not service.knows(language) and (language, source) != ("auto", "auto"):
+def known_languages(service: Service, source: str, target: str) -> tuple[str, str]:
+    """Their codes as the models have them; the source may be "auto". Fault if the server does not know one of them."""
+    known = service.codes()
+    src, tgt = "auto" if is_auto(source) else known_code(source, known), known_code(target, known)
+    for language in (src, tgt):
+        if language not in known and (language, src) != ("auto", "auto"):
             raise Fault(400, f"{language[:20]} is not supported")
+    return src, tgt
+
+
+def is_auto(source: str) -> bool:
+    """Whether the client leaves it to the server to tell the language."""
+    return source.strip().lower() == "auto"
 
 
 def check_pair(service: Service, src: str, tgt: str) -> None:

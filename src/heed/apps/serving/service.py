@@ -176,7 +176,7 @@ class Service:
         self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.document_workers = DocumentWorkers(self.limits.max_file_text)
-        self.detector = LanguageDetector(src for src, _ in self.engines)
+        self.detector = LanguageDetector(self.codes())
 
     async def start(self) -> None:
         """Starts the engines; ready once each has translated a sentence. The first attention comes after that."""
@@ -216,26 +216,27 @@ class Service:
             targets[src].add(tgt)
         return {src: sorted(targets[src]) for src in sorted(targets, key=language_name)}
 
-    def knows(self, language: str) -> bool:
-        """Whether any pair has this language."""
-        return any(language in pair for pair in self.engines)
+    def codes(self) -> set[str]:
+        """The codes of all languages that texts can be translated from or into."""
+        return {code for pair in self.engines for code in pair}
 
     def has(self, src: str, tgt: str) -> bool:
         """Whether texts can be translated from one to the other; into its own language, a text stays as it is."""
-        return (src, tgt) in self.engines or (src == tgt and self.knows(src))
+        return (src, tgt) in self.engines or (src == tgt and src in self.codes())
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
-        """The languages that the server translates from, with their probabilities, most probable first."""
+        """The languages that the server translates from or into, with their probabilities, most probable first."""
         return await asyncio.to_thread(self.detector.ranked, text)
 
     async def detect_source(self, text: str, target: str) -> tuple[str, float]:
         """The language that a text is most probably in, with its probability.
 
-        If none has half the probability, as for a number, the most probable that reaches the target is taken.
+        It may be the target, whose texts stay as they are. If none has half the probability, as for a number, the most
+        probable that the server translates to the target is taken.
         """
         ranked = await self.detect(text)
-        usable = (found for found in ranked if self.has(found[0], target))
-        return ranked[0] if ranked[0][1] >= 0.5 else next(usable, ranked[0])
+        translated = (found for found in ranked if (found[0], target) in self.engines)
+        return ranked[0] if ranked[0][1] >= 0.5 else next(translated, ranked[0])
 
     def deadline(self) -> float:
         """When a request that begins now must be answered, by the event loop's clock."""

@@ -16,11 +16,13 @@ from starlette.routing import Route
 from heed.apps.documents.split_text import SplitText
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
+from heed.apps.serving.languages import known_code
 from heed.apps.serving.requests import (
     as_fault,
     check_key,
     check_pair,
     check_size,
+    is_auto,
     parameters,
 )
 from heed.apps.serving.service import Service
@@ -180,7 +182,8 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
     source, target = asked.source or only[0], asked.target or only[1]
     if not target:
         raise Fault(400, "Invalid request: missing target parameter")
-    if source == "auto":
+    source, target = known_code(source, service.codes()), known_code(target, service.codes())
+    if is_auto(source):
         source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
     return source, target

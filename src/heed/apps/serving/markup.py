@@ -1,0 +1,124 @@
+"""Texts with tags of HTML or XML, as pages that the reader of HTML understands, and back."""
+
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from heed.apps.documents.html import INLINE
+from heed.apps.serving.faults import Fault
+
+DECLARATION = '<?xml version="1.0"?>'
+WITH_PROLOG = ("<?xml", "<!DOCTYPE")  # how a whole document begins, which needs no root around it
+
+
+class HTMLTexts:
+    """Texts of HTML, in which the content of some elements stays as it is."""
+
+    def __init__(self, ignored: Collection[str]):
+        # No text holds this attribute, so that it can be taken off again.
+        self._untranslated = f' translate="no" data-{secrets.token_hex(8)}=""'
+        names = "|".join(map(re.escape, ignored)) or "(?!)"
+        self._ignored = re.compile(rf"<(?:{names})(?=[\s/>])", re.IGNORECASE)
+
+    def pages(self, texts: list[str]) -> list[str]:
+        return [self._ignored.sub(lambda tag: tag[0] + self._untranslated, text) for text in texts]
+
+    def text(self, page: str) -> str:
+        return page.replace(self._untranslated, "")
+
+
+@dataclass
+class _Element:
+    name: str
+    start: int  # where its tags begin, in bytes
+    end: int = -1  # of an empty element: behind it, where the end tag of the element around it may begin
+    has_words: bool = False  # between its children
+    children: list["_Element"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class XMLTexts:
+    """Texts of XML. Tags among words are within their sentence, others end it.
+
+    ignored: elements whose content stays as it is; splitting, non_splitting: tags that always or never end a sentence.
+    Without `outline`, only `splitting` do.
+    """
+
+    ignored: Collection[str] = ()
+    splitting: Collection[str] = ()
+    non_splitting: Collection[str] = ()
+    outline: bool = True
+    # No text holds it, so that the names that it marks can be found again.
+    _mark: str = field(default_factory=lambda: f"heed{secrets.token_hex(8)}")
+
+    def pages(self, texts: list[str]) -> list[str]:
+        """Fault if one is not well-formed."""
+        return [self._page(text, place) for place, text in enumerate(texts, 1)]
+
+    def text(self, page: str) -> str:
+        plain = page.removeprefix(DECLARATION).replace(f' {self._mark} translate="no"', "")
+        return re.sub(rf"(</?)(?:span |){self._mark}-", r"\1", plain)
+
+    def _page(self, text: str, place: int) -> str:
+        """Each tag as one of HTML within a sentence, or as one that ends it."""
+        content = text.encode()
+        tags: dict[int, tuple[bytes, bytes, bytes]] = {}  # where a name begins; what goes before it, it, what behind it
+        parents = [_root(text, place)]
+        while parents:
+            parent = parents.pop()
+            parents += parent.children
+            for element in parent.children:
+                inline = self._is_inline(element.name, among_words=parent.has_words)
+                before = f"span {self._mark}-" if inline else f"{self._mark}-"
+                after = f' {self._mark} translate="no"' if element.name in self.ignored else ""
+                tags[element.start + 1] = before.encode(), element.name.encode(), after.encode()
+                if content.startswith(f"</{element.name}".encode(), element.end):
+                    tags.setdefault(element.end + 2, (before.encode(), element.name.encode(), b""))
+        parts: list[bytes] = []
+        last = 0
+        for begin, tag in sorted(tags.items()):
+            parts += [content[last:begin], *tag]
+            last = begin + len(tag[1])
+        return DECLARATION + b"".join([*parts, content[last:]]).decode()
+
+    def _is_inline(self, name: str, *, among_words: bool) -> bool:
+        if name in self.splitting or name in self.non_splitting:
+            return name not in self.splitting
+        return not self.outline or (name != "br" and (among_words or name in INLINE))
+
+
+def _root(text: str, place: int) -> _Element:
+    """An element around those of a text. Fault with line and column if the text is not well-formed XML."""
+    head, tail = ("", "") if text.startswith(WITH_PROLOG) else ("<text>\n", "</text>")
+    root = _Element("", -1)
+    nesting = [root]
+    parser = expat.ParserCreate()
+
+    def start(name: str, _: dict[str, str]) -> None:
+        element = _Element(name, parser.CurrentByteIndex - len(head))
+        nesting[-1].children.append(element)
+        nesting.append(element)
+
+    def end(_: str) -> None:
+        nesting.pop().end = parser.CurrentByteIndex - len(head)
+
+    def words(found: str) -> None:
+        nesting[-1].has_words = nesting[-1].has_words or not found.isspace()
+
+    def entity(*_: object) -> None:
+        raise Fault(400, f"text {place} declares entities: write the characters themselves")
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler, parser.EntityDeclHandler = words, entity
+    try:
+        parser.Parse(head + text + tail, True)
+    except expat.ExpatError as error:
+        line, column = error.lineno - bool(head), error.offset + 1
+        reason = expat.ErrorString(error.code)
+        if reason == expat.errors.XML_ERROR_TAG_MISMATCH:
+            column -= 2  # expat counts from behind "</"
+            reason = f"<{nesting[-1].name}> has no end tag" if len(nesting) > 1 + bool(head) else "no tag opens this"
+        raise Fault(400, f"text {place} is not well-formed XML: line {line}, column {column}: {reason}") from None
+    return root.children[0] if head else root
