@@ -8,7 +8,6 @@ multi-bleu.perl. The tokenizer is sacremoses here; BLEU of tokens is sacrebleu's
 
 import argparse
 import csv
-import hashlib
 import json
 import re
 import tarfile
@@ -27,6 +26,7 @@ from large_corpus import write_corpus
 from heed.data.lines import read_pairs
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score, bleu, chrf
+from heed.runtime.manifest import sha256_of
 
 MADE = "wmt14-made"
 PUBLISHED = {"base": 27.3, "big": 28.4}  # Table 2, newstest2014
@@ -84,8 +84,7 @@ def make_corpus(folder: Path, n_pairs: int) -> None:
     text = (resources.files("heed.data.corpora") / "wmt14-en-de.toml").read_text(encoding="utf-8")
 
     def with_hash(match: re.Match[str]) -> str:
-        digest = hashlib.sha256((folder / match["archive"]).read_bytes()).hexdigest()
-        return f'{match["address"]}\nsha256 = "{digest}"'
+        return f'{match["address"]}\nsha256 = "{sha256_of(folder / match["archive"])}"'
 
     text = re.sub(r'(?P<address>url = "[^"]*/(?P<archive>[^"/]+)")\nsha256 = "[0-9a-f]+"', with_hash, text)
     target.write_text(text, encoding="utf-8")
@@ -207,9 +206,10 @@ def energy(path: Path) -> dict[str, float] | None:
         for line in path.read_text().splitlines():
             try:
                 seconds, index, watts = line.split(", ")
-                samples[index].append((float(seconds), float(watts)))
+                sample = float(seconds), float(watts)
             except ValueError:  # "[N/A]", or a line that was cut off
                 continue
+            samples[index].append(sample)
     joules = covered = 0.0
     for of_gpu in samples.values():
         for (start, before), (end, after) in pairwise(of_gpu):
