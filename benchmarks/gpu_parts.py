@@ -9,6 +9,7 @@ python benchmarks/gpu_parts.py summary gpu-results       # results.json and resu
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -132,6 +133,9 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
 
     A batch is one pass, of the preset's size; padding is computed, but not counted.
     """
+    from heed.runtime.process_tuning import tune_process
+
+    tune_process()  # before PyTorch is loaded: how threads wait
     import torch
     from train_peers import PAD, TorchModel, plain_loop
 
@@ -162,8 +166,8 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
             pairs.append((batch.src.to(device), tgt.to(device)))
             n_tokens.append(int(batch.tgt_mask.sum()))
         model = TorchModel(shape, n_ids).to(device)
-        steps = plain_loop(model, model, pairs, "bf16")
-        windows = [_speed(steps, n_tokens, device) for _ in range(N_WINDOWS + 1)][1:]  # the first one warms up
+        steps = zip(itertools.cycle(n_tokens), plain_loop(model, model, pairs, "bf16"), strict=False)
+        windows = [_speed(steps, device) for _ in range(N_WINDOWS + 1)][1:]  # the first one warms up
         found[preset] = {
             "target_tokens_per_second": statistics.median(windows),
             "windows": windows,
@@ -172,22 +176,16 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
     return found
 
 
-def _speed(steps: Iterator[None], n_tokens: list[int], device: "torch.device") -> float:
-    """Target tokens a second over whole rounds of the batches, for WINDOW_SECONDS at least."""
+def _speed(steps: Iterator[tuple[int, None]], device: "torch.device") -> float:
+    """Target tokens a second of steps, each with its tokens, for WINDOW_SECONDS."""
     import torch
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    wait()
-    started, n_rounds = time.perf_counter(), 0
+    started, n_tokens = time.perf_counter(), 0
     while time.perf_counter() - started < WINDOW_SECONDS:
-        for _ in n_tokens:
-            next(steps)
-        n_rounds += 1
-        wait()
-    return n_rounds * sum(n_tokens) / (time.perf_counter() - started)
+        n_tokens += next(steps)[0]
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return n_tokens / (time.perf_counter() - started)
 
 
 def memory(presets: list[str], sizes: list[int], vocab_size: int | None) -> dict[str, Any]:

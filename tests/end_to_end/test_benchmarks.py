@@ -219,3 +219,37 @@ def test_the_papers_run_is_rehearsed_killed_and_resumed(wmt14, tmp_path):
     assert "a rehearsal" in done.stdout and (out / "row.md").read_text() in done.stdout
     again = subprocess.run([FOLDER / "wmt14.sh"], env=environment, capture_output=True, text=True)
     assert again.returncode == 0 and (out / "row.md").read_text() == again.stdout
+
+
+@pytest.mark.soak
+def test_the_whole_course_of_gpu_sh_runs_on_a_cpu(tmp_path):
+    pytest.importorskip("ctranslate2")
+    environment = os.environ | {
+        "SMALL": "1",
+        "MINUTES": "120",
+        "OUT": str(tmp_path),
+        "PYTHON": sys.executable,
+        "HEED_DEVICE": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run([FOLDER / "gpu.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "left out" not in done.stderr, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results) == sorted(done.stdout.split())
+    kinds = {part.split("-")[0] for part in results}
+    assert kinds == {"versions", "losses", "tests", "memory", "profile", "train", "r", "decode", "ctranslate2", "torch"}
+    assert results["losses"]["fp32 on the device against the CPU (bound: 1e-5)"] < 1e-5
+    assert not results["tests"]["failed"]
+    rows = (tmp_path / "results.md").read_text()
+    for part, result in results.items():
+        if "target_tokens_per_second" in result:
+            assert f"| {part} | {result['target_tokens_per_second']:,.0f} (" in rows
+    assert "| torch-base, tiny | " in rows and "| ctranslate2-512-4-base, ct2-fp32-1x2 | " in rows
+
+
+def test_gpu_sh_names_the_parts_that_it_had_no_time_for(tmp_path):
+    environment = os.environ | {"MINUTES": "0", "OUT": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run([FOLDER / "gpu.sh", "train-base", "memory"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "left out, for want of time: train-base memory\n"
+    assert json.loads((tmp_path / "results.json").read_text()) == {}
