@@ -8,7 +8,7 @@
 #   GPUS=1 OUT=folder CORPORA=folder MIRROR=folder benchmarks/wmt14.sh
 #   REHEARSE=2000 benchmarks/wmt14.sh          # the whole course in two minutes on a CPU: 2,000 made pairs, 40 steps
 #
-# Needs pip install '.[benchmarks]', 20 GB of disk, and a network unless MIRROR has the four archives.
+# Needs pip install '.[benchmarks]', 15 GB of disk (big: 65), and a network unless MIRROR has the four archives.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 SIZE=${1:-base} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-} MIRROR=${MIRROR:-}
