@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What a GPU makes of Heed, in half an hour and without a network: versions, whether its losses and tests are right,
 # training and search of all presets, CTranslate2 and a plain PyTorch loop on the same card, a profile, peak memory.
-# Each part writes OUT/PART.json; one that is there is not measured again. OUT/results.json has all of them, and
-# OUT/results.md their rows for docs/results.md.
+# Each part takes at most a quarter of the time and writes OUT/PART.json; one that is there is not measured again.
+# OUT/results.json has all of them, and OUT/results.md their rows for docs/results.md.
 #
 #   benchmarks/gpu.sh                          # all parts, into gpu-results/
 #   OUT=folder benchmarks/gpu.sh train-base decode-512-4-base
@@ -61,7 +61,7 @@ for part in "${parts[@]}"; do
     *) echo "$part: unknown part; the head of $0 names them" >&2; exit 2 ;;
   esac
   echo "$part"
-  if timeout $((seconds < 480 ? seconds : 480)) "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log"; then
+  if timeout $((seconds < MINUTES * 15 ? seconds : MINUTES * 15)) "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log"; then
     mv "$target.part" "$target"
   else
     failed+=("$part")

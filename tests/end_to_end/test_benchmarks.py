@@ -142,7 +142,7 @@ def wmt14(monkeypatch):
 
 
 def test_the_papers_bleu_splits_compounds_as_its_script_does(wmt14):
-    # perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g' goes on behind what it has matched, so "b-c" stays.
+    # perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' goes on behind what it has matched, so "b-c" stays.
     assert wmt14.split_compounds("rich-text format - a-b-c") == "rich ##AT##-##AT## text format - a ##AT##-##AT## b-c"
     # Half of a compound is wrong: "Text ##AT##-##AT## Forum" still has two tokens right. Of 6, 5, 4 and 3 n-grams
     # 5, 3, 2 and 1 are right.
