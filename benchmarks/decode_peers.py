@@ -3,6 +3,7 @@
     python benchmarks/decode_peers.py                                  # base, random weights, outputs of 25 tokens
     python benchmarks/decode_peers.py --preset opus-mt --vocab 58101   # OPUS-MT's shape
     python benchmarks/decode_peers.py --model RUN/model --src F --ref F --tokenize none     # a trained model, BLEU
+    python benchmarks/decode_peers.py --device cuda --batch 512 --sentences 2048            # on a GPU
 
 Each program runs in its own process. After a warm-up, they take turns at translating all sources. Reported are the
 median speed in target tokens per second, its range, and its ratio to that of the fastest other program. With random
@@ -52,6 +53,9 @@ HEED = [f"heed-{precision}-{workers}" for precision in ("fp32", "bf16", "int8") 
 CTRANSLATE2 = [f"ct2-{how}-{workers}" for how in ("fp32", "int8") for workers in ("1x2", "2x1")]
 CHANGED = {"avx512": ("CT2_FORCE_CPU_ISA", "AVX512"), "mkl": ("CT2_USE_MKL", "1")}  # by the end of a setting's name
 OTHERS = [*CTRANSLATE2, *(f"{name}-{how}" for how in CHANGED for name in CTRANSLATE2), "hf-fp32", "hf-bf16"]
+ON_GPU = ["heed-bf16-1x2", "heed-fp32-1x2", "ct2-fp16-1x2", "ct2-bf16-1x2", "ct2-fp32-1x2"]
+PROGRAMS = list(dict.fromkeys([*HEED, *OTHERS, *ON_GPU]))
+COMPUTE_TYPES = {"fp32": "float32", "int8": "int8", "fp16": "float16", "bf16": "bfloat16"}  # CTranslate2's names
 # From the ids of each source, without eos, to the ids of its translation.
 Engine = Callable[[list[list[int]]], list[list[int]]]
 
@@ -70,6 +74,7 @@ class Job:
     model: str | None  # folder of a trained model; None: random weights
     preset: str  # of the random weights, with the vocabulary
     vocab_size: int
+    device: str = "cpu"
 
     def load(self) -> ModelFolder:
         """The trained model, or one of random weights, biases included."""
@@ -105,7 +110,8 @@ def with_vocabulary(model: Transformer) -> ModelFolder:
 def heed_engine(folder: ModelFolder, job: Job, precision: str, workers: str) -> Engine:
     keep_freed_memory()
     special = folder.tokenizer.special
-    ready = backend_for(folder.model).prepack(folder.model, cast(DecodingPrecision, precision))
+    model = folder.model.to(job.device)
+    ready = backend_for(model).prepack(model, cast(DecodingPrecision, precision))
     forced = {name: job.forced for name in ("max_tokens", "min_tokens", "max_extra_tokens")} if job.forced else {}
     settings = DecodingSettings.model_validate(
         {
@@ -135,8 +141,8 @@ def ct2_engine(model: ModelFolder, job: Job, precision: str, workers: str, *_: s
         ctranslate2_format.write_model(model, Path(folder), int8=False)
         translator = ctranslate2.Translator(
             folder,
-            device="cpu",
-            compute_type={"fp32": "float32", "int8": "int8"}[precision],
+            device=job.device,
+            compute_type=COMPUTE_TYPES[precision],
             inter_threads=n_workers,
             intra_threads=n_threads,
         )
@@ -164,7 +170,7 @@ def hf_engine(model: ModelFolder, job: Job, precision: str) -> Engine:
     with tempfile.TemporaryDirectory() as folder:
         huggingface.write_model(model, Path(folder))
         marian: Any = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    marian = marian.to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    marian = marian.to(job.device, torch.bfloat16 if precision == "bf16" else torch.float32)
     pad, eos = model.tokenizer.special.pad, model.tokenizer.special.eos
 
     def run(sources: list[list[int]]) -> list[list[int]]:
@@ -177,8 +183,8 @@ def hf_engine(model: ModelFolder, job: Job, precision: str) -> Engine:
             mask = torch.arange(longest) <= torch.tensor([[len(sources[i])] for i in places])
             with torch.inference_mode():
                 out = marian.generate(
-                    input_ids=ids,
-                    attention_mask=mask.long(),
+                    input_ids=ids.to(job.device),
+                    attention_mask=mask.long().to(job.device),
                     num_beams=job.beam,
                     length_penalty=job.length_penalty,
                     do_sample=False,
@@ -282,7 +288,8 @@ def rows_of(results: dict[str, Result], job: Job) -> dict[str, dict[str, float]]
             "milliseconds_per_sentence": statistics.median(result.seconds) / len(job.sources) * 1e3,
             "peak_memory_bytes": result.peak_memory_bytes,
         }
-    best = max((row["target_tokens_per_second"] for name, row in rows.items() if name in OTHERS), default=float("nan"))
+    others = (row["target_tokens_per_second"] for name, row in rows.items() if not name.startswith("heed-"))
+    best = max(others, default=float("nan"))
     for row in rows.values():
         row["ratio_to_best_other"] = row["target_tokens_per_second"] / best
     return rows
@@ -314,11 +321,14 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--tokenize", default="13a")
     instructions.add_option(parser)
     parser.add_argument("--windows", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=[*HEED, *OTHERS], default=[*HEED, *OTHERS])
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda, for which others are the default programs")
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--worker", choices=[*HEED, *OTHERS], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=PROGRAMS, help=argparse.SUPPRESS)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.only = arguments.only or ([*HEED, *OTHERS] if arguments.device == "cpu" else ON_GPU)
+    return arguments
 
 
 def main() -> None:
@@ -344,7 +354,7 @@ def main() -> None:
         sources = torch.randint(4, arguments.vocab, (arguments.sentences, 24), generator=draw).tolist()
     same = {
         name: getattr(arguments, name)
-        for name in ("beam", "batch", "one_by_one", "early_stopping", "forced", "model", "preset")
+        for name in ("beam", "batch", "one_by_one", "early_stopping", "forced", "model", "preset", "device")
     }
     job = Job(**({**same, "vocab_size": arguments.vocab, "length_penalty": 0.6, "sources": sources} | trained))
     results = race(arguments.only, job, windows=arguments.windows)

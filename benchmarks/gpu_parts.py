@@ -2,23 +2,60 @@
 
 python benchmarks/gpu_parts.py versions
 python benchmarks/gpu_parts.py tests
+python benchmarks/gpu_parts.py losses
+python benchmarks/gpu_parts.py torch --presets base
 python benchmarks/gpu_parts.py memory --presets base big --tokens 4096 12500 25000
+python benchmarks/gpu_parts.py summary gpu-results       # results.json and results.md, of all that is there
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+if TYPE_CHECKING:
+    import torch
+
 PROJECT = Path(__file__).resolve().parents[1]
+N_WINDOWS, WINDOW_SECONDS = 5, 3.0  # as heed bench train's
+LOSSES_RECIPE = """
+preset = "tiny"
+[data]
+src = "en"
+tgt = "de"
+train = ["train.en", "train.de"]
+dev = ["dev.en", "dev.de"]
+[tokenizer]
+vocab_size = 1000
+[model]
+dropout = 0.0
+[training]
+batch_src_tokens = 2000
+batch_tgt_tokens = 2000
+micro_batch_tokens = 1000
+warmup_steps = 10
+max_steps = 20
+report_every = 1
+checkpoint_every = "1000 steps"
+"""
+# By name: what a training is given. The first is compared with the others; bf16 on the plain road with the GPU's own.
+LOSS_RUNS: dict[str, tuple[str, dict[str, str]]] = {
+    "cpu, fp32": ("fp32", {"HEED_DEVICE": "cpu", "HEED_KERNELS": "0"}),
+    "device, fp32": ("fp32", {}),
+    "device, bf16": ("bf16", {}),
+    "device, bf16, HEED_COMPILE=0": ("bf16", {"HEED_COMPILE": "0"}),
+}
 
 
 def versions() -> dict[str, Any]:
@@ -55,6 +92,102 @@ def tests() -> dict[str, Any]:
     return {"tests": len(cases), "on a real GPU": len(real), "failed": failed, "skipped": skipped}
 
 
+def losses() -> dict[str, Any]:
+    """Losses of the same 20 steps of a small model without dropout, and the largest relative difference between runs.
+
+    On Heed's own command line, so that every road is the one that a user's training takes.
+    """
+    from heed.text.numbers import english, german, number_splits
+
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        splits = number_splits(n_train=3000, n_dev=20, n_test=1)
+        for part, numbers in (("train", splits.train), ("dev", splits.dev)):
+            for side, words in (("en", english), ("de", german)):
+                (folder / f"{part}.{side}").write_text("".join(f"{words(number)}\n" for number in numbers))
+        (folder / "losses.toml").write_text(LOSSES_RECIPE)
+        for number, (title, (precision, changes)) in enumerate(LOSS_RUNS.items()):
+            run = folder / str(number)
+            words_of_it = ["-m", "heed", "train", str(folder / "losses.toml"), "--run", str(run)]
+            words_of_it += ["--set", f"training.precision={precision}"]
+            env = os.environ | {"WORLD_SIZE": "1"} | changes
+            subprocess.run([sys.executable, *words_of_it], cwd=PROJECT, env=env, stdout=sys.stderr, check=True)
+            entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            found[title] = [entry["loss"] for entry in entries if entry["kind"] == "train"]
+
+    def difference(one: str, other: str) -> float:
+        return max(abs(a - b) / b for a, b in zip(found[one], found[other], strict=True))
+
+    first, fp32, bf16, plain = found
+    return {
+        "losses": found,
+        "fp32 on the device against the CPU (bound: 1e-5)": difference(fp32, first),
+        "bf16 against fp32, both on the device": difference(bf16, fp32),
+        "bf16 against bf16 with HEED_COMPILE=0": difference(bf16, plain),
+    }
+
+
+def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | None) -> dict[str, Any]:
+    """Training speed of torch.nn.Transformer in a plain loop under bf16 autocast, on heed bench train's sentences.
+
+    A batch is one pass, of the preset's size; padding is computed, but not counted.
+    """
+    from heed.runtime.process_tuning import tune_process
+
+    tune_process()  # before PyTorch is loaded: how threads wait
+    import torch
+    from train_peers import PAD, TorchModel, plain_loop
+
+    from heed.apps.bench.inputs import random_corpus
+    from heed.apps.bench.training import preset_shape
+    from heed.data.batching import TokenBatches
+    from heed.runtime.device import choose_machine
+    from heed.text.tokenizer import SpecialIds
+
+    device, found = choose_machine().device, {}
+    for preset in presets:
+        arch, settings, n_ids = preset_shape(
+            preset, vocab_size=vocab_size, batch_tokens=sizes[0] if sizes else None, precision="auto"
+        )
+        shape = {name: getattr(arch, name) for name in ("n_layers", "d_model", "n_heads", "d_ff", "dropout")}
+        tokens = settings.batch_tgt_tokens
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = random_corpus(Path(folder) / "corpus", n_ids, n_tokens=20 * tokens)
+            batches = TokenBatches(
+                corpus, SpecialIds(), max_src_tokens=tokens, max_tgt_tokens=tokens, micro_tokens=tokens, seed=1
+            )
+            collated = [batches.collate(rows) for (rows,) in batches.plan(0)]
+        # As the loop takes them: bos and all ids in one, and 0 behind the end.
+        pairs, n_tokens = [], []
+        for batch in collated:
+            tgt = torch.cat([batch.tgt_in, batch.tgt_out[:, -1:]], 1)
+            tgt[:, 1:] = batch.tgt_out.masked_fill(~batch.tgt_mask, PAD)
+            pairs.append((batch.src.to(device), tgt.to(device)))
+            n_tokens.append(int(batch.tgt_mask.sum()))
+        model = TorchModel(shape, n_ids).to(device)
+        steps = zip(itertools.cycle(n_tokens), plain_loop(model, model, pairs, "bf16"), strict=False)
+        windows = [_speed(steps, device) for _ in range(N_WINDOWS + 1)][1:]  # the first one warms up
+        found[preset] = {
+            "target_tokens_per_second": statistics.median(windows),
+            "windows": windows,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+        }
+    return found
+
+
+def _speed(steps: Iterator[tuple[int, None]], device: "torch.device") -> float:
+    """Target tokens a second of steps, each with its tokens, for WINDOW_SECONDS."""
+    import torch
+
+    started, n_tokens = time.perf_counter(), 0
+    while time.perf_counter() - started < WINDOW_SECONDS:
+        n_tokens += next(steps)[0]
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return n_tokens / (time.perf_counter() - started)
+
+
 def memory(presets: list[str], sizes: list[int], vocab_size: int | None) -> dict[str, Any]:
     """Peak bytes and speed of training steps of each size, each preset in a process of its own."""
     found = {}
@@ -71,17 +204,64 @@ def memory(presets: list[str], sizes: list[int], vocab_size: int | None) -> dict
     return found
 
 
+def summary(folder: Path) -> None:
+    """Writes results.json, all parts by name, and results.md, the same as a table."""
+    parts = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    parts.pop("results", None)
+    (folder / "results.json").write_text(json.dumps(parts, indent=1) + "\n")
+    about = parts.get("versions", {})
+    devices = ", ".join(device["name"] for device in about.get("devices", [])) or "no GPU"
+    lines = [
+        f"{devices}, PyTorch {about.get('torch')} (CUDA {about.get('cuda')}), commit {about.get('commit')}",
+        "",
+        "| part | target tokens/s | share of the products' ceiling | memory |",
+        "|---|---|---|---|",
+    ]
+    for name, part in parts.items():
+        if name.startswith(("train-", "r-drop-", "decode-")):
+            lines.append(_row(name, part))
+        elif name.startswith(("torch-", "ctranslate2-")):
+            lines += [_row(f"{name}, {program}", row) for program, row in part.items()]
+    for name in ("tests", "losses"):
+        facts = {key: value for key, value in parts.get(name, {}).items() if key not in ("losses", "skipped")}
+        lines += ["", *(f"- {name}, {key}: {value}" for key, value in facts.items())]
+    (folder / "results.md").write_text("\n".join(lines) + "\n")
+
+
+def _row(name: str, part: dict[str, Any]) -> str:
+    windows = part.get("windows") or [part["least"], part["most"]]
+    share, peak = part.get("utilization"), part.get("peak_memory_bytes")
+    cells = [
+        name,
+        f"{part['target_tokens_per_second']:,.0f} ({min(windows):,.0f} to {max(windows):,.0f})",
+        "" if share is None else f"{share:.0%}",
+        "" if peak is None else f"{peak / 2**20:,.0f} MiB",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["versions", "tests", "memory"])
+    parser.add_argument("part", choices=["versions", "tests", "losses", "torch", "memory", "summary"])
+    parser.add_argument("folder", type=Path, nargs="?", help="of a summary")
     parser.add_argument("--presets", nargs="+", default=["base", "big"])
-    parser.add_argument("--tokens", nargs="+", type=int, default=[4096, 12_500, 25_000])
+    parser.add_argument("--tokens", nargs="+", type=int, help="default of memory: 4096 12500 25000, else the preset's")
     parser.add_argument("--vocab", type=int)
     arguments = parser.parse_args()
-    if arguments.part == "memory":
-        result = memory(arguments.presets, arguments.tokens, arguments.vocab)
-    else:
-        result = versions() if arguments.part == "versions" else tests()
+    match arguments.part:
+        case "versions":
+            result = versions()
+        case "tests":
+            result = tests()
+        case "losses":
+            result = losses()
+        case "torch":
+            result = torch_loop(arguments.presets, arguments.tokens, arguments.vocab)
+        case "memory":
+            result = memory(arguments.presets, arguments.tokens or [4096, 12_500, 25_000], arguments.vocab)
+        case _:
+            summary(arguments.folder)
+            return
     print(json.dumps(result, indent=1))
 
 

@@ -157,10 +157,10 @@ class TorchModel(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, shape: dict[str, Any]):
+    def __init__(self, shape: dict[str, Any], vocab_size: int = VOCAB_SIZE):
         super().__init__()
         self.d_model = d = shape["d_model"]
-        self.embedding = nn.Embedding(VOCAB_SIZE, d, padding_idx=PAD)
+        self.embedding = nn.Embedding(vocab_size, d, padding_idx=PAD)
         self.transformer = nn.Transformer(
             d, shape["n_heads"], shape["n_layers"], shape["n_layers"], shape["d_ff"], shape["dropout"], batch_first=True
         )
@@ -173,7 +173,7 @@ class TorchModel(nn.Module):
         return x
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        causal = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1)
+        causal = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=tgt_in.device).triu(1)
         hidden: Tensor = self.transformer(
             self.embed(src),
             self.embed(tgt_in),
@@ -193,7 +193,7 @@ def plain_loop(
     while True:
         for src, tgt in batches:
             tgt_in, tgt_out = tgt[:, :-1], tgt[:, 1:]
-            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+            with torch.autocast(src.device.type, torch.bfloat16, enabled=dtype == "bf16"):
                 logits = logits_of(src, tgt_in)
             criterion(logits.float().flatten(0, 1), tgt_out.flatten()).backward()
             optimizer.step()

@@ -1,10 +1,14 @@
 """The benchmarks still run, and count what they say they count; what they measure is in docs/results.md."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -126,3 +130,126 @@ def test_same_results_tells_what_a_changed_tree_changes(tmp_path):
     assert re.fullmatch(r"\| demo \| losses, fp32 \| DIFFERENT: 3 of 3, by up to 0\.\d+ \|", losses)
     assert weights == "| demo | weights, fp32 | DIFFERENT |"
     assert translations == "| demo | translate, fp32 | equal (100) |"
+
+
+@pytest.fixture
+def wmt14(monkeypatch):
+    pytest.importorskip("sacremoses")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import wmt14
+
+    return wmt14
+
+
+def test_the_papers_bleu_splits_compounds_as_its_script_does(wmt14):
+    # perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' goes on behind what it has matched, so "b-c" stays.
+    assert wmt14.split_compounds("rich-text format - a-b-c") == "rich ##AT##-##AT## text format - a ##AT##-##AT## b-c"
+    # Half of a compound is wrong: "Text ##AT##-##AT## Forum" still has two tokens right. Of 6, 5, 4 and 3 n-grams
+    # 5, 3, 2 and 1 are right.
+    hypothesis, reference = "Das gute Text-Forum .", "Das gute Text-Format ."
+    score = wmt14.paper_bleu([hypothesis], [reference])
+    expected = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
+    assert score.value == pytest.approx(expected)
+    assert "before:moses-de+split-compounds|sacremoses:" in score.signature
+    assert wmt14.paper_bleu([reference], [reference]).value == pytest.approx(100)
+
+
+def test_energy_is_the_integral_of_the_power_of_all_gpus_while_it_was_sampled(wmt14, tmp_path):
+    samples = ["0, 0, 100.0", "0, 1, 300.0", "10, 0, 200.0", "10, 1, 300.0", "10, 2, [N/A]", "900, 0, 200", "905, 0, 2"]
+    (tmp_path / "power.csv").write_text("\n".join(samples))
+    # 10 s at 150 W and at 300 W; nothing is known of the 890 s until the script ran again; then 5 s at 101 W.
+    assert wmt14.energy(tmp_path / "power.csv") == {
+        "gpus": 2, "kwh": (1500 + 3000 + 505) / 3.6e6, "mean_watts_per_gpu": 5005 / 25, "hours": 25 / 3600
+    }  # fmt: skip
+    (tmp_path / "power.csv").write_text("0, 0, [N/A]\n10, 0, [N/A]\n")
+    assert wmt14.energy(tmp_path / "power.csv") is None
+    assert wmt14.energy(tmp_path / "none.csv") is None
+
+
+def is_at_work(folder):
+    """Whether a process names the folder on its command line."""
+
+    def names_it(process):
+        with suppress(OSError):  # it has ended
+            return str(folder).encode() in (process / "cmdline").read_bytes()
+
+    return any(map(names_it, Path("/proc").glob("[0-9]*")))
+
+
+@pytest.mark.soak
+def test_the_papers_run_is_rehearsed_killed_and_resumed(wmt14, tmp_path):
+    """The whole course of wmt14.sh on a made corpus: by two workers, with a GPU's power from a program in its place."""
+    out = tmp_path / "out"
+    tells = tmp_path / "bin" / "nvidia-smi"
+    tells.parent.mkdir()
+    tells.write_text("#!/bin/sh\necho 0, 250.00\n")
+    tells.chmod(0o755)
+    environment = os.environ | {
+        "REHEARSE": "1000",
+        "OUT": str(out),
+        "PYTHON": sys.executable,
+        "PATH": f"{tells.parent}:{os.environ['PATH']}",
+        "POWER_SECONDS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with (tmp_path / "log").open("wb") as log:
+        streams = {"stdout": log, "stderr": log}
+        killed = subprocess.Popen([FOLDER / "wmt14.sh"], env=environment, start_new_session=True, **streams)
+        for _ in range(600):
+            if killed.poll() is not None or (out / "run" / "checkpoints" / "12").exists():
+                break
+            time.sleep(0.2)
+        os.killpg(killed.pid, signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL, (tmp_path / "log").read_text()
+        while is_at_work(out):  # torchrun's workers, each in a session of its own, save the state and end
+            time.sleep(0.2)
+        done = subprocess.run([FOLDER / "wmt14.sh"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    told = (tmp_path / "log").read_text()
+    assert done.returncode == 0, told
+    assert told.count("Resumed from step") == 1
+    record = json.loads((out / "record.json").read_text())
+    assert record["rehearsal"] and record["steps"] == 40 and record["processes"] == len(record["starts"]) == 2
+    assert record["card"]["pairs"] > 900
+    assert record["target_tokens_per_second"] == record["target_tokens"] / record["training_seconds"] > 0
+    assert record["energy"]["mean_watts_per_gpu"] == 250
+    for name in ("dev", "newstest2014"):
+        scores = record["scores"][name]
+        assert scores["lines"] == 200 == len((out / f"{name}.hyp").read_text().splitlines())
+        assert "split-compounds" in scores["paper_bleu_signature"] and "tok:13a" in scores["bleu_signature"]
+    assert "a rehearsal" in done.stdout and (out / "row.md").read_text() in done.stdout
+    again = subprocess.run([FOLDER / "wmt14.sh"], env=environment, capture_output=True, text=True)
+    assert again.returncode == 0 and (out / "row.md").read_text() == again.stdout
+
+
+@pytest.mark.soak
+def test_the_whole_course_of_gpu_sh_runs_on_a_cpu(tmp_path):
+    pytest.importorskip("ctranslate2")
+    environment = os.environ | {
+        "SMALL": "1",
+        "MINUTES": "120",
+        "OUT": str(tmp_path),
+        "PYTHON": sys.executable,
+        "HEED_DEVICE": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run([FOLDER / "gpu.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "left out" not in done.stderr, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results) == sorted(done.stdout.split())
+    kinds = {part.split("-")[0] for part in results}
+    assert kinds == {"versions", "losses", "tests", "memory", "profile", "train", "r", "decode", "ctranslate2", "torch"}
+    assert results["losses"]["fp32 on the device against the CPU (bound: 1e-5)"] < 1e-5
+    assert not results["tests"]["failed"]
+    rows = (tmp_path / "results.md").read_text()
+    for part, result in results.items():
+        if "target_tokens_per_second" in result:
+            assert f"| {part} | {result['target_tokens_per_second']:,.0f} (" in rows
+    assert "| torch-base, tiny | " in rows and "| ctranslate2-512-4-base, ct2-fp32-1x2 | " in rows
+
+
+def test_gpu_sh_names_the_parts_that_it_had_no_time_for(tmp_path):
+    environment = os.environ | {"MINUTES": "0", "OUT": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run([FOLDER / "gpu.sh", "train-base", "memory"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "left out, for want of time: train-base memory\n"
+    assert json.loads((tmp_path / "results.json").read_text()) == {}

@@ -28,6 +28,7 @@ NOT_RUN = {
     r"^curl ": "tests/apps/serving/ sends it to a server",
     r"benchmarks/": "minutes, and other programs: tests/end_to_end/test_benchmarks.py",
     r"^#|^export|^head=|^srun|--nnodes|--run-folder /shared": "several machines: tests/end_to_end/test_torchrun.py",
+    r"--nproc-per-node 8": "eight GPUs: tests/end_to_end/test_torchrun.py does it on a CPU",
     r"s3://": "tests/apps/cluster/test_stores.py translates between a store's objects",
     r"^ray |ray start|--cluster auto": "needs a cluster: tests/apps/cluster/test_ray.py starts one",
     r"parsing\.treebank=/path": "needs the WSJ",
