@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack, overload
@@ -31,6 +31,7 @@ from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.progress import Task, progress
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
@@ -170,7 +171,11 @@ class Translator(PickledByValue):
         chosen piece by piece. HeedError for a beam_size above 100.
         """
         several = [texts] if isinstance(texts, str) else texts
-        found = list(self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility))
+        n_texts = len(several) if isinstance(several, Sized) else None
+        with progress("Translating", total=n_texts, unit="lines") as task:
+            found = list(
+                self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility, task=task)
+            )
         return found[0] if isinstance(texts, str) else found
 
     def stream(
@@ -183,6 +188,7 @@ class Translator(PickledByValue):
         utility: Utility | None = None,
         name: Callable[[int, str], str] = lambda number, text: f"line {number}",
         prefixes_name: str = "prefix",
+        task: Task | None = None,
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
@@ -190,7 +196,7 @@ class Translator(PickledByValue):
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
 
         name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
-        prefixes, such as their file.
+        prefixes, such as their file. task: counts the texts that are translated.
         """
         # Faults that show before any text is read.
         refuse_text(texts=texts)
@@ -233,7 +239,7 @@ class Translator(PickledByValue):
 
         # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
-        for text, results in search_in_order(texts, sources_of, find, size=len):
+        for text, results in search_in_order(texts, sources_of, find, size=len, task=task):
             if utility is None:
                 translation = self.joined(text, results)
             else:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -43,6 +43,7 @@ from heed.parsing.trees import (
     split_words,
 )
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.progress import Task, progress
 from heed.text.tokenizer import Tokenizer, check_unicode
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -183,16 +184,17 @@ class Parser(PickledByValue):
         HeedError if a word or a tag is empty or contains a space, if a tag contains a bracket, or if there are not as
         many tags as words.
         """
-        return list(
-            self.stream(((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags))
-        )
+        n_sentences = len(sentences) if isinstance(sentences, Sized) else None
+        tagged = ((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags)
+        with progress("Parsing", total=n_sentences, unit="sentences") as task:
+            return list(self.stream(tagged, task=task))
 
-    def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
+    def stream(self, sentences: Iterable[Tagged | None], *, task: Task | None = None) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
 
         None in place of a sentence means that the next one has not arrived yet: earlier sentences are parsed without
         waiting for it. `sentences` may have a method `wait`, which blocks until it arrives. Given tags stand in the
-        tree, and the model must write those of them that it knows.
+        tree, and the model must write those of them that it knows. task: counts the sentences that are parsed.
         """
         constraint = None
         if self.constrained:
@@ -213,7 +215,7 @@ class Parser(PickledByValue):
                 constraint=constraint, wait=wait_for_more(sentences),
             )  # fmt: skip
 
-        for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters):
+        for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters, task=task):
             if results:
                 yield self._parse(words, tags, results[0][0])
             else:

@@ -11,9 +11,11 @@ from typing import Any
 
 import typer
 
+from heed.apps.cli.progress import StandardErrorProgress
 from heed.apps.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, tune_process
+from heed.runtime.progress import displayed_on
 from heed.text.printable import printable
 
 COMPLETION = "_HEED_COMPLETE"  # set by what --install-completion gives the shell
@@ -114,7 +116,7 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     # Not app(): it prints what it finds wrong as it is, and takes a closed pipe for a failure.
     command = typer.main.get_command(app)
     try:
-        with command.make_context("heed", arguments) as context:
+        with displayed_on(StandardErrorProgress()), command.make_context("heed", arguments) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
