@@ -16,7 +16,7 @@ from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.runs.folder import check_output_folder
-from heed.runs.recipe import RUN_CONFIG, read_recipe
+from heed.runs.recipe import RUN_CONFIG, read_recipe, run_meant
 from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
 from heed.runtime.files import UNFINISHED
@@ -238,7 +238,8 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
     """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
     steps = checkpoint_steps(run / "checkpoints")
     if not steps:
-        raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
+        hint = run_meant(run) or "expected a run folder with checkpoints/STEP in it."
+        raise HeedError(f"{run}: no checkpoints; {hint}")
     if last is not None:
         steps = steps[-last:]
         if len(steps) < last:
