@@ -16,6 +16,7 @@ from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
+    description,
     load_models,
     no_report,
     prepack_models,
@@ -35,6 +36,7 @@ from heed.runtime.progress import Task, progress
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
+from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
 
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
@@ -94,6 +96,7 @@ class Translator(PickledByValue):
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self.languages = languages
+        self.folders: tuple[str | Path, ...] = ()  # of the models, if they were loaded
         self._piece_tokens = min(longest_source(model.arch, self.settings) for model in self.models)
 
     @classmethod
@@ -113,7 +116,7 @@ class Translator(PickledByValue):
         loaded = load_models(folders, device=device)
         settings = recipe_settings(loaded[0], decoding, where=str(folders[0]))
         models = [folder.model for folder in loaded]
-        return cls(
+        translator = cls(
             models,
             loaded[0].tokenizer,
             settings,
@@ -122,6 +125,14 @@ class Translator(PickledByValue):
             copy=False,
             languages=(loaded[0].card.src, loaded[0].card.tgt),
         )
+        translator.folders = folders
+        return translator
+
+    def __repr__(self) -> str:
+        task = " → ".join(printable(language) if language else "?" for language in self.languages)
+        beam_size = self.settings.beam_size
+        about = description(self.models, self.folders, task=task, precision=self.precision, beam_size=beam_size)
+        return f"<Translator {about}>"
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is an Iterable[str] of its characters

@@ -16,6 +16,7 @@ from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
+    description,
     load_models,
     no_report,
     prepack_models,
@@ -44,6 +45,7 @@ from heed.parsing.trees import (
 )
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
+from heed.text.printable import printable
 from heed.text.tokenizer import Tokenizer, check_unicode
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -129,6 +131,8 @@ class Parser(PickledByValue):
         self._copies_words = linearisation.leaves == "words"
         self._longest = min(longest_sentence(model.arch, settings, linearisation) for model in self.models)
         self._lexicon = lexicon
+        self.language = ""  # of the sentences, and the models' folders, if they were loaded
+        self.folders: tuple[str | Path, ...] = ()
         self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
@@ -173,10 +177,18 @@ class Parser(PickledByValue):
                     f"{name}: its trees are other sequences than those of {where[0]}, or its lexicon is another; only "
                     "models of one recipe and treebank can be joined."
                 )
-        return cls(
+        parser = cls(
             [folder.model for folder in loaded], loaded[0].tokenizer, settings, cards[0],
             lexicon=cards[0].lexicon, precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
+        parser.language, parser.folders = loaded[0].card.src, tuple(where)
+        return parser
+
+    def __repr__(self) -> str:
+        task = f"{printable(self.language) if self.language else '?'} → trees"
+        beam_size = self.settings.beam_size
+        about = description(self.models, self.folders, task=task, precision=self.precision, beam_size=beam_size)
+        return f"<Parser {about}>"
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse of each sentence, in order. A blank sentence has no tree; one that is far too long has a flat one.

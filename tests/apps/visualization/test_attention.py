@@ -227,7 +227,9 @@ def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
     assert lines("#view=encoder", layer) == expected("encoder", 0, every)
     alone = "q('.head:nth-child(4)').dispatchEvent(new Event('dblclick'));"
     assert lines("#view=encoder", alone) == expected("encoder", 1, [3])
-    assert lines("#view=encoder", alone + "q('#all').click();" + word + "q('#none').click();") == expected("encoder", 1, every)
+    assert lines("#view=encoder", alone + "q('#all').click();" + word + "q('#none').click();") == expected(
+        "encoder", 1, every
+    )
 
 
 def test_a_parsers_symbols_are_words_of_their_own():
