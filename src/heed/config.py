@@ -1,6 +1,5 @@
 """Settings ↔ TOML, with errors that say where and what to do. Knows no field of any setting."""
 
-import difflib
 import functools
 import logging
 import tomllib
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heed.errors import HeedError
 from heed.runtime.reading import read_bounded
+from heed.suggestions import did_you_mean, names_meant
 
 log = logging.getLogger(__name__)
 MAX_TOML_BYTES = 2**18
@@ -178,8 +178,13 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
         name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
         if first["type"] == "extra_forbidden":
             beside = _names_beside(kind, first["loc"])
-            near = difflib.get_close_matches(name, [*beside, *_known_names(kind)], n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(beside)}."
+            known = [each for each in (*beside, *known_names(kind)) if not name.startswith(f"{each}.")]
+            meant = names_meant(name, known, cutoff=0.5)
+            if isinstance(first["input"], dict) and not any(each.startswith(f"{name}.") for each in known):
+                # A table that does not exist: what is set in it tells more than its name.
+                inside = [each for key in first["input"] for each in names_meant(f"{name}.{key}", known, cutoff=0.9)]
+                meant = inside or meant
+            hint = did_you_mean(meant) or f"known: {', '.join(beside)}."
             raise HeedError(f"{where}: unknown setting {name}; {hint}") from None
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
@@ -188,14 +193,14 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
         raise HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.") from None
 
 
-def _known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:
+def known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:
     """All settings, in tables too; not in lists and dictionaries of tables, whose keys a file decides."""
     names = []
     for name, field in kind.model_fields.items():
         names.append(prefix + name)
         if get_origin(field.annotation) not in (list, dict):
             for inner in _tables_in(field.annotation):
-                names += _known_names(inner, f"{prefix}{name}.")
+                names += known_names(inner, f"{prefix}{name}.")
     return names
 
 

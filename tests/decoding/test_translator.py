@@ -429,3 +429,13 @@ def test_a_forked_process_translates(number_tokenizer, tmp_path):
             assert pool.map_async(work, [lines, lines]).get(timeout=60) == [expected] * 2
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=180)
+
+
+def test_repr_tells_languages_shape_precision_and_device(small_model, number_tokenizer, tmp_path):
+    model = Transformer(small_model.arch, len(number_tokenizer))
+    translator = Translator(model, number_tokenizer, precision="fp32", languages=("en", "de"))
+    n_millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    about = f"en → de, 2 layers, d_model 32, {n_millions:.1f}M parameters, fp32 on cpu, beam 4>"
+    assert repr(translator) == f"<Translator a model in memory: {about}"
+    save_model(tmp_path / "m", model, number_tokenizer, ModelCard("en", "de"))
+    assert repr(Translator.load(tmp_path / "m", precision="fp32")) == f"<Translator {tmp_path / 'm'}: {about}"

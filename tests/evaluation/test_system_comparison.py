@@ -196,14 +196,12 @@ def test_faulty_input_is_refused(monkeypatch):
     assert asdict(comparison) == asdict(compare(systems, ["x y", "z"]))
 
 
-def test_ter_says_how_far_it_is_and_leaves_out_what_would_take_forever(few_trials, monkeypatch):
-    monkeypatch.setattr("heed.evaluation.system_comparison.REPORTED_SECONDS", 0.0)
+def test_ter_leaves_out_what_would_take_forever(few_trials):
     said: list[str] = []
     references = corpus(3)
     systems = [("a", spoiled(references, 0.2, 1)), ("b", spoiled(references, 0.3, 2))]
     assert "TER" in compare(systems, references, report=said.append).signatures
-    assert said == [f"TER: {n} of 3 sentences." for n in (1, 2, 3, 1, 2, 3)]
-    said.clear()
+    assert not said
     long = "x " * MAX_TER_WORDS
     assert "TER" in compare([("a", [long]), ("b", [long])], [long]).signatures
     systems[1][1][2] = long + "x"

@@ -28,10 +28,10 @@ from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.locks import locked
+from heed.runtime.progress import progress
 from heed.text.character_references import resolved
 
 Report = Callable[[str], None]
-DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 # The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
 MIN_BOUND_BYTES, BOUND_RATIO = 64 * 2**20, 2
 # Bounds on archives, which a stranger may have chosen: text shrinks to a third or a tenth, and names are short.
@@ -58,13 +58,12 @@ class Corpora:
 
     folder: of downloads, one below it for each corpus. mirror: in place of where a corpus was published, a folder,
     whose files are used where they are, or an address that serves files of the same names. report: takes lines for
-    people to read. progress: takes a file's bytes while it is downloaded.
+    people to read.
     """
 
     folder: Path = Path("corpora")
     mirror: str | None = None
     report: Report = _no_report
-    progress: DownloadProgress | None = None
 
     def without_reports(self) -> "Corpora":
         """The same corpora, of which nothing is said."""
@@ -89,7 +88,6 @@ def fetch(name: str, *, src: str, tgt: str, variant: str, corpora: Corpora, fetc
         mirror=corpora.mirror,
         corpus=name,
         report=corpora.report,
-        progress=corpora.progress,
         fetching=fetching,
         max_bytes=size and max(MIN_BOUND_BYTES, BOUND_RATIO * size),
     )
@@ -169,13 +167,12 @@ class Store:
         corpus: str,
         report: Report,
         mirror: str | None = None,
-        progress: DownloadProgress | None = None,
         retry_seconds: float = 2.0,
         fetching: bool = True,
         max_bytes: int | None = None,
     ):
         self.folder, self._corpus, self._report = folder, corpus, report
-        self._progress, self._retry_seconds, self._fetching = progress, retry_seconds, fetching
+        self._retry_seconds, self._fetching = retry_seconds, fetching
         self._max_bytes = max_bytes
         self._mirror_folder: Path | None = None
         self._mirror_address: str | None = None
@@ -296,13 +293,15 @@ class Store:
             if total is not None:
                 self._refuse_above(self._max_bytes, total, address, part)
             self._report(f"Fetching {address}" + (f", from byte {done:,}." if done else "."))
-            with part.open("ab" if done else "wb") as file:
+            with (
+                progress(f"Fetching {part.name.removesuffix('.part')}", total=total, unit="bytes", done=done) as task,
+                part.open("ab" if done else "wb") as file,
+            ):
                 while block := _receive(response, 1 << 18):
                     self._refuse_above(self._max_bytes if total is None else total, done + len(block), address, part)
                     file.write(block)
                     done += len(block)
-                    if self._progress is not None:
-                        self._progress(part.name.removesuffix(".part"), done, total)
+                    task.advance(len(block))
         if total is not None and done < total:
             raise ConnectionError(f"broken off at byte {done:,} of {total:,}")
 

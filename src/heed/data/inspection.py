@@ -3,7 +3,6 @@
 Memory: 16 bytes a training pair and a sample, whatever the size of the corpus.
 """
 
-import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
+from heed.runtime.progress import counted
 from heed.text.line_rules import is_blank
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -26,7 +26,6 @@ SIDES = ("source", "target")
 SAMPLE = 10_000  # pairs whose sides and tokens are looked at
 SHOWN_LINES = 10
 EXCERPT = 60  # characters that are shown of a suspicious line
-REPORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -254,12 +253,8 @@ def inspect_text(
             yield from observed(name, iter([(place, pair)]))
 
     repetitions = Repetitions({name: observed_set(name, placed) for name, placed in _evaluation_sets(files).items()})
-    next_report = time.monotonic() + REPORT_SECONDS
-    for n_pairs, pair in enumerate(observed("train", _training_pairs(files, held_out)), start=1):
+    for pair in counted(observed("train", _training_pairs(files, held_out)), "Reading training text", unit="pairs"):
         repetitions.add(*pair)
-        if n_pairs % 1000 == 0 and time.monotonic() >= next_report:
-            report(f"{n_pairs:,} training pairs read.")
-            next_report = time.monotonic() + REPORT_SECONDS
 
     sample = samples.pop("train")
     sides = None if data.tgt_symbols else Sides.learn([pair for _, pair in sample.pairs])

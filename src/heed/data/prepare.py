@@ -1,7 +1,6 @@
 """Text files → a tokenizer and ids on disk, with a report of what was left out and why."""
 
 import os
-import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import sha256_of
+from heed.runtime.progress import counted, progress
 from heed.text.line_rules import reason_against_loss
 from heed.text.printable import check_language
 from heed.text.segmentation import TEXT
@@ -33,7 +33,6 @@ from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
 CHUNK_LINES = 4096  # lines read, encoded and written at a time; fewer if they are long
 SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text files
-REPORT_SECONDS = 60.0
 SHARE_TO_WARN_OF = 0.001  # of tokens that the vocabulary lacks
 MENTIONED_LINES = 5
 SIDE_NAMES = {"src": "sources", "tgt": "targets"}
@@ -255,7 +254,8 @@ def _train_tokenizer(
     report(f"Learning {vocabulary} of {settings.vocab_size:,}{sample}{with_symbols}.")
     pairs = islice(training_pairs(), 0, None, every)
     lines = (line for both in pairs for line in (both[:1] if tgt_symbols else both))
-    tokenizer = train_tokenizer(lines, settings, sorted(symbols))
+    with progress("Learning the vocabulary"):
+        tokenizer = train_tokenizer(lines, settings, sorted(symbols))
     if len(tokenizer) != settings.vocab_size:
         report(
             f"The corpus yields {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; continuing."
@@ -391,11 +391,7 @@ def _encoded(
 
     training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
     """
-    last_report = time.monotonic()
-    for chunk, *both_sides in _encode_chunks(numbered, tokenizer):
-        if time.monotonic() - last_report > REPORT_SECONDS:
-            last_report = time.monotonic()
-            report(f"{chunk[0][0] - 1:,} pairs encoded.")
+    for chunk, *both_sides in _encode_chunks(counted(numbered, "Encoding", unit="pairs"), tokenizer):
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             unknown.count(line, ids)
             reason = reason_against_loss((src, tgt), ids, tokenizer, max_tokens=data.max_tokens, training=training)

@@ -17,9 +17,11 @@ from heed.config import shown, validated
 from heed.decoding.rules import SEARCH_RULES, Rule, check_rules
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
+from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder, load_model
 from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, choose_machine
+from heed.text.printable import printable
 
 
 def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[ModelFolder]:
@@ -34,6 +36,23 @@ def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[Mo
     for one in loaded:
         one.model.to(machine.device)
     return loaded
+
+
+def description(
+    models: Sequence[Transformer], folders: Sequence[str | Path], *, task: str, precision: str, beam_size: int
+) -> str:
+    """One line of what decides a result: model folders, task, shape, parameters, precision, device, beam."""
+    names = " + ".join(map(str, folders)) or "a model in memory"
+    arch = models[0].arch
+    layers = str(arch.n_layers)
+    if arch.encoder_layers != arch.decoder_layers:
+        layers = f"{arch.encoder_layers} + {arch.decoder_layers}"
+    n = sum(n_parameters(model.arch, model.vocab_size, model.src_vocab_size) for model in models)
+    device = models[0].src_embedding.weight.device
+    return (
+        f"{printable(names)}: {task}, {layers} layers, d_model {arch.d_model}, {n / 1e6:.1f}M parameters, "
+        f"{precision} on {device}, beam {beam_size}"
+    )
 
 
 def recipe_settings(

@@ -9,6 +9,7 @@ from heed.decoding.scoring import token_log_probs
 from heed.decoding.stream import MAX_SENTENCES
 from heed.model.attention_weights import mean_cross_attention
 from heed.model.transformer import Transformer
+from heed.runtime.progress import progress
 from heed.text.tokenizer import SpecialIds
 
 Pair = tuple[list[int], list[int]]  # ids of source and target, without bos and eos
@@ -18,9 +19,11 @@ MAX_TOKENS = 4096  # ids of a batch, padding included
 def pair_log_probs(models: Sequence[Transformer], pairs: Sequence[Pair], special: SpecialIds) -> list[list[float]]:
     """For each pair the log-probability of each target id and of eos, by the mean of the models' probabilities."""
     results: list[list[float]] = [[] for _ in pairs]
-    for places, batch in _batches(pairs, special, models[0]):
-        for i, values in zip(places, token_log_probs(models, batch).tolist(), strict=True):
-            results[i] = values[: len(pairs[i][1]) + 1]
+    with progress("Scoring", total=len(pairs), unit="pairs") as task:
+        for places, batch in _batches(pairs, special, models[0]):
+            for i, values in zip(places, token_log_probs(models, batch).tolist(), strict=True):
+                results[i] = values[: len(pairs[i][1]) + 1]
+            task.advance(len(places))
     return results
 
 

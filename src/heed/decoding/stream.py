@@ -14,6 +14,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_memory
+from heed.runtime.progress import Task
 from heed.text.prefix import NO_PREFIX, Prefix
 
 # Limits on what is searched at a time: sentences, unless the caller asks for more; on a CPU, tokens of all targets and
@@ -212,13 +213,14 @@ def search_in_order(
     search: Callable[[Iterator[Source | None]], Iterable[tuple[int, R] | None]],
     *,
     size: Callable[[T], int],
+    task: Task | None = None,
 ) -> Iterator[tuple[T, list[R]]]:
     """Searches a stream of items and yields each with the results of its sources, in the order of the items.
 
     sources_of: for each of some items, its sources, numbered uniquely; an item without sources needs no search. search:
     from sources to (number, result), in any order. size: the characters of an item. None in place of an item means that
     the next one has not arrived yet; None in place of a result, that the search has nothing to do. Memory does not grow
-    with the number of items.
+    with the number of items. task: counts items when their results are there, which may be long before their turn.
     """
     # Items wait here until all their results, and those of the items before them, are there.
     pending: deque[_Pending[T, R]] = deque()
@@ -233,6 +235,8 @@ def search_in_order(
             for item, item_sources in zip(window, sources_of(window), strict=True):
                 entry: _Pending[T, R] = _Pending(item, [None] * len(item_sources))
                 pending.append(entry)
+                if task is not None and not item_sources:
+                    task.advance()
                 places.update({source.number: (entry, place) for place, source in enumerate(item_sources)})
                 arriving += item_sources
             yield from sorted(arriving, key=lambda source: len(source.ids))
@@ -248,5 +252,7 @@ def search_in_order(
             number, result = found
             entry, place = places.pop(number)
             entry.results[place] = result
+            if task is not None and entry.complete:
+                task.advance()
         yield from complete_items()
     yield from complete_items()  # items without sources at the end of the stream

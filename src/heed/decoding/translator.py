@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack, overload
@@ -16,6 +16,7 @@ from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
+    description,
     load_models,
     no_report,
     prepack_models,
@@ -31,9 +32,11 @@ from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.progress import Task, progress
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
+from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
 
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
@@ -93,6 +96,7 @@ class Translator(PickledByValue):
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
         self.languages = languages
+        self.folders: tuple[str | Path, ...] = ()  # of the models, if they were loaded
         self._piece_tokens = min(longest_source(model.arch, self.settings) for model in self.models)
 
     @classmethod
@@ -112,7 +116,7 @@ class Translator(PickledByValue):
         loaded = load_models(folders, device=device)
         settings = recipe_settings(loaded[0], decoding, where=str(folders[0]))
         models = [folder.model for folder in loaded]
-        return cls(
+        translator = cls(
             models,
             loaded[0].tokenizer,
             settings,
@@ -121,6 +125,14 @@ class Translator(PickledByValue):
             copy=False,
             languages=(loaded[0].card.src, loaded[0].card.tgt),
         )
+        translator.folders = folders
+        return translator
+
+    def __repr__(self) -> str:
+        task = " → ".join(printable(language) if language else "?" for language in self.languages)
+        beam_size = self.settings.beam_size
+        about = description(self.models, self.folders, task=task, precision=self.precision, beam_size=beam_size)
+        return f"<Translator {about}>"
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is an Iterable[str] of its characters
@@ -170,7 +182,11 @@ class Translator(PickledByValue):
         chosen piece by piece. HeedError for a beam_size above 100.
         """
         several = [texts] if isinstance(texts, str) else texts
-        found = list(self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility))
+        n_texts = len(several) if isinstance(several, Sized) else None
+        with progress("Translating", total=n_texts, unit="lines") as task:
+            found = list(
+                self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility, task=task)
+            )
         return found[0] if isinstance(texts, str) else found
 
     def stream(
@@ -183,6 +199,7 @@ class Translator(PickledByValue):
         utility: Utility | None = None,
         name: Callable[[int, str], str] = lambda number, text: f"line {number}",
         prefixes_name: str = "prefix",
+        task: Task | None = None,
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
 
@@ -190,7 +207,7 @@ class Translator(PickledByValue):
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
 
         name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
-        prefixes, such as their file.
+        prefixes, such as their file. task: counts the texts that are translated.
         """
         # Faults that show before any text is read.
         refuse_text(texts=texts)
@@ -233,7 +250,7 @@ class Translator(PickledByValue):
 
         # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
-        for text, results in search_in_order(texts, sources_of, find, size=len):
+        for text, results in search_in_order(texts, sources_of, find, size=len, task=task):
             if utility is None:
                 translation = self.joined(text, results)
             else:

@@ -5,7 +5,6 @@ approximate randomisation (Riezler and Maxwell 2005). Each system is compared wi
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ from heed.evaluation.tokenization import (
     split_characters,
     target_writing,
 )
+from heed.runtime.progress import counted, progress
 
 SIGNIFICANT = 0.05
 N_TRIALS = 10_000  # of approximate randomisation: sacrebleu's number
 MAX_SENTENCES = 20_000  # the tests hold about 130 kB per sentence
 MAX_TER_WORDS = 300  # of a line, or characters: two or three seconds of TER's search for shifts, and growing fast
-REPORTED_SECONDS = 10.0  # from one line of progress to the next
 N_SHOWN = 10  # sentences a system that gain most, and as many that lose most
 N_LENGTH_GROUPS = 5
 # From this many occurrences on, as compare-mt groups words but in fewer classes.
@@ -155,7 +154,7 @@ def compare(
     seed = check_seed()
     bleu, chrf = bleu_metric(choose_tokenization(tokenize, references, language=language)), CHRF()
     metrics: list[Any] = [bleu, chrf]
-    ter = _Ter("spaced" if tokenize == "none" else target_writing(references, language), report)
+    ter = _Ter("spaced" if tokenize == "none" else target_writing(references, language))
     if too_long := _too_long_for_ter(ter, [("the references", references), *systems]):
         report(f"TER is left out: {too_long}, more than {MAX_TER_WORDS}, for which it takes too long; split it.")
     else:
@@ -273,7 +272,8 @@ def _test_systems(
     """Each system's scores by metric, the metrics' signatures, and the number of bootstrap's resamples."""
     # sacrebleu resamples all metrics at once.
     test = PairedTest(list(systems), {type(metric).__name__: metric for metric in metrics}, [list(references)], "bs")
-    results: Any = test()
+    with progress("Bootstrap resampling"):
+        results: Any = test()
     signatures, bootstrap = results
     scores: list[dict[str, ComparedScore]] = [{} for _ in systems]
     for metric, (name, signature) in zip(metrics, signatures.items(), strict=True):
@@ -284,7 +284,8 @@ def _test_systems(
         ]
         first = bootstrap[name][0]
         scores[0][name] = ComparedScore(first.score, float(first.mean), float(first.ci))
-        for i in range(1, len(systems)):
+        others = range(1, len(systems))
+        for i in counted(others, f"Randomisation of {name}", total=len(others), unit="systems"):
             result = bootstrap[name][i]
             difference = result.score - first.score
             # sacrebleu counts only what is larger than the observed difference, so that equal scores would be the
@@ -339,20 +340,19 @@ def _too_long_for_ter(ter: "_Ter", texts: Iterable[tuple[str, Sequence[str]]]) -
 
 
 class _Ter(TER):
-    """sacrebleu's, which counts a system's edits once for all tests, and reports how far it is.
+    """sacrebleu's, which counts a system's edits once for all tests.
 
     Of text without spaces it counts characters. sacrebleu splits Chinese characters, but not kana or the scripts of
     South-East Asia: these are split here, which the signature tells (tok:tercom-char).
     """
 
-    def __init__(self, writing: Writing, report: Callable[[str], None]):
+    def __init__(self, writing: Writing):
         by_characters = writing in ("zh", "ja", "unspaced")
         super().__init__(normalized=by_characters, asian_support=by_characters)
         self.unit = "characters" if by_characters else "words"
         self._splitting = writing in ("ja", "unspaced")
         if self._splitting:
             self.tokenizer_signature = "tercom-char"
-        self._report = report
         self._counted: dict[tuple[str, ...], list[Any]] = {}
 
     def tokenize(self, line: str) -> str:
@@ -369,13 +369,10 @@ class _Ter(TER):
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[Any]:
         if (key := tuple(hypotheses)) not in self._counted:
             self._counted[key] = statistics = []
-            reported = time.monotonic()
-            for i, hypothesis in enumerate(hypotheses):
+            numbered = counted(enumerate(hypotheses), "Computing TER", total=len(hypotheses), unit="sentences")
+            for i, hypothesis in numbered:
                 of_sentence = [[lines[i]] for lines in references]
                 statistics += super()._extract_corpus_statistics([hypothesis], of_sentence)
-                if time.monotonic() - reported > REPORTED_SECONDS:
-                    reported = time.monotonic()
-                    self._report(f"TER: {i + 1:,} of {len(hypotheses):,} sentences.")
         return self._counted[key]
 
 

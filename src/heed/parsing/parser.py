@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +16,7 @@ from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
+    description,
     load_models,
     no_report,
     prepack_models,
@@ -43,6 +44,8 @@ from heed.parsing.trees import (
     split_words,
 )
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.progress import Task, progress
+from heed.text.printable import printable
 from heed.text.tokenizer import Tokenizer, check_unicode
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -128,6 +131,8 @@ class Parser(PickledByValue):
         self._copies_words = linearisation.leaves == "words"
         self._longest = min(longest_sentence(model.arch, settings, linearisation) for model in self.models)
         self._lexicon = lexicon
+        self.language = ""  # of the sentences, and the models' folders, if they were loaded
+        self.folders: tuple[str | Path, ...] = ()
         self._symbol_ids = set(tokenizer.symbols.values())
 
     @classmethod
@@ -172,10 +177,18 @@ class Parser(PickledByValue):
                     f"{name}: its trees are other sequences than those of {where[0]}, or its lexicon is another; only "
                     "models of one recipe and treebank can be joined."
                 )
-        return cls(
+        parser = cls(
             [folder.model for folder in loaded], loaded[0].tokenizer, settings, cards[0],
             lexicon=cards[0].lexicon, precision=precision, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
+        parser.language, parser.folders = loaded[0].card.src, tuple(where)
+        return parser
+
+    def __repr__(self) -> str:
+        task = f"{printable(self.language) if self.language else '?'} → trees"
+        beam_size = self.settings.beam_size
+        about = description(self.models, self.folders, task=task, precision=self.precision, beam_size=beam_size)
+        return f"<Parser {about}>"
 
     def parse(self, sentences: Iterable[Sequence[str]], *, tags: Iterable[Sequence[str]] | None = None) -> list[Parse]:
         """One parse of each sentence, in order. A blank sentence has no tree; one that is far too long has a flat one.
@@ -183,16 +196,17 @@ class Parser(PickledByValue):
         HeedError if a word or a tag is empty or contains a space, if a tag contains a bracket, or if there are not as
         many tags as words.
         """
-        return list(
-            self.stream(((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags))
-        )
+        n_sentences = len(sentences) if isinstance(sentences, Sized) else None
+        tagged = ((words, None) for words in sentences) if tags is None else _pair_with_tags(sentences, tags)
+        with progress("Parsing", total=n_sentences, unit="sentences") as task:
+            return list(self.stream(tagged, task=task))
 
-    def stream(self, sentences: Iterable[Tagged | None]) -> Iterator[Parse]:
+    def stream(self, sentences: Iterable[Tagged | None], *, task: Task | None = None) -> Iterator[Parse]:
         """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
 
         None in place of a sentence means that the next one has not arrived yet: earlier sentences are parsed without
         waiting for it. `sentences` may have a method `wait`, which blocks until it arrives. Given tags stand in the
-        tree, and the model must write those of them that it knows.
+        tree, and the model must write those of them that it knows. task: counts the sentences that are parsed.
         """
         constraint = None
         if self.constrained:
@@ -213,7 +227,7 @@ class Parser(PickledByValue):
                 constraint=constraint, wait=wait_for_more(sentences),
             )  # fmt: skip
 
-        for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters):
+        for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters, task=task):
             if results:
                 yield self._parse(words, tags, results[0][0])
             else:

@@ -16,15 +16,16 @@ from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
 from heed.runs.folder import check_output_folder
-from heed.runs.recipe import RUN_CONFIG, read_recipe
+from heed.runs.recipe import RUN_CONFIG, read_recipe, run_meant
 from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
 from heed.runtime.files import UNFINISHED
 from heed.runtime.manifest import check
+from heed.runtime.progress import counted, duration, progress
 from heed.runtime.reading import NotNow
 from heed.text.tokenizer_kinds import load_tokenizer
 from heed.training.checkpoint import BEST, average_weights, checkpoint_steps, read_train_state
-from heed.training.logbook import Logbook, duration, read_entries, short
+from heed.training.logbook import Logbook, read_entries, short
 from heed.training.settings import TrainingSettings
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
@@ -127,7 +128,8 @@ def average_best(
     newest = int(folders[-1].name)
     card = _with_costs(card or _newest_card(run, folders), folders[-1])
     candidates = _candidates(run, folders, settings, report)
-    evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in candidates]
+    steps = counted(candidates, "Scoring averages on dev", total=len(candidates), unit="averages")
+    evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in steps]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
         for candidate, evaluation in zip(candidates, evaluations, strict=True)
@@ -204,7 +206,8 @@ def _evaluated(
 def _save_average(folders: Sequence[Path], out: Path, card: ModelCard) -> None:
     """Writes the checkpoints' average into a model folder."""
     card = replace(card, trained_on=card.trained_on | {"average of steps": _steps(folders)})
-    save_model(out, _network(folders), load_tokenizer(folders[-1] / "tokenizer.json"), card)
+    with progress(f"Averaging {len(folders)} checkpoints"):
+        save_model(out, _network(folders), load_tokenizer(folders[-1] / "tokenizer.json"), card)
 
 
 def _network(folders: Sequence[Path]) -> Transformer:
@@ -235,7 +238,8 @@ def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]
     """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
     steps = checkpoint_steps(run / "checkpoints")
     if not steps:
-        raise HeedError(f"{run}: no checkpoints; expected a run folder with checkpoints/STEP in it.")
+        hint = run_meant(run) or "expected a run folder with checkpoints/STEP in it."
+        raise HeedError(f"{run}: no checkpoints; {hint}")
     if last is not None:
         steps = steps[-last:]
         if len(steps) < last:

@@ -16,6 +16,7 @@ from heed.model.architecture import DROPOUTS, Architecture
 from heed.model_folder import read_config
 from heed.parsing.treebank import ParsingSettings
 from heed.runs.recipes import recipe_file, recipe_names
+from heed.suggestions import did_you_mean
 from heed.text.tokenizer import MAX_VOCAB_SIZE, MIN_VOCAB_SIZE, TokenizerSettings
 from heed.training.settings import TrainingSettings
 
@@ -118,6 +119,12 @@ def is_run_folder(recipe: str | Path) -> bool:
     return (folder / RUN_CONFIG).is_file() if recipe in recipe_names() else folder.is_dir()
 
 
+def run_meant(folder: str | Path) -> str:
+    """ "did you mean RUN?" for RUN/model or another folder in that of a run; else empty."""
+    above = Path(folder).parent if (Path(folder).parent / RUN_CONFIG).is_file() else Path(folder).parent.parent
+    return did_you_mean([str(above)]) if (above / RUN_CONFIG).is_file() else ""
+
+
 def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The settings of a run: a recipe on top of its preset, changed by `overrides` ("training.max_steps=500").
 
@@ -128,7 +135,8 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     if is_run_folder(recipe):
         if not (Path(recipe) / RUN_CONFIG).is_file():
-            raise HeedError(f"{recipe}: not a run folder: it has no {RUN_CONFIG}; name a run, or the file of a recipe.")
+            hint = run_meant(recipe) or "name a run, or the file of a recipe."
+            raise HeedError(f"{recipe}: not a run folder: it has no {RUN_CONFIG}; {hint}")
         return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
         return _read_recipe(Path(recipe), overrides)

@@ -5,7 +5,6 @@ translations the run learns from in addition to the references, as in Data Diver
 """
 
 import os
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -23,10 +22,10 @@ from heed.runs.context import RunContext
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.files import own_file, remove_unfinished
+from heed.runtime.progress import progress
 from heed.training.settings import MAX_SEED
 
 SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
-REPORT_SECONDS = 60
 BEGUN = ".begun"  # how the name of a file of translations ends while some are missing
 
 
@@ -91,19 +90,15 @@ def _translate(translator: Translator, src: Path, translations: Path, report: Re
     Until all are there they are in a file of their own, and a call after this one was killed goes on from there.
     """
     begun = translations.with_name(translations.name + BEGUN)
-    next_report = time.monotonic() + REPORT_SECONDS
+    n_lines = sum(1 for _ in read_lines(src))
     try:
         with open(begun, "a+b", opener=own_file) as file:
             n_done = _keep_whole_lines(file)
             if n_done:
                 report(f"{n_done:,} lines were translated before.")
-            rest = translator.stream(islice(read_lines(src), n_done, None))
-            for n_lines, translation in enumerate(rest, start=n_done + 1):
-                file.write(f"{translation.text}\n".encode())
-                if time.monotonic() >= next_report:
-                    file.flush()
-                    report(f"{n_lines:,} lines translated.")
-                    next_report = time.monotonic() + REPORT_SECONDS
+            with progress(f"Translating {src}", total=n_lines, unit="lines", done=n_done) as task:
+                for translation in translator.stream(islice(read_lines(src), n_done, None), task=task):
+                    file.write(f"{translation.text}\n".encode())
             file.flush()
             os.fsync(file.fileno())
         begun.replace(translations)

@@ -160,12 +160,3 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def short(value: float, digits: int = 3) -> str:
     """A number of dev for people: 41.25 → "41.250", 12345678 → "1.23e+07", ∞ → "inf"."""
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.2e}"
-
-
-def duration(seconds: float) -> str:
-    """4000 → "1h06m", 75 → "1m15s"."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -4,9 +4,10 @@ import math
 
 import torch
 
+from heed.runtime.progress import duration
 from heed.training.checkpoint import TrainState
 from heed.training.limits import Limits
-from heed.training.logbook import Logbook, duration, short
+from heed.training.logbook import Logbook, short
 from heed.training.step import StepResult
 
 

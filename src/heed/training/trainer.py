@@ -17,6 +17,7 @@ from heed.data.batching import PlanPart, Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.runtime.progress import Task, progress
 from heed.runtime.signals import StopSignals, stop_signals
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
@@ -205,6 +206,7 @@ class _Loop:
         # The step before, which is checked only when the next one is queued, so that nothing waits for a GPU.
         self.pending: PendingStep | None = None
         self.stopping = False
+        self.task = Task("Training")
 
     def run(self, stop: StopSignals) -> None:
         """Until a limit; Stopped if a signal came."""
@@ -214,10 +216,11 @@ class _Loop:
         # One that is due already was kept off by a signal or a lack of memory.
         if state.checkpoint_step != state.step and self.limits.checkpoint_is_due():
             self._checkpoint()
-        while not (reason := self.limits.reason_to_end()):
-            self._run_epoch(stop)
-            if self.stopping:
-                self._stop(stop)
+        with progress("Training", total=self.limits.max_steps, unit="steps", done=state.step) as self.task:
+            while not (reason := self.limits.reason_to_end()):
+                self._run_epoch(stop)
+                if self.stopping:
+                    self._stop(stop)
         if state.checkpoint_step != state.step:
             self._checkpoint()
         self.logbook.report(f"Training ended at step {state.step:,}: {reason}.")
@@ -271,6 +274,7 @@ class _Loop:
         # Where the run stands now; the log's next line takes the means.
         state.step, state.batch = step, state.batch + 1
         state.add(work.times(settings.n_passes))
+        self.task.done = step
         self.progress.add(result, work.n_tgt)
         # A GPU still computes this step while the one before it is checked; a CPU has finished both.
         self._check_last_step()

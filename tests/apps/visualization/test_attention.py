@@ -214,20 +214,22 @@ def test_the_page_follows_its_reader_without_a_network(translator, tmp_path):
         return int((weights >= 3).sum())
 
     every = [0, 1, 2, 3]
-    assert lines("") == expected("encoder", 1, every)
+    assert lines("") == expected("cross", 1, every)
     assert lines("#view=cross&layer=1") == expected("cross", 0, every)
     assert lines("#view=encoder&layer=2&heads=2&word=3") == expected("encoder", 1, [1], 2)
     assert lines("#heads=") == 0
 
     head, word = "q('.head:nth-child(1) input').click();", "q('.query[data-word=\"2\"]').click();"
-    assert lines("", head + word) == expected("encoder", 1, [1, 2, 3], 2) != expected("encoder", 1, every)
-    assert lines("", head + word + word) == expected("encoder", 1, [1, 2, 3])
-    assert lines("", "q('.key[data-word=\"0\"]').click();") == expected("encoder", 1, every, 0, "key")
+    assert lines("#view=encoder", head + word) == expected("encoder", 1, [1, 2, 3], 2) != expected("encoder", 1, every)
+    assert lines("#view=encoder", head + word + word) == expected("encoder", 1, [1, 2, 3])
+    assert lines("#view=encoder", "q('.key[data-word=\"0\"]').click();") == expected("encoder", 1, every, 0, "key")
     layer = "q('#layer').value = 0; q('#layer').dispatchEvent(new Event('change'));"
-    assert lines("", layer) == expected("encoder", 0, every)
+    assert lines("#view=encoder", layer) == expected("encoder", 0, every)
     alone = "q('.head:nth-child(4)').dispatchEvent(new Event('dblclick'));"
-    assert lines("", alone) == expected("encoder", 1, [3])
-    assert lines("", alone + "q('#all').click();" + word + "q('#none').click();") == expected("encoder", 1, every)
+    assert lines("#view=encoder", alone) == expected("encoder", 1, [3])
+    assert lines("#view=encoder", alone + "q('#all').click();" + word + "q('#none').click();") == expected(
+        "encoder", 1, every
+    )
 
 
 def test_a_parsers_symbols_are_words_of_their_own():
@@ -295,3 +297,13 @@ def test_the_command_says_what_it_cannot_draw(model_folder, heed, tmp_path):
     ):
         done = heed("attention", model_folder, SENTENCE, *words)
         assert done.returncode == 1 and part in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_page_without_out_is_named_after_the_sentence_and_shows_cross_attention(model_folder, heed, tmp_path):
+    for name in ("attention-twenty-one-Ünited".lower(), "attention-twenty-one-ünited-2"):  # none is overwritten
+        done = heed("attention", model_folder, "Twenty-one /Ünited", "--target", "einundzwanzig", cwd=tmp_path)
+        assert done.returncode == 0 and f"Wrote {name}.html#view=cross&layer=2." in done.stderr, done.stderr
+        assert (tmp_path / f"{name}.html").is_file()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert heed("attention", model_folder, "../" + "x" * 500, "--target", "ein", cwd=tmp_path).returncode == 0
+    assert len(list(tmp_path.iterdir())) == 3

@@ -11,6 +11,7 @@ from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_preci
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch_for_training
+from heed.runtime.progress import progress
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -72,7 +73,8 @@ def bench_train(
         if not joined.first:
             join_training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
             return
-        speed = training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
+        with progress("Timing steps"):
+            speed = training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
     if as_json:
         print_json(speed.numbers())
         return
@@ -103,16 +105,17 @@ def bench_decode(
     """Measure beam search: target tokens a second, with random weights and outputs of one length."""
     from heed.apps.bench.decoding import decoding_speed
 
-    speed = decoding_speed(
-        preset,
-        beam=beam,
-        batch=batch,
-        src_length=src_len,
-        tgt_length=tgt_len,
-        vocab_size=vocab,
-        precision=decoding_precision(precision),
-        device=device,
-    )
+    with progress("Decoding"):
+        speed = decoding_speed(
+            preset,
+            beam=beam,
+            batch=batch,
+            src_length=src_len,
+            tgt_length=tgt_len,
+            vocab_size=vocab,
+            precision=decoding_precision(precision),
+            device=device,
+        )
     if as_json:
         print_json(speed.numbers())
         return

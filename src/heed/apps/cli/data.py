@@ -1,7 +1,6 @@
 """heed data: named corpora, listed and downloaded; any text, checked."""
 
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 
 from heed.apps.cli.process import Verb
-from heed.apps.cli.terminal import JSON, Directory, Mirror, message, print_json, say, show
+from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.runtime.process_tuning import import_torch
 from heed.text.printable import printable
 
@@ -75,7 +74,7 @@ def data_get(
     """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
     from heed.data.download import Corpora, fetch
 
-    corpora = Corpora(directory, mirror, say, show_download)
+    corpora = Corpora(directory, mirror, say)
     files = fetch(name, src=src, tgt=tgt, variant=variant, corpora=corpora)
     for src_file, tgt_file in files.pairs:
         print(f"{printable(str(src_file))}\t{printable(str(tgt_file))}")
@@ -109,17 +108,10 @@ def data_check(
     folder = values.training.start_from
     tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
     with TemporaryDirectory() as run:  # where a treebank's trees become lines, as they do in the folder of a run
-        files = given(Path(run), Corpora(directory, mirror, say, show_download))
+        files = given(Path(run), Corpora(directory, mirror, say))
         found = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
     if as_json:
         print_json(json.loads(json.dumps({"remarks": found.remarks, **found.numbers}).replace(run, "RUN")))
         return
     for line in found.text():
         show(line.replace(run, "RUN"))
-
-
-def show_download(name: str, done: int, total: int | None) -> None:
-    """Shows a file's bytes so far, and of how many, on a line that is overwritten; only to a person at a terminal."""
-    if sys.stderr.isatty():
-        share = f" of {total / 1e6:,.1f}" if total else ""
-        message(f"\r{printable(name)}: {done / 1e6:,.1f}{share} MB" + "\n" * (done == total))

@@ -20,7 +20,9 @@ paper_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Out = Annotated[Path | None, typer.Option(help="Folder to write the page and its plots to. Default: print the page.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the page and its plots, or one FILE.html. Default: print the page.")
+]
 
 
 @paper_app.command("table1", cls=Verb, epilog="Example: heed paper table1 --out docs/paper")
@@ -172,7 +174,9 @@ def _add_figure(number: int, shows: str) -> None:
             str | None, typer.Option(help="Word whose attention is drawn, where the figure shows one word.")
         ] = None,
         lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
-        out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("docs/paper"),
+        out: Annotated[Path, typer.Option(help="Folder of the page and its pictures, or one FILE.html.")] = Path(
+            "docs/paper"
+        ),
     ) -> None:
         _paper_figure(number, model, sentence, word, lower, out)
 
@@ -191,7 +195,9 @@ def paper_heads(
     src: Annotated[Path, typer.Option(help="Sentences, one per line.")],
     lines: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of sentences to read.")] = 200,
     lower: Annotated[bool, typer.Option("--lower", help="For a model of lower-cased text.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the page and its pictures. Default: docs/paper.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the page and its pictures, or one FILE.html. Default: docs/paper.")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Heads with a recognisable function, and how clearly each has it."""
@@ -260,18 +266,22 @@ def _check_out(out: Path | None, name: str, *, as_json: bool = False) -> None:
     """
     from heed.apps.paper.result_page import check_pages
     from heed.apps.visualization.render import require_matplotlib
+    from heed.runtime.files import check_target
 
     if out is not None:
         if as_json:
             raise HeedError("--out writes a page, --json prints its numbers instead: leave one of them out.")
-        check_pages(out, [name])
+        if out.suffix == ".html":
+            check_target(out)
+        else:
+            check_pages(out, [name])
         if name not in ("table2", "table3", "table4"):
             require_matplotlib()
 
 
 def _show_page(page: Any, out: Path | None) -> None:
-    """Prints a page, or writes it into a folder with its plots."""
+    """Prints a page, or writes it into a folder with its plots, or with them into one .html file."""
     if out is None:
         print(page.text, end="")
     else:
-        say(f"Wrote {page.write(out)}.")
+        say(f"Wrote {page.write_html(out) if out.suffix == '.html' else page.write(out)}.")

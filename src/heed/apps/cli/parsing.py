@@ -15,6 +15,7 @@ from heed.apps.cli.terminal import (
     decoding_precision,
     print_json,
     print_text,
+    printing_progress,
     say,
     show,
     standard_input,
@@ -74,18 +75,19 @@ def parse(
     # Trees appear as sentences arrive; a faulty line is reported after the trees before it.
     n_sentences = n_broken = n_left_out = 0
     sentences = DeferredError(read())
-    for parsed in parser.stream(Arriving(sentences, size=n_characters)):
-        n_sentences += len(parsed.words) > 0
-        n_broken += parsed.tree is None and len(parsed.words) > 0
-        if min_confidence and (parsed.tree is None or parsed.confidence < min_confidence):
-            n_left_out += len(parsed.words) > 0
-        elif as_json:
-            tree = None if parsed.tree is None else str(parsed.tree)
-            numbers = {"score": parsed.score, "log_prob": parsed.log_prob, "confidence": parsed.confidence}
-            print_json({"words": parsed.words, "tree": tree, **numbers}, indent=None)
-        else:
-            print_text(str(parsed.tree or ""))
-        sys.stdout.flush()
+    with printing_progress("Parsing", unit="sentences") as task:
+        for parsed in parser.stream(Arriving(sentences, size=n_characters), task=task):
+            n_sentences += len(parsed.words) > 0
+            n_broken += parsed.tree is None and len(parsed.words) > 0
+            if min_confidence and (parsed.tree is None or parsed.confidence < min_confidence):
+                n_left_out += len(parsed.words) > 0
+            elif as_json:
+                tree = None if parsed.tree is None else str(parsed.tree)
+                numbers = {"score": parsed.score, "log_prob": parsed.log_prob, "confidence": parsed.confidence}
+                print_json({"words": parsed.words, "tree": tree, **numbers}, indent=None)
+            else:
+                print_text(str(parsed.tree or ""))
+            sys.stdout.flush()
     if unconstrained or n_broken:
         say(f"{n_broken:,} of {n_sentences:,} outputs are not trees over their words.")
     if min_confidence:

@@ -11,9 +11,12 @@ from typing import Any
 
 import typer
 
+from heed.apps.cli.progress import StandardErrorProgress
 from heed.apps.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, tune_process
+from heed.runtime.progress import displayed_on
+from heed.suggestions import did_you_mean, names_meant
 from heed.text.printable import printable
 
 COMPLETION = "_HEED_COMPLETE"  # set by what --install-completion gives the shell
@@ -114,17 +117,35 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     # Not app(): it prints what it finds wrong as it is, and takes a closed pipe for a failure.
     command = typer.main.get_command(app)
     try:
-        with command.make_context("heed", arguments) as context:
+        with displayed_on(StandardErrorProgress()), command.make_context("heed", arguments) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     except UsageError as error:
         if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
-            error.message = printable(error.message)
+            error.message = printable(error.message) + _setting_meant(error)
         with suppress(OSError):
             error.show(sys.stderr)
         return int(error.exit_code)
     return 0
+
+
+def _setting_meant(error: Any) -> str:
+    """For an option that does not exist, of a verb with --set: the settings that may be meant."""
+    option = getattr(error, "option_name", None)
+    if (
+        option is None
+        or error.ctx is None
+        or not any("--set" in parameter.opts for parameter in error.ctx.command.params)
+    ):
+        return ""
+    from heed.config import known_names
+    from heed.runs.recipe import Recipe
+
+    meant = names_meant(option, [name for name in known_names(Recipe) if "." in name], cutoff=0.9)
+    if meant:
+        error.possibilities = []  # click's: options that merely look alike
+    return f"; {did_you_mean(f'--set {name}=…' for name in meant)}" if meant else ""
 
 
 def _report(error: BaseException) -> int:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.apps.cli.data import show_download
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
+from heed.runtime.progress import progress
 
 if TYPE_CHECKING:
     from heed.data.download import Corpora
@@ -105,7 +105,7 @@ def train(
     if dry_run:
         _dry_run(values, Corpora(directory, mirror, say), as_json)
         return
-    corpora = Corpora(directory, mirror, say, show_download)
+    corpora = Corpora(directory, mirror, say)
     results = train_recipe(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
@@ -168,7 +168,8 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
     if n_pairs is None and recipe.training.max_epochs is not None:
         say("The length of an epoch is not known yet, so training.max_epochs is ignored here.")
     say(f"Timing steps of {recipe.training.batch_tgt_tokens:,} target tokens on random sentences.")
-    expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
+    with progress("Timing steps"):
+        expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
         print_json({"pairs": n_pairs, "workers": workers, "teachers": n_teachers, **expected.numbers()})
@@ -227,7 +228,7 @@ def average(
         if recipe is None:
             show(average_run(run, last=int(last), out=out, report=say))
             return
-        corpora, task = Corpora(directory or Path("corpora"), mirror, say, show_download), task_of(recipe)
+        corpora, task = Corpora(directory or Path("corpora"), mirror, say), task_of(recipe)
         files = task.text_files(run, corpora)
         write_dev(files, report=say)
         folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)

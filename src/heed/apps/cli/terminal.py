@@ -4,7 +4,9 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,6 +14,7 @@ import typer
 
 from heed.data.lines import lines_of_standard_input
 from heed.errors import HeedError
+from heed.runtime.progress import Task, progress
 from heed.text.printable import KEPT_IN_TEXT, is_hidden, printable
 
 if TYPE_CHECKING:
@@ -44,8 +47,17 @@ def show(value: object) -> None:
     print(printable(str(value)))
 
 
+_last_message = [0.0]  # by time.monotonic
+
+
+def last_message_time() -> float:
+    """When `message` wrote last, by time.monotonic; 0 before."""
+    return _last_message[0]
+
+
 def message(text: str) -> None:
     """Writes to standard error as it is. If that is closed, the text is lost and work continues."""
+    _last_message[0] = time.monotonic()
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -61,6 +73,16 @@ def drop(stream: IO[str]) -> None:
 def print_text(text: str) -> None:
     """Prints a translation or a tree; to a terminal, without hidden characters."""
     print(printable(text, kept=KEPT_IN_TEXT) if sys.stdout.isatty() else text)
+
+
+@contextmanager
+def printing_progress(title: str, *, unit: str) -> Iterator[Task | None]:
+    """A task whose results are printed while it runs. At a terminal these show how far it is, and there is no task."""
+    if sys.stdout.isatty():
+        yield None
+        return
+    with progress(title, unit=unit) as task:
+        yield task
 
 
 def print_json(value: Any, *, indent: int | None = 1) -> None:

@@ -2,8 +2,7 @@
 
 import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -23,9 +22,9 @@ from heed.apps.cli.terminal import (
     Device,
     PrecisionOption,
     decoding_precision,
-    message,
     print_json,
     print_text,
+    printing_progress,
     say,
     show,
     standard_input,
@@ -151,24 +150,25 @@ def translate(
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.
     lines = DeferredError(standard_input())
-    arriving = Arriving(_with_count(lines), size=len)
-    stream = translator.stream(
-        arriving,
-        n_best=n_best,
-        prefix=begins_with,
-        sampling=sampling,
-        utility=compared_by,
-        prefixes_name=str(prefixes),
-    )
+    arriving = Arriving(lines, size=len)
     any_cut_off = False
     try:
-        for translation in stream:
-            any_cut_off |= not translation.ended
-            if as_json:
-                _print_as_json(translation, with_utility=compared_by is not None)
-            else:
-                _print_n_best(translation, n_best, with_scores=scores)
-            sys.stdout.flush()
+        with printing_progress("Translating", unit="lines") as task:
+            for translation in translator.stream(
+                arriving,
+                n_best=n_best,
+                prefix=begins_with,
+                sampling=sampling,
+                utility=compared_by,
+                prefixes_name=str(prefixes),
+                task=task,
+            ):
+                any_cut_off |= not translation.ended
+                if as_json:
+                    _print_as_json(translation, with_utility=compared_by is not None)
+                else:
+                    _print_n_best(translation, n_best, with_scores=scores)
+                sys.stdout.flush()
     except HeedError:
         lines.raise_error()  # the input ended there, which is why there are more prefixes
         raise
@@ -401,17 +401,3 @@ def _show_precisions(
         print(f"{result.precision:9}  {bleu:6.2f}  {chrf:6.2f}  {ppl:>10}  {result.seconds:7.2f}")
     for score in results[0].scores.values():
         show(f"{score.name} {score.signature}")
-
-
-def _with_count(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, counted on standard error if that is a terminal and standard output is not."""
-    shown = sys.stderr.isatty() and not sys.stdout.isatty()
-    started = time.monotonic()
-    n = 0
-    for n, line in enumerate(lines, start=1):
-        if shown and n % 100 == 0:
-            speed = n / max(1e-9, time.monotonic() - started)
-            message(f"\r{n:,} lines read, {speed:,.0f} a second")
-        yield line
-    if shown:
-        message(f"\r{n:,} lines read" + " " * 20 + "\n")

@@ -1,5 +1,8 @@
 """heed attention, plot: what a model attends to, as a page or a picture; learning curves of runs."""
 
+import itertools
+import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -8,13 +11,26 @@ import typer
 from heed.apps.cli.terminal import say, show
 from heed.errors import HeedError
 
+N_NAME_WORDS, MAX_NAME_BYTES = 5, 100  # of a page that the user did not name
+
 
 def attention(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentence: Annotated[str, typer.Argument(help="A source sentence.")],
-    out: Annotated[Path, typer.Option(help="An interactive page (.html) or a picture (.svg, .png).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="An interactive page (.html) or a picture (.svg, .png). Default: a page in the current folder, named "
+            "after the sentence."
+        ),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="Target sentence. Default: the model's translation.")] = None,
-    view: Annotated[str, typer.Option(help="encoder, decoder or cross.")] = "encoder",
+    view: Annotated[
+        str | None,
+        typer.Option(
+            help="encoder, decoder or cross. Default: cross for a page; encoder for a picture and with --from-word."
+        ),
+    ] = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Counted from 1. Default: the last.")] = None,
     head: Annotated[list[int] | None, typer.Option(min=1, help="Counted from 1; repeatable. Default: all.")] = None,
     from_word: Annotated[
@@ -32,6 +48,10 @@ def attention(
     from heed.model_folder import read_config
     from heed.runtime.files import check_target
 
+    if out is None:
+        out = _free_name(sentence)
+    if view is None:
+        view = "cross" if out.suffix == ".html" and from_word is None else "encoder"
     # Mistakes that show without the model.
     if out.suffix not in (".html", ".svg", ".png"):
         raise HeedError(f"--out {out}: expected a name that ends in .html, .svg or .png.")
@@ -68,6 +88,16 @@ def attention(
         fragment = "#" + "&".join(f"{key}={value}" for key, value in choice.items() if value)
     say(f"{traced.source} → {traced.target}")
     say(f"Wrote {out}{fragment}.")
+
+
+def _free_name(sentence: str) -> Path:
+    """attention-FIRST-WORDS.html, with a number if a file of this name exists."""
+    words = re.findall(r"[^\W_]+", sentence.lower())[:N_NAME_WORDS]
+    stem = "-".join(["attention", *words])
+    # The longest name that file systems take has 255 bytes.
+    stem = stem.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+    names = (Path(f"{stem}{f'-{number}' * (number > 1)}.html") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def plot(

@@ -10,6 +10,7 @@ from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES, load_model, model_card, save_model
 from heed.runtime.extensions import extension, installed
 from heed.runtime.files import check_replaceable, whole_folder
+from heed.runtime.progress import progress
 
 ExportFormat = Literal["huggingface", "ctranslate2", "marian"]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
@@ -34,7 +35,7 @@ def export_model(folder: Path, out: Path, to: str, *, int8: bool = False, report
         raise HeedError(f"{folder}: a parser, whose trees no other program reads; only translators can be exported.")
     if model.tokenizer.symbols:
         raise HeedError(f"{folder}: it writes symbols (data.tgt_symbols), which other programs' tokenizers would drop.")
-    with whole_folder(out) as temporary:
+    with progress(f"Writing {out}"), whole_folder(out) as temporary:
         if to == "huggingface":
             from heed.apps.exchange import huggingface
 
@@ -63,6 +64,8 @@ def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, 
         from heed.apps.exchange.huggingface import load
     else:
         from heed.apps.exchange.marian import load
-    found = load(path)
+    with progress(f"Reading {path}"):
+        found = load(path)
     card = replace(found.card, src=src or found.card.src, tgt=tgt or found.card.tgt)
-    save_model(out, found.model, found.tokenizer, model_card(vars(card), where=str(path)))
+    with progress(f"Writing {out}"):
+        save_model(out, found.model, found.tokenizer, model_card(vars(card), where=str(path)))

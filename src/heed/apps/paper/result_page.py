@@ -1,5 +1,7 @@
 """A page of the paper's results: Markdown and its plots, printed or written into a folder."""
 
+import base64
+import html
 import os
 import re
 import shlex
@@ -7,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from heed.apps.visualization.render import save_figure
@@ -18,6 +21,22 @@ from heed.text.printable import printable
 MADE_BY = re.compile(rb"\nMade by `heed paper [^\n]*`\.\n\Z")  # how every page ends
 DRAWN_BY = b"<dc:title>Matplotlib v"  # in every plot
 MAX_PAGE_BYTES = 2**26
+
+
+HTML = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>heed paper: {title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+th, td {{ padding: .2em .6em; border-bottom: 1px solid #8884; text-align: left; }}
+img {{ max-width: 100%; background: #fff; }}
+</style>
+{body}</html>
+"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,23 @@ class Page:
         for name, draw in self.plots.items():
             with whole_file(folder / name) as temporary:
                 save_figure(draw, temporary, kind="svg")
+        return path
+
+    def write_html(self, path: Path) -> Path:
+        """Writes one file with the page and its plots, which uses no network; returns its path."""
+        from markdown_it import MarkdownIt
+
+        made_by = f"\nMade by `{self.command} --out {shlex.quote(printable(str(path)))}`.\n"
+        # What strangers wrote cannot be HTML: the renderer escapes it, and the policy lets no script run.
+        body = MarkdownIt("commonmark", {"html": False}).enable("table").render(self.text + made_by)
+        with TemporaryDirectory() as folder:
+            for name, draw in self.plots.items():
+                plot = Path(folder) / name
+                save_figure(draw, plot, kind="svg")
+                data = base64.b64encode(plot.read_bytes()).decode("ascii")
+                body = body.replace(f'src="{name}"', f'src="data:image/svg+xml;base64,{data}"')
+        with whole_file(path) as temporary:
+            temporary.write_text(HTML.format(title=html.escape(self.name), body=body), encoding="utf-8")
         return path
 
 

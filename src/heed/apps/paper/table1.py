@@ -19,6 +19,7 @@ from heed.model.architecture import Architecture
 from heed.model.attention import AttentionMask, Dropout, restricted_attention
 from heed.model.transformer import Transformer
 from heed.runtime.device import n_threads, processor
+from heed.runtime.progress import Task, counted, progress
 
 Activations = Float[Tensor, "batch position d_model"]
 
@@ -147,7 +148,7 @@ def kept_bytes(layer: nn.Module, x: Tensor) -> int:
 def by_threads(*, budget: float) -> dict[str, float]:
     """How many times longer each layer takes with one thread, at n = THREADS_LENGTH."""
     n_all, ratios = n_threads(), {}
-    for name, make in LAYERS.items():
+    for name, make in counted(LAYERS.items(), "Measuring with one thread", total=len(LAYERS), unit="layers"):
         layer, x = make(WIDTH), torch.randn(1, THREADS_LENGTH, WIDTH)
         together = seconds(layer, x, budget=budget)
         try:
@@ -169,39 +170,51 @@ def measured(
 ) -> dict[str, dict[str, Any]]:
     """By layer: seconds and bytes by n and by d, and the exponents fitted to the largest half of each."""
     results: dict[str, dict[str, Any]] = {}
-    for name, make in LAYERS.items():
-        result: dict[str, Any] = {}
-        for axis, shapes in (("n", [(n, WIDTH) for n in lengths]), ("d", [(LENGTH, d) for d in widths])):
-            times, sizes = [], []
-            for n, d in shapes:
-                torch.manual_seed(1)
-                layer, x = make(d), torch.randn(1, n, d)
-                times.append(seconds(layer, x, budget=budget))
-                sizes.append(kept_bytes(layer, x))
-            values = [n if axis == "n" else d for n, d in shapes]
-            half = len(values) // 2
-            result[axis] = {
-                "sizes": values,
-                "seconds": times,
-                "bytes": sizes,
-                "exponent": exponent(values[half:], times[half:]),
-                "bytes_exponent": exponent(values[half:], sizes[half:]),
-            }
-        chains = [sequential_operations(make(WIDTH), n, WIDTH) for n in CHAIN_LENGTHS]
-        result["sequential"] = {"sizes": list(CHAIN_LENGTHS), "operations": chains}
-        result["sequential"]["exponent"] = exponent(CHAIN_LENGTHS, chains)
-        results[name] = result
+    n_shapes = len(LAYERS) * (len(lengths) + len(widths))
+    with progress("Measuring layers", total=n_shapes, unit="shapes") as task:
+        for name, make in LAYERS.items():
+            results[name] = _measured_layer(make, lengths, widths, budget=budget, task=task)
     for name, ratio in by_threads(budget=budget).items():
         results[name]["one_thread"] = ratio
     return results
 
 
+def _measured_layer(
+    make: Callable[[int], nn.Module], lengths: Sequence[int], widths: Sequence[int], *, budget: float, task: Task
+) -> dict[str, Any]:
+    """Of one layer: what `measured` says. task: counts the shapes that are measured."""
+    result: dict[str, Any] = {}
+    for axis, shapes in (("n", [(n, WIDTH) for n in lengths]), ("d", [(LENGTH, d) for d in widths])):
+        times, sizes = [], []
+        for n, d in shapes:
+            torch.manual_seed(1)
+            layer, x = make(d), torch.randn(1, n, d)
+            times.append(seconds(layer, x, budget=budget))
+            sizes.append(kept_bytes(layer, x))
+            task.advance()
+        values = [n if axis == "n" else d for n, d in shapes]
+        half = len(values) // 2
+        result[axis] = {
+            "sizes": values,
+            "seconds": times,
+            "bytes": sizes,
+            "exponent": exponent(values[half:], times[half:]),
+            "bytes_exponent": exponent(values[half:], sizes[half:]),
+        }
+    chains = [sequential_operations(make(WIDTH), n, WIDTH) for n in CHAIN_LENGTHS]
+    result["sequential"] = {"sizes": list(CHAIN_LENGTHS), "operations": chains}
+    result["sequential"]["exponent"] = exponent(CHAIN_LENGTHS, chains)
+    return result
+
+
 def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dict[str, dict[str, Any]]:
     """Seconds and kept bytes of Heed's own layers, an encoder's and a decoder's, one head, all neighbours or RADIUS."""
     results = {}
-    for (side, stack_of), (name, radius) in product(
-        (("encoder", _Encoder), ("decoder", _Decoder)), (("all", None), (f"radius {RADIUS}", RADIUS))
-    ):
+    stacks = list(
+        product((("encoder", _Encoder), ("decoder", _Decoder)), (("all", None), (f"radius {RADIUS}", RADIUS)))
+    )
+    each = counted(stacks, "Measuring the model's own layers", total=len(stacks), unit="stacks")
+    for (side, stack_of), (name, radius) in each:
         arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
         stack = stack_of(Transformer(arch, 100))
         times, sizes = [], []

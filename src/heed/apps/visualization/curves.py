@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from heed.apps.visualization.render import save_figure
 from heed.errors import HeedError
+from heed.runs.recipe import run_meant
 from heed.runtime.files import whole_file
 from heed.training.logbook import read_entries, short
 
@@ -57,7 +58,8 @@ def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
         entries = list(read_entries(path))
         curves = {quantity: _curve(label, entries, quantity) for quantity in QUANTITIES}
         if not any(curve.steps for curve in curves.values()):
-            raise HeedError(f"{path}: no training and no validation is logged there; name a run folder.")
+            hint = run_meant(path.parent) or "name a run folder."
+            raise HeedError(f"{path}: no training and no validation is logged there; {hint}")
         for quantity, curve in curves.items():
             if curve.steps:
                 found.setdefault(quantity, []).append(curve)

@@ -1,12 +1,13 @@
 """The recipes that come with Heed, found by name."""
 
-import difflib
+import os
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from heed.config import cut, shown
 from heed.errors import HeedError
+from heed.suggestions import did_you_mean, names_meant
 
 
 def recipe_names() -> list[str]:
@@ -15,12 +16,13 @@ def recipe_names() -> list[str]:
 
 
 def recipe_file(name: str) -> Traversable:
-    """The TOML file of a recipe. HeedError suggests the nearest name."""
+    """The TOML file of a recipe. HeedError suggests files and runs of this name, and recipes like it."""
     known = recipe_names()
     if name in known:
         return _folder() / f"{name}.toml"
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+    here = [path for path in (f"{name}.toml", f"runs/{name}") if name and os.path.exists(path)]
+    near = here or [each for each in known if name and each.startswith(name.lower())] or names_meant(name, known)
+    hint = did_you_mean(map(cut, near)) or f"known: {', '.join(known)}."
     file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
     raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
 

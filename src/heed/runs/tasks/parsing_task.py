@@ -88,7 +88,7 @@ def parsing_scores(parser: Parser, gold: Sequence[Tree]) -> dict[str, Score]:
     EVALB leaves out a sentence as an error if, for example, its punctuation is tagged as a word. By its F1 alone, a
     parser that fails on every long sentence would be judged by the short ones.
     """
-    result = evalb(zip(gold, (parse.tree for parse in parser.parse(tree.words() for tree in gold)), strict=True))
+    result = evalb(zip(gold, (parse.tree for parse in parser.parse([tree.words() for tree in gold])), strict=True))
     left_out = f"{result.all.errors + result.all.skipped:,} of {result.all.sentences:,} sentences left out"
     return {
         "f1": Score("F1", result.f1, f"{result.params.signature()}; {left_out}"),
