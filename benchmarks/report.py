@@ -19,7 +19,7 @@ The newest figure for each claim, with the machine, commit, date and command tha
 that had been set, if any. The [lab notebook](lab/index.md) has the ranges, earlier figures and experiments.
 `python -m benchmarks.report` writes this page from `benchmarks/results.json`.
 """
-NOT_RUN = """Nobody has run the paper's own result yet ([WMT 2014 in one command](guides/gpus.md#the-papers-own-result)),
+NOT_RUN = """Nobody has run the paper's own result yet ([WMT 2014, one command](guides/gpus.md#the-papers-own-result)),
 except for a rehearsal on a CPU with a made corpus. Not measured yet: several GPUs, search of 512 sentences on a GPU,
 laptops, Arm, macOS.
 """
