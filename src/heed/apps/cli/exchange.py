@@ -1,10 +1,12 @@
 """heed export, import: models that leave for other programs, and other programs' models."""
 
+import os
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
 
+from heed.apps.cli.data import show_download
 from heed.apps.cli.terminal import say, show
 from heed.errors import HeedError
 
@@ -24,17 +26,37 @@ def export(
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(help="The other program's model folder; for Marian also its decoder.yml or .npz.")
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="The other program's model folder; for Marian also its decoder.yml or .npz. Or a model of the Hugging "
+            "Face hub, which is downloaded: opus-mt-en-de, OWNER/MODEL, with @REVISION if not the newest.",
+        ),
     ],
-    out: Annotated[Path, typer.Argument(help="Model folder to write.")],
-    kind: Annotated[str, typer.Option("--from", help="huggingface (MarianMTModel, OPUS-MT) or marian.")],
+    out: Annotated[
+        Path | None, typer.Argument(help="Model folder to write. Default for a model of the hub: models/ and its name.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--from", help="huggingface (MarianMTModel, OPUS-MT) or marian.")
+    ] = "huggingface",
     src: Annotated[str | None, typer.Option(help="Source language, such as en, if the model does not name it.")] = None,
     tgt: Annotated[str | None, typer.Option(help="Target language.")] = None,
 ) -> None:
     """Make a model folder from another program's model. Nothing in that model is executed."""
+    from heed.apps.exchange.hub import fetch, hub_model
     from heed.apps.exchange.transfer import ImportFormat, import_model
+    from heed.model_folder import MODEL_FOLDER_NAMES
+    from heed.runtime.files import check_replaceable
 
-    import_model(path, out, cast(ImportFormat, _known(kind, "--from", get_args(ImportFormat))), src=src, tgt=tgt)
+    known = cast(ImportFormat, _known(kind, "--from", get_args(ImportFormat)))
+    on_hub = hub_model(str(path)) if known == "huggingface" and not os.path.exists(path) else None
+    if on_hub is not None:
+        out = out or Path("models", on_hub.repository.split("/")[1])
+        check_replaceable(out, MODEL_FOLDER_NAMES)  # before minutes of download
+        path = fetch(on_hub, report=say, progress=show_download)
+    elif out is None:
+        raise HeedError(f"{path}: name the model folder to write too: heed import {path} OUT.")
+    import_model(path, out, known, src=src, tgt=tgt)
     show(out)
 
 
