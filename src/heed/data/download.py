@@ -182,13 +182,8 @@ class Store:
         advice: str = "name a copy with --mirror",
     ):
         self.folder, self._corpus, self._report = folder, corpus, report
-<<<<<<< HEAD
         self._retry_seconds, self._fetching = retry_seconds, fetching
-        self._max_bytes = max_bytes
-=======
-        self._progress, self._retry_seconds, self._fetching = progress, retry_seconds, fetching
         self._max_bytes, self._token, self._advice = max_bytes, token, advice
->>>>>>> w-hub
         self._mirror_folder: Path | None = None
         self._mirror_address: str | None = None
         if mirror is not None and re.match(r"(https?|file)://", mirror):

@@ -73,11 +73,7 @@ def test_every_command_and_program_of_the_guide_runs(heed, folder):
             before, bar, command = line.rpartition(" | ")
             words = shlex.split(command)
             if words[0] != "heed":
-<<<<<<< HEAD
-                assert line == "pip install 'heed-mt[exchange]'" or words[:2] == ["hf", "download"]
-=======
-                assert line == "pip install '.[exchange]'"
->>>>>>> w-hub
+                assert line == "pip install 'heed-mt[exchange]'"
                 continue
             done = heed(*words[1:], cwd=folder, stdin=f"{shlex.split(before)[1]}\n" if bar else "")
             assert done.returncode == 0, (line, done.stderr)

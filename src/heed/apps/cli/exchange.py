@@ -6,7 +6,6 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from heed.apps.cli.data import show_download
 from heed.apps.cli.terminal import say, show
 from heed.errors import HeedError
 
@@ -53,7 +52,7 @@ def import_(
     if on_hub is not None:
         out = out or Path("models", on_hub.repository.split("/")[1])
         check_replaceable(out, MODEL_FOLDER_NAMES)  # before minutes of download
-        path = fetch(on_hub, report=say, progress=show_download)
+        path = fetch(on_hub, report=say)
     elif out is None:
         raise HeedError(f"{path}: name the model folder to write too: heed import {path} OUT.")
     import_model(path, out, known, src=src, tgt=tgt)

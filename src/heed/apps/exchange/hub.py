@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from heed.config import shown
-from heed.data.download import NETWORK_FAULTS, DownloadProgress, Remote, Store
+from heed.data.download import NETWORK_FAULTS, Remote, Store
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder
 from heed.runtime.files import whole_file
@@ -62,7 +62,7 @@ def hub_model(text: str) -> HubModel | None:
     return HubModel(f"{found['owner'] or OPUS_MT}/{found['model']}", found["revision"] or "main")
 
 
-def fetch(model: HubModel, *, report: Callable[[str], None], progress: DownloadProgress | None = None) -> Path:
+def fetch(model: HubModel, *, report: Callable[[str], None]) -> Path:
     """A folder of Heed's cache with the files of the model's commit, verified; those that are missing are downloaded.
 
     HF_ENDPOINT names another hub, HF_TOKEN is sent to it, and with HF_HUB_OFFLINE only what was fetched is used.
@@ -110,7 +110,6 @@ def fetch(model: HubModel, *, report: Callable[[str], None], progress: DownloadP
             target,
             corpus=model.repository,
             report=report,
-            progress=progress,
             fetching=not offline,
             max_bytes=file.n_bytes,
             token=_token(),
