@@ -30,7 +30,8 @@ from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_
 from tests.commands import Commands
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("heed", deadline=None)  # a busy machine is not a failure
+hypothesis.settings.register_profile("heed", deadline=None, max_examples=30)  # a busy machine is not a failure
+hypothesis.settings.register_profile("many", deadline=None, max_examples=300)  # make soak
 hypothesis.settings.register_profile("few", deadline=None, max_examples=10)  # make check
 hypothesis.settings.load_profile("heed")
 SPECIAL = SpecialIds()

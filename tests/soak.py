@@ -62,6 +62,7 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
+    "properties": [tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many")],
     "documentation": [tests("-m", "soak", "tests/end_to_end/test_documentation.py")],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],
