@@ -123,7 +123,7 @@ def kind_of_file(name: str) -> Format:
     return kind
 
 
-def translated_name(name: str, language: str) -> str:
+def name_of_translation(name: str, language: str) -> str:
     """The name of a file's translation: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
     return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"

@@ -226,7 +226,7 @@ class Service:
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """The languages that the server translates from or into, with their probabilities, most probable first."""
-        return await asyncio.to_thread(self.detector.ranked, text)
+        return await asyncio.to_thread(self.detector.rank, text)
 
     async def detect_source(self, text: str, target: str) -> tuple[str, float]:
         """The language that a text is most probably in, with its probability.
@@ -257,7 +257,7 @@ class Service:
         async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
             async for text, place, translation in results:
                 found[text][place] = translation
-        return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+        return [_join_sentences(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
 
     async def split(
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
@@ -313,7 +313,7 @@ class Service:
                     yield *of_pair[place], translation
 
 
-def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
+def _join_sentences(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
     found = [translation for translation in sentences if translation is not None]
     best = part.with_translations(translation.text for translation in found)
     others: list[str] = []
