@@ -16,8 +16,8 @@ class Abbreviations:
     """Of a language. All in small letters, without the last full stop.
 
     titles: before a name. ambiguous: titles, or names of streets, that may also end a sentence. numbered: before a
-    number. inner: always within a sentence. starters: what begins a sentence, so that a full stop before it is none of
-    an initial or an ordinal. dated: behind the times of `times`, and behind ordinals. before_ordinal: behind them, a
+    number. inner: always within a sentence. starters: begin a sentence, so that a full stop before them does not belong
+    to an initial or an ordinal. dated: behind the times of `times`, and behind ordinals. before_ordinal: behind them, a
     number with a full stop is an ordinal (where ordinals are written so).
     """
 

@@ -27,7 +27,7 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 class Document:
     """A document to translate: a file's content, or a text in UTF-8 from a request.
 
-    max_chars: to translate; max_text: as for `translating_document`.
+    max_chars: to translate; max_text: as for `document_job`.
     """
 
     content: bytes
