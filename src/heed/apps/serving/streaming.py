@@ -145,6 +145,7 @@ def routes(service: Service) -> list[Route]:
         errors=TRANSLATED,
     )
     async def attention(request: Request) -> Response:
+        # First what costs least to refuse.
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(AttentionFields, fields)
@@ -155,7 +156,7 @@ def routes(service: Service) -> list[Route]:
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
         deadline = service.deadline()
-        service.attention.check_room()  # before the work of translating
+        service.attention.check_room()
         check_size(service, [source])
         _check_length(source, views)
 
