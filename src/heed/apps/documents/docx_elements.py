@@ -32,7 +32,7 @@ HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a wo
 
 @dataclass(eq=False)
 class Joint:
-    """Where a text goes on in another paragraph, like an element that has no tag."""
+    """The place where a text continues in another paragraph, like an element that has no tag."""
 
     paragraph: Any
     tag: str = ""

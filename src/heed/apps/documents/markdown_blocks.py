@@ -364,7 +364,7 @@ def _definition(state: _State, start: int, end: int, silent: bool) -> bool:
 
 
 def _marker_block(state: _State, start: int, end: int, silent: bool, marker: re.Pattern[str]) -> bool:
-    """A block that begins with a marker and goes on where lines are indented, such as a footnote."""
+    """A block that begins with a marker and continues while lines are indented, such as a footnote."""
     if state.is_code_block(start) or not (match := marker.match(state.line_text(start))):
         return False
     if silent:

@@ -132,7 +132,7 @@ def _without_empty_lines(items: list[Item]) -> list[Item]:
 
 
 def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
-    """The first line end between two words. Others there stand beside a thing, and stay there."""
+    """The first line end between any two words. Further ones there are next to a thing, and stay there."""
     found: list[Place] = []
     start, end = strip_span(sentence.text, 0, len(sentence.text))
     for place in sentence.tags:
@@ -556,7 +556,7 @@ def _write(
 
 
 def _touches(sign: str, source_sign: str) -> bool:
-    """Whether a target character, beside what stands for words, is a word's and the one there in the source is not.
+    """Whether a thing would be glued to a word: `sign`, next to it, is a word's, and `source_sign` was not.
 
     Scripts without spaces between words touch anything.
     """

@@ -256,7 +256,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    """In fp32, by their names."""
+    """The weights in fp32, by their names."""
     for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
         if (path / name).is_file():
             found = read(path / name)
@@ -353,7 +353,7 @@ def _open_packed(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_archive(file: BinaryIO) -> bool:
-    """As torch tells an archive from the form that it wrote before version 1.6."""
+    """Whether torch would read an archive, not the form that it wrote before version 1.6."""
     file.seek(0)
     start = file.read(4)
     file.seek(0)

@@ -153,7 +153,7 @@ def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Pat
 
     models, vocabularies = names("models"), names("vocabs")
     if len(models) != 1:
-        raise HeedError(f"{yml}: an ensemble of {len(models)} models; import each by settings of its own.")
+        raise HeedError(f"{yml}: an ensemble of {len(models)} models; import each with its own settings.")
     if len(vocabularies) != 2:
         raise HeedError(f"{yml}: {len(vocabularies)} vocabularies; Heed's models have a source and a target.")
     paths = [yml.parent / Path(name).name for name in (*models, *vocabularies)]
@@ -448,7 +448,7 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
 
 
 def _quote(text: str) -> str:
-    """In YAML, which has no surrogate pairs as JSON does."""
+    """A string of YAML, which has no surrogate pairs as JSON does."""
     return "".join(json.dumps(char)[1:-1] if char < "\U00010000" else f"\\U{ord(char):08x}" for char in text).join('""')
 
 

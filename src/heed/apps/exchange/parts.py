@@ -32,7 +32,7 @@ def _widths(arch: Architecture) -> dict[str, int]:
     return {"q": keys, "k": keys, "v": values}
 
 
-# Of the network's settings, what every other program has whatever its value is, and what none has.
+# Settings of the network that every other program has with any value (True), and values that none has.
 IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
     **dict.fromkeys(("n_layers", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads"), True),
     **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),

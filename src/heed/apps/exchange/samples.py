@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # of the largest logit: fp32 sums of another order differ by a
 
 
 def logits_of(model: Transformer) -> Logits:
-    """The plain network's."""
+    """The logits of the plain network."""
 
     def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:
         state = model.start(model.encode(src, src_mask), src_mask)

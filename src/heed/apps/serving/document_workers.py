@@ -1,4 +1,4 @@
-"""The processes in which documents are read and put together: whatever stands in one, the server goes on."""
+"""Processes that read and write documents, so that no document can bring the server down."""
 
 import asyncio
 import json
@@ -105,7 +105,7 @@ class Reading:
         """Sentences to translate, or the translated document. translations: of the sentences of the step before.
 
         Fault for a document that takes too much time or memory, HeedError for one that cannot be read. If it is
-        cancelled, the step ends by itself.
+        cancelled, the step still ends.
         """
         asked: dict[str, Any] = {"id": self.number}
         if translations is None:

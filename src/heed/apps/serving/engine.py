@@ -1,4 +1,4 @@
-"""Searches that all requests to a model share, each in a thread of its own.
+"""Searches that all requests to a model share, each in its own thread.
 
 Sentences of different requests are searched together, and each gets the bytes that it would get alone. Requests take
 turns in the queue. Searches take equal parts of the sentences. One search alone computes by all threads; several at a

@@ -25,7 +25,7 @@ BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDe
 
 
 def as_fault(error: Exception) -> Fault:
-    """The fault that the client is told. Of a bug it learns nothing but that there is one."""
+    """The fault to report to the client. Of a bug it learns only that there is one."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, HTTPException):

@@ -1,4 +1,4 @@
-"""One of an engine's searches, in a thread of its own: sentences of many requests enter it and leave it at any step."""
+"""One of an engine's searches, in its own thread: sentences of many requests enter and leave it at any step."""
 
 import threading
 import time

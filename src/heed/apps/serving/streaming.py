@@ -1,4 +1,4 @@
-"""Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
+"""Heed's own interface: translations sentence by sentence as they are made, and attention weights."""
 
 import json
 from collections.abc import AsyncGenerator
