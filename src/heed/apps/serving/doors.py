@@ -105,7 +105,7 @@ def network(text: str) -> Network:
 
 
 def host_name(text: str) -> str:
-    """A host's name of an option, as Host headers have it without a port. HeedError if it is none."""
+    """A host's name of an option, as Host headers have it without a port. HeedError if it is not one."""
     match = _HOST.fullmatch(text)
     if match is None or match[2]:
         raise HeedError(f"--allow-host {text}: expected a name such as translate.example.org, without a port.")
@@ -113,7 +113,7 @@ def host_name(text: str) -> str:
 
 
 def root_path(text: str) -> str:
-    """The path of an option, with a slash only at its beginning. HeedError if it is none."""
+    """The path of an option, with a slash only at its beginning. HeedError if it is not one."""
     path = _normalize_path(text)
     if not _ROOT_PATH.fullmatch(path):
         raise HeedError(f"--root-path {text}: expected a path such as /heed.")

@@ -86,7 +86,7 @@ def _n_alternatives(value: Any, info: ValidationInfo) -> int:
 
 
 def _whole(value: float) -> int:
-    """The integer that a client without integers writes as 2.0. ValueError if it is none."""
+    """The integer that a client without integers writes as 2.0. ValueError if it is not one."""
     if value != int(value):
         raise ValueError
     return int(value)
