@@ -123,7 +123,7 @@ def test_a_value_out_of_range_is_refused_in_one_short_line(tmp_path, setting, va
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE)
     message = refusal(read_recipe, path, [f"{setting}={value}"])
-    assert ("is no file name" if setting == "data.train" else setting[:20]) in message
+    assert ("is not a file name" if setting == "data.train" else setting[:20]) in message
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from heed.config import merged, parse_override, toml_text, validated
 from heed.errors import HeedError
-from heed.runs.recipe import Recipe, anchored, is_run_folder, preset_names, read_preset, read_recipe
+from heed.runs.recipe import Recipe, anchor_recipe, is_run_folder, preset_names, read_preset, read_recipe
 from heed.runs.recipes import recipe_names, recipe_text, recipe_title
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -54,10 +54,10 @@ def test_a_treebank_in_the_recipes_folder_or_here_is_found_else_it_is_a_name(tmp
     found = read_recipe("parsing-gum", ["parsing.treebank=trees"])
     assert found.parsing.treebank == str(tmp_path / "trees")
     for setting in ("parsing.treebank=", 'data.added=["", "b"]'):
-        with pytest.raises(HeedError, match=r"^'' is no file name that can be looked up"):
+        with pytest.raises(HeedError, match=r"^'' is not a file name that can be looked up"):
             read_recipe("parsing-gum" if "parsing" in setting else "multi30k-en-de", [setting])
     (tmp_path / "gum").mkdir()  # nobody has named it
-    assert anchored(read_recipe("parsing-gum"), tmp_path).parsing.treebank == "gum"
+    assert anchor_recipe(read_recipe("parsing-gum"), tmp_path).parsing.treebank == "gum"
 
 
 def test_presets_are_the_rows_of_table_3():

@@ -75,30 +75,37 @@ def average_better(
     measure: the number of dev that tells the best checkpoint in training (`settings.best_by`), of a model. Both are
     measured anew, are reported, entered into the logbook and put on the card.
     """
+    # The folder is checked first: reading and averaging checkpoints of a large model takes a while.
     assert isinstance(settings.average_last, int)
     out = run / "model"
     check_output_folder(out, run)
     folders = _good_checkpoints(run, settings.average_last, report)
     average, newest = _last_of(folders, len(folders)), folders[-1]
     best = _best_checkpoint(run, settings, report)
+
+    # The average stands unless the best checkpoint is another model with a better number; a tie keeps it.
     chosen, title = average, "average"
     card.trained_on[KEPT] = average.title
     if average.folders == [best]:
         card.trained_on[KEPT] += ", which is also the best on dev"
     elif best is not None:
         rival = _Candidate(f"best checkpoint (step {_step(best):,})", [best])
-        numbers = [_measured(candidate, measure) for candidate in (average, rival)]
+        numbers = [_number_on_dev(candidate, measure) for candidate in (average, rival)]
         (ours, theirs), name = map(short, numbers), settings.best_number
         report(f"On dev, the {average.title} has a {name} of {ours}, the {rival.title} of {theirs}.")
         if settings.rank(numbers[1]) < settings.rank(numbers[0]):
             report(f"The {average.title} is worse, so the {rival.title} is kept (training.keep_better).")
             chosen, title, ours, theirs = rival, "best checkpoint", theirs, ours
+
+        # Both numbers stay on the card and in the log, so that the choice can be followed later.
         other = average if chosen is rival else rival
         card.trained_on[KEPT] = f"{chosen.title}: {name} {ours} on dev; the {other.title} has {theirs}"
         for candidate, number in zip((average, rival), numbers, strict=True):
             kept = "yes" if candidate is chosen else "no"
             entry = {"name": candidate.title, "steps": candidate.steps, "kept": kept}
             logbook.record("average", int(newest.name), **entry, **{name: number})
+
+    # RUN/model changes only now.
     _save_average(chosen.folders, out, _with_costs(card, newest))
     _report_average(chosen.folders, out, report)
     return title
@@ -122,19 +129,24 @@ def average_best(
     then to the average of more checkpoints. All scores are reported, logged and written to the card. Returns the model
     folder, and the scores of it and of the last checkpoint.
     """
+    # As in `average_better`: the folder first.
     out = out or run / "model"
     check_output_folder(out, run)
     folders = _good_checkpoints(run, None, report)
     newest = int(folders[-1].name)
     card = _with_costs(card or _newest_card(run, folders), folders[-1])
     candidates = _candidates(run, folders, settings, report)
+
+    # Equal scores happen on small dev sets, hence the further ranks; of each, more is better.
     steps = counted(candidates, "Scoring averages on dev", total=len(candidates), unit="averages")
-    evaluations = [_evaluated(candidate, task, dev, out, card, report) for candidate in steps]
+    evaluations = [_evaluate(candidate, task, dev, out, card, report) for candidate in steps]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
         for candidate, evaluation in zip(candidates, evaluations, strict=True)
     ]
     best = candidates[chosen := ranks.index(max(ranks))]
+
+    # Every candidate is reported, logged and put on the card, the best one as kept.
     report("Scores on dev of the averages to choose from:")
     for line in score_table(evaluations):
         report(line)
@@ -145,6 +157,8 @@ def average_best(
     values = "; ".join(f"{found.name}: {found.scores[task.ranked_by].value:.2f}" for found in evaluations)
     card.trained_on[f"{evaluations[0].scores[task.ranked_by].name} on dev of the averages to choose from"] = values
     card.trained_on[KEPT] = f"{best.title}, the best on dev by {evaluations[0].scores[task.ranked_by].name}"
+
+    # The model itself changes last.
     _save_average(best.folders, out, card)
     report(f"The best is the {best.title}.")
     _report_average(best.folders, out, report)
@@ -180,7 +194,7 @@ def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> P
     return next((folder for folder in known if _good([folder], report)), None)
 
 
-def _measured(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
+def _number_on_dev(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
     """A number of dev; ∞, which ranks last, where the model's numbers are not finite."""
     try:
         return measure(_network(candidate.folders))
@@ -188,7 +202,7 @@ def _measured(candidate: _Candidate, measure: Callable[[Transformer], float]) ->
         return math.inf
 
 
-def _evaluated(
+def _evaluate(
     candidate: _Candidate, task: Task, dev: FilePair, out: Path, card: ModelCard, report: Report
 ) -> Evaluation:
     """Scores of a candidate on dev. Its folder lies beside `out` meanwhile.

@@ -19,7 +19,7 @@ from heed.data.download import Report
 from heed.data.prepare import SOURCES
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
-from heed.runs.recipe import Recipe, anchored
+from heed.runs.recipe import Recipe, anchor_recipe
 from heed.runtime.files import UNFINISHED, check_replaceable, whole_file
 from heed.runtime.json_files import read_json
 from heed.runtime.locks import locked
@@ -124,7 +124,7 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
     new = _as_toml(recipe)
     if path.exists() and any(next(run.glob(made), None) for made in MADE_OF_TEXT):
         # Settings that an older Heed did not write have their defaults; file names, it left relative.
-        old = _as_toml(anchored(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
+        old = _as_toml(anchor_recipe(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
         for table, name, change in _changes(old, new):
             is_fixed = table in FIXED_TABLES and (table, name) not in FREE_SETTINGS
             if (is_fixed or (table, name) in FIXED_SETTINGS) and not (

@@ -154,6 +154,7 @@ def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) 
 
 
 def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
+    # A later override wins. File names in the recipe count from its folder, those in overrides from where we are.
     values = _current_names(values, where=str(path))
     _anchor_files(values, path.parent)
     for text in overrides:
@@ -163,11 +164,15 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
     try:
         if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
             return validated(Recipe, values, where=str(path))
+
+        # From bottom to top: the preset, the shape of a model that training starts from, the recipe with its overrides.
         preset = values.pop("preset", "base")
         if not isinstance(preset, str):
             raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
         values = _with_given_shape(values, where=str(path))
         recipe = validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+
+        # An override that changes nothing is an error, not a surprise after training.
         asked = [text.partition("=")[0].strip() for text in overrides]
         n_layers = recipe.model.n_encoder_layers, recipe.model.n_decoder_layers
         if "model.n_layers" in asked and all(n_layers):
@@ -177,6 +182,7 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
             )
         return recipe
     except HeedError as error:
+        # The file may be right and the option wrong, so the message names the option, too.
         to_blame = [text for text in overrides if text.partition("=")[0].strip() in str(error)]
         if not to_blame:
             raise
@@ -218,7 +224,7 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
     return merged({"model": given, "tokenizer": {"vocab_size": vocab_size}}, values)
 
 
-def anchored(recipe: Recipe, folder: Path) -> Recipe:
+def anchor_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with absolute file names, those in it taken from `folder`; a treebank's may be below --mirror."""
     values = recipe.model_dump()
     _anchor_files(values, folder, treebank=False)
@@ -226,7 +232,7 @@ def anchored(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True) -> None:
-    """Makes the file names of a recipe absolute; what is no string or list of strings is left to validation."""
+    """Makes the file names of a recipe absolute; anything but a string or a list of strings is left to validation."""
     training = values.get("training")
     if isinstance(training, dict) and isinstance(training.get("start_from"), str):
         training["start_from"] = _absolute(folder, training["start_from"])
@@ -257,4 +263,4 @@ def _absolute(folder: Path, file: str) -> str:
             return str((folder / file).resolve())
     except (ValueError, OSError, RuntimeError):  # a null byte, or links that run in circles
         pass
-    raise HeedError(f"{shown(file)} is no file name that can be looked up; change it.")
+    raise HeedError(f"{shown(file)} is not a file name that can be looked up; change it.")

@@ -26,7 +26,7 @@ from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, ave
 from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
 from heed.runs.folder import check_all_see, open_run_folder
-from heed.runs.recipe import Recipe, anchored
+from heed.runs.recipe import Recipe, anchor_recipe
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
@@ -53,7 +53,7 @@ def train_recipe(
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
     network_of(recipe.model, where=str(run))
-    recipe = anchored(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
+    recipe = anchor_recipe(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
     context = RunContext(recipe, run, corpora if workers.first else corpora.without_reports(), machine, workers)
@@ -93,6 +93,7 @@ def n_workers(recipe: Recipe, machine: Machine) -> int:
 
 def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks = NO_CALLBACKS) -> list[Evaluation]:
     """As `train_recipe`, on these files. Workers other than the first return no scores."""
+    # A model that training starts from, or a run that lost its tokenizer, decides the tokenizer: read before the data.
     recipe, run, machine, workers, report = (
         context.recipe,
         context.run,
@@ -101,28 +102,35 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         context.report,
     )
     settings = recipe.training
-    report(_computing_on(context))
+    report(_machine_line(context))
     given = _given_model(recipe, run)
     known = given.tokenizer if given else _lost_tokenizer(run)
     prepared = _prepare(context, files, known)
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
+
+    # First weights come from the seed, unless a given model replaces them.
     torch.manual_seed(settings.seed)
     model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     if given is not None:
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())
         del given
+
+    # Limits that these data break are found before hours of training.
     _check_positions(recipe, prepared)
     if recipe.parsing is None:  # a tree is as long as it has to be
         _report_unreachable(prepared.train, recipe.decoding, report)
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
+    # The card is saved with every checkpoint, so it is made before the first.
     batches = _batches(context, prepared.train, tokenizer)
     card = _card(context, files, prepared.train)
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
+
+    # Only the first worker writes; what is unfinished was left by a process that was killed.
     if workers.first:
         remove_unfinished(run / "checkpoints")
         remove_unfinished(run)
@@ -135,6 +143,8 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         report=report,
         workers=workers,
     )
+
+    # `validate` scores dev during training; the unigram loss is what a model reaches that has learned only frequencies.
     dev = _batches(context, prepared.dev, tokenizer)
     validate = _validation(context, files, dev, tokenizer)
     state = train(
@@ -146,6 +156,8 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         callbacks=callbacks,
         unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
     )
+
+    # The other workers are done: averages and scores are made by one process, with all threads.
     if not workers.first:
         return []
     trained = read_config(run / "checkpoints" / str(state.step)).card.trained_on
@@ -153,12 +165,14 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
 
+    # The number by which training chose its best checkpoint, of any model.
     def measure(model: Transformer) -> float:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
             return cross_entropy(model, _all_batches(dev, machine))
         return validate(model)[settings.best_number]
 
+    # RUN/model becomes an average of checkpoints or the best of them, as average_last and keep_better say.
     on_dev: Mapping[Path, Evaluation] = {}
     title = "average"
     with workers.all_threads():
@@ -175,7 +189,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         return evaluate_run(context, files, title=title, known=on_dev)
 
 
-def _computing_on(context: RunContext) -> str:
+def _machine_line(context: RunContext) -> str:
     machine, workers = context.machine, context.workers
     n_processes = f" by {workers.n} workers" if workers.n > 1 else ""
     on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""

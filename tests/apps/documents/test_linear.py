@@ -197,7 +197,7 @@ def document(format: Format) -> Callable[[str], object]:
 READERS: dict[str, Callable[[str], object]] = {
     **{format: document(format) for format in ("text", "md", "srt", "html")},
     **{f"sentences in {code}": splitter(code) for code in ("en", "de", "ja", "hi")},
-    "language": LanguageDetector(["de", "en", "fr", "ja"]).ranked,
+    "language": LanguageDetector(["de", "en", "fr", "ja"]).rank,
 }
 
 

@@ -477,7 +477,7 @@ def test_options_of_the_network_that_heed_does_not_have_are_named(npz, refused, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ["a.npz", "b.npz"]}, "an ensemble of 2 models; import each by settings of its own"),
+        ({"models": ["a.npz", "b.npz"]}, "an ensemble of 2 models; import each with its own settings"),
         ({"models": []}, "an ensemble of 0 models"),
         ({"models": "model.npz"}, "models is not a list of files"),
         ({"models": [3]}, "models is not a list of files"),

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from heed.apps.documents.formats import translating_document, translating_text
-from heed.apps.documents.translation import answered
+from heed.apps.documents.formats import document_job, text_job
+from heed.apps.documents.translation import run_job
 from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
@@ -50,8 +50,8 @@ def test_a_worker_makes_what_the_process_itself_makes():
         with workers.open(FILE, "en") as file, workers.open(TEXT, "en") as text:
             return await asyncio.gather(translated(file), translated(text))
 
-    file = answered(translating_document(FILE.content, format="html", language="en", name="x", max_text=10_000), upper)
-    text = answered(translating_text(PAGE, format="html", language="en"), upper)
+    file = run_job(document_job(FILE.content, format="html", language="en", name="x", max_text=10_000), upper)
+    text = run_job(text_job(PAGE, format="html", language="en"), upper)
     assert run(work) == [file, text.encode()]
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
             return first, await other.go_on(upper([sentence.text for sentence in begun]))
 
     killed, other = run(work)
-    expected = answered(translating_text(PAGE, format="html", language="en"), upper)
+    expected = run_job(text_job(PAGE, format="html", language="en"), upper)
     assert killed == other == expected.encode()
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_the_error_of_its_document_alone():
     run(work)
 
 
-# Seconds of computing, bytes of memory, and what is answered for four megabytes.
+# Seconds of computing, bytes of memory, and what is run_job for four megabytes.
 LIMITS = {
     "time": (0, 2**30, 422, "takes more than 0 s of computing; split it"),
     "memory": (60, 120 * 2**20, 413, "takes more than 120 MiB of memory; split it"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
 from heed.apps.serving.documents import translate_file
 from heed.apps.serving.engine import Engine
-from heed.apps.serving.files import FileStore, disposition, translated_name
+from heed.apps.serving.files import FileStore, disposition, name_of_translation
 from heed.apps.serving.request_queue import TooLate
 from heed.apps.serving.service import Limits, Service
 
@@ -91,7 +91,7 @@ def test_files_come_back_as_the_command_translates_them(client, translator, name
         for _ in range(2):
             found = client.get(address)
             assert (found.status_code, found.content) == (200, expected)
-        assert found.headers["content-disposition"] == disposition(translated_name(name, "de"))
+        assert found.headers["content-disposition"] == disposition(name_of_translation(name, "de"))
         assert found.headers["content-type"] == "application/octet-stream"
 
 
@@ -226,5 +226,5 @@ def test_stored_files_make_room_and_go():
     ],
 )
 def test_translated_files_are_named_safely(name, expected):
-    assert translated_name(name, "de") == expected
-    disposition(translated_name(name, "de")).encode("ascii")
+    assert name_of_translation(name, "de") == expected
+    disposition(name_of_translation(name, "de")).encode("ascii")

@@ -100,14 +100,14 @@ def scope(client: str, **headers: str) -> dict:
 
 def test_what_a_proxy_says_counts_only_from_a_trusted_one():
     said = {"host": "10.0.0.1:5000", "x_forwarded_proto": "https", "x_forwarded_host": "evil.example, a.example"}
-    assert Doors().reached_at(scope("127.0.0.1", **said)) == ("https", "a.example")
-    assert Doors().reached_at(scope("10.0.0.7", **said)) == ("http", "10.0.0.1:5000")
+    assert Doors().scheme_and_host(scope("127.0.0.1", **said)) == ("https", "a.example")
+    assert Doors().scheme_and_host(scope("10.0.0.7", **said)) == ("http", "10.0.0.1:5000")
     trusting = Doors(proxies=(*LOOPBACK, network("10.0.0.0/24")))
-    assert trusting.reached_at(scope("10.0.0.7", **said)) == ("https", "a.example")
+    assert trusting.scheme_and_host(scope("10.0.0.7", **said)) == ("https", "a.example")
     forwarded = {"host": "x", "forwarded": 'for=1.2.3.4;host=evil.example, proto=https;host="b.example:8443"'}
-    assert trusting.reached_at(scope("10.0.0.7", **forwarded)) == ("https", "b.example:8443")
+    assert trusting.scheme_and_host(scope("10.0.0.7", **forwarded)) == ("https", "b.example:8443")
     with pytest.raises(Fault, match="names no host"):
-        trusting.reached_at(scope("10.0.0.7", host="x", x_forwarded_host='"<evil>'))
+        trusting.scheme_and_host(scope("10.0.0.7", host="x", x_forwarded_host='"<evil>'))
     with pytest.raises(HeedError, match="--trusted-proxy 10.0.0.1/24"):
         network("10.0.0.1/24")
     for name in ("a.example:80", "https://a.example", ""):

@@ -118,7 +118,7 @@ def test_the_address_that_a_proxy_says(client):
     assert address(client, **said, x_forwarded_prefix="/heed/").startswith("https://a.example/heed/download_file/")
     assert address(client, **said, x_forwarded_prefix="/").startswith("https://a.example/download_file/")
     assert address(client, **said, x_forwarded_prefix="/a, /b").startswith("https://a.example/a/b/download_file/")
-    assert "X-Forwarded-Prefix header is no path" in address(client, x_forwarded_prefix='/"<x>')
+    assert "X-Forwarded-Prefix header is not a path" in address(client, x_forwarded_prefix='/"<x>')
     forwarded = "for=1.2.3.4;proto=https, for=10.0.0.1;proto=http;host=b.example"
     assert address(client, forwarded=forwarded).startswith("https://b.example/download_file/")
 
@@ -129,7 +129,7 @@ def test_a_prefix_is_believed_only_from_a_trusted_proxy():
     doors = Doors(root_path="/heed")
     assert doors.base_address(scope | {"client": ("10.0.0.7", 1)}) == "http://10.0.0.1/heed"
     assert doors.base_address(scope | {"client": ("127.0.0.1", 1)}) == "http://10.0.0.1/evil"
-    with pytest.raises(Fault, match="no path"):
+    with pytest.raises(Fault, match="not a path"):
         doors.base_address(scope | {"client": ("127.0.0.1", 1), "headers": [*headers[:1], (headers[1][0], b"/a b")]})
 
 

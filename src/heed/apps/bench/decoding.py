@@ -90,7 +90,7 @@ def decoding_speed(
             continue
         number, (best, *_) = result
         assert len(best.ids) == tgt_length
-        stopwatch.finished(number)
+        stopwatch.finish(number)
     windows = [batch * tgt_length / took for took in stopwatch.batch_seconds()]
     latencies = stopwatch.latencies()
     speed = float(np.median(windows))
@@ -127,7 +127,7 @@ class _Stopwatch:
             self._read[number] = now
             yield Source(number, draw.integers(FIRST_WORD, vocab_size, length - 1).tolist())
 
-    def finished(self, number: int) -> None:
+    def finish(self, number: int) -> None:
         self._latencies.append(time.perf_counter() - self._read.pop(number))
         if len(self._latencies) % self._batch == 0:
             self._batch_ends.append(time.perf_counter())

@@ -44,7 +44,7 @@ def diagnosis(version: str) -> dict[str, Any]:
         "python": {"version": platform.python_version(), "program": sys.executable, "system": platform.platform()},
         "torch": _torch(),
         "processor": _processor(),
-        "kernels": _shown(kernels),
+        "kernels": _rows_of_kernels(kernels),
         "precision": _precision(),
         "threads": _threads(),
         "libraries": _libraries(),
@@ -74,7 +74,7 @@ def _processor() -> dict[str, Any]:
     }
 
 
-def _shown(kernels: KernelsReport) -> dict[str, Any]:
+def _rows_of_kernels(kernels: KernelsReport) -> dict[str, Any]:
     return {
         "state": f"{kernels.state}: {kernels.why_unusable}" if kernels.why_unusable else kernels.state,
         "origin": ("came with Heed" if kernels.prebuilt else "compiled here") if kernels.usable else "none",

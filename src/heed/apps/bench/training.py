@@ -98,6 +98,7 @@ def training_speed(
 
     workers: those that train together, of which this process is the first; the others call `join_training_speed`.
     """
+    # The warm-up also tells how many steps fill a window.
     machine = choose_machine(settings.precision, device=device)
     with _training_loop(arch, settings, vocab_size, machine, workers) as loop:
         n_steps = loop.warm_up()
@@ -105,6 +106,7 @@ def training_speed(
         loop.end()
         backend = loop.backend
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
+
     # The ceiling multiplies matrices of a mean micro-batch's size, on all threads.
     n_src, n_tgt, n_micro_batches = (
         sum(getattr(window, name) for window in windows) for name in ("n_src", "n_tgt", "n_micro_batches")
@@ -113,6 +115,8 @@ def training_speed(
     with workers.all_threads():
         per_batch = {"n_src": work.n_src // n_micro_batches, "n_tgt": work.n_tgt // n_micro_batches}
         ceiling = _matrix_product_ceiling(arch, vocab_size, machine, backend, **per_batch)
+
+    # The median, so that a window which another process disturbed does not count.
     speed = statistics.median(window.n_tgt / window.seconds for window in windows)
     # The ceiling knows only products with weights, so attention's products and Adam are left out here too.
     flops_per_token = 3 * forward_flops(arch, vocab_size, work) / n_tgt

@@ -1,4 +1,4 @@
-"""Full stops that end no sentence, in six languages: abbreviations, ordinals, times and what stands around them.
+"""Full stops that do not end a sentence, in six languages: after abbreviations, ordinals and times.
 
 Lists beside sentencex, which knows more languages and splits behind many of these.
 """
@@ -13,11 +13,11 @@ def _words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Abbreviations:
-    """Of a language. All in small letters, without the last full stop.
+    """The abbreviations of a language, in small letters, without the last full stop.
 
     titles: before a name. ambiguous: titles, or names of streets, that may also end a sentence. numbered: before a
-    number. inner: always within a sentence. starters: what begins a sentence, so that a full stop before it is none of
-    an initial or an ordinal. dated: behind the times of `times`, and behind ordinals. before_ordinal: behind them, a
+    number. inner: always within a sentence. starters: begin a sentence, so that a full stop before them does not belong
+    to an initial or an ordinal. dated: behind the times of `times`, and behind ordinals. before_ordinal: behind them, a
     number with a full stop is an ordinal (where ordinals are written so).
     """
 

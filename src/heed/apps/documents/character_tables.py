@@ -47,7 +47,7 @@ class CharacterTable:
     @property
     def cells(self) -> list[str]:
         """Their words, row by row."""
-        return ["\n".join(_unindented(self._cell_lines(row, i))) for row, i in self._places()]
+        return ["\n".join(_dedent(self._cell_lines(row, i))) for row, i in self._places()]
 
     def _places(self) -> Iterator[tuple[_Row, int]]:
         return ((row, i) for row in self.rows for i in range(len(self.columns)))
@@ -56,16 +56,21 @@ class CharacterTable:
         start, end = self.columns[column]
         return [line[start:end].replace(_FILLER, "") for line in self.lines[row.first : row.stop]]
 
-    def drawn(self, cells: list[str]) -> str:
+    def draw(self, cells: list[str]) -> str:
         """The table with these words in its cells; the same bytes for the same words."""
+        # The same words give the same bytes: the source may be drawn in another style than ours.
         if cells == self.cells:
             return self.source
+
+        # Columns grow with their words and never shrink.
         texts = [cell.split("\n") for cell in cells]
         # Words in the middle of a column stand back on both sides.
         spaces = [2 if self.is_grid or self.alignments[i] == "c" else 0 for i in range(len(self.columns))]
         widths = [end - start for start, end in self.columns]
         for number, (_, i) in enumerate(self._places()):
             widths[i] = max([widths[i], *(_width(line) + spaces[i] for line in texts[number])])
+
+        # Rows grow, too; a line that is added has the prefix of the last line of its row.
         row_of = {row.first: row for row in self.rows}
         lines: list[str] = []
         prefixes: list[str] = []
@@ -83,7 +88,7 @@ class CharacterTable:
                 lines.append(self._line([cell[n] if n < len(cell) else "" for cell in within], widths))
                 prefixes.append(self.prefixes[min(row.first + n, row.stop - 1)])
             i = row.stop
-        return _joined(lines, prefixes).replace(_FILLER, "")
+        return _join(lines, prefixes).replace(_FILLER, "")
 
     def _line(self, words: list[str], widths: list[int]) -> str:
         if self.is_grid:
@@ -122,8 +127,8 @@ def is_dashes(line: str) -> bool:
 
 def read_grid(lines: list[str], prefixes: list[str]) -> CharacterTable:
     """A grid, of lines that each begin with + or |."""
-    source = _joined(lines, prefixes)
-    lines = [_filled(line.rstrip()) for line in lines]
+    source = _join(lines, prefixes)
+    lines = [_fill(line.rstrip()) for line in lines]
     kept = CharacterTable(source, lines, prefixes)
     bounds = [match.start() for match in re.finditer(r"\+", lines[0])]
     rows: list[_Row] = []
@@ -145,12 +150,15 @@ def read_grid(lines: list[str], prefixes: list[str]) -> CharacterTable:
 
 def read_columns(lines: list[str], prefixes: list[str]) -> CharacterTable | None:
     """Columns under dashes: the first line or the second marks them. None if words are not in them."""
-    source = _joined(lines, prefixes)
-    lines = [_filled(line) for line in lines]
+    # With a filler behind each wide character, a place in a line is a column on the screen.
+    source = _join(lines, prefixes)
+    lines = [_fill(line) for line in lines]
     rule = 0 if is_dashes(lines[0]) else 1
     columns = [match.span() for match in re.finditer("-+", lines[rule])]
     if rule == 0 and not is_dashes(lines[-1]):
         return None
+
+    # Words that run across a column's beginning mean that these are no columns, but text above a rule.
     rows: list[_Row] = []
     for i, line in enumerate(lines):
         if i == rule or is_dashes(line):
@@ -160,12 +168,16 @@ def read_columns(lines: list[str], prefixes: list[str]) -> CharacterTable | None
         rows.append(_Row(i, i + 1, len(rows) * len(columns)))
     if not rows or (rule == 1 and len(lines) < 3):
         return None
+
+    # As in pandoc: a column is aligned to the side on which the first row reaches the end of the dashes.
     starts = [*(start for start, _ in columns), None]
     heads = [lines[rows[0].first][a:b] for a, b in pairwise(starts)]
     alignments = []
     for (start, end), head in zip(columns, heads, strict=True):
         flush_left, flush_right = head[:1].strip() != "", len(head.rstrip()) >= end - start
         alignments.append("r" if flush_right and not flush_left else "c" if not flush_left and head.strip() else "l")
+
+    # Words may go on behind the dashes, up to the next column.
     widest = [
         max([end - start, *(len(lines[row.first][start:stop].rstrip()) for row in rows)])
         for (start, end), stop in zip(columns, starts[1:], strict=True)
@@ -174,11 +186,11 @@ def read_columns(lines: list[str], prefixes: list[str]) -> CharacterTable | None
     return CharacterTable(source, lines, prefixes, columns, alignments, rows, is_grid=False)
 
 
-def _joined(lines: list[str], prefixes: list[str]) -> str:
+def _join(lines: list[str], prefixes: list[str]) -> str:
     return "".join(prefix + line for prefix, line in zip(prefixes, lines, strict=True))
 
 
-def _unindented(lines: list[str]) -> list[str]:
+def _dedent(lines: list[str]) -> list[str]:
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     lines = [line[indent:].rstrip() for line in lines]
     while lines and not lines[-1]:
@@ -186,7 +198,7 @@ def _unindented(lines: list[str]) -> list[str]:
     return lines
 
 
-def _filled(line: str) -> str:
+def _fill(line: str) -> str:
     """The line, one character a column."""
     if line.isascii():
         return line
@@ -194,4 +206,4 @@ def _filled(line: str) -> str:
 
 
 def _width(text: str) -> int:
-    return len(_filled(text))
+    return len(_fill(text))

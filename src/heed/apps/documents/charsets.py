@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.apps.documents.html import declared_charset
+from heed.apps.documents.html import find_charset
 from heed.errors import HeedError
 
 _MARKS = (  # the longer ones first
@@ -42,14 +42,14 @@ class Decoded(NamedTuple):
     codec: str
 
 
-def decoded(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
+def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
     """The text of a document. HeedError, which calls it `name`, if its bytes are not what it says, or else UTF-8.
 
     A byte order mark decides, then what a page declares. A page of ASCII that declares nothing is written in ASCII:
     browsers would not read it as UTF-8.
     """
     mark, codec = next(((mark, codec) for mark, codec in _MARKS if content.startswith(mark)), (b"", "utf-8"))
-    charset = declared_charset(content) if is_html and not mark else None
+    charset = find_charset(content) if is_html and not mark else None
     if charset is not None:
         if charset not in _CODECS:
             raise HeedError(f"{name}: declares charset {charset[:40]}, which Heed cannot read; convert it to UTF-8.")

@@ -55,14 +55,14 @@ from heed.apps.documents.docx_items import (
 from heed.apps.documents.docx_package import MAX_UNPACKED, WORD, read_package
 from heed.apps.documents.items import Item, Tag
 from heed.apps.documents.sentences import Splitter, needs_translation
-from heed.apps.documents.translation import Asking, translating_items
+from heed.apps.documents.translation import TranslationJob, items_job
 
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
 MAX_NUMBER = 20  # characters of a field's number, such as a page's, that the model reads
 _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
-def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> Asking[bytes]:
+def docx_job(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
     max_xml: bytes of the parts with text, which take many times as much memory.
@@ -79,7 +79,7 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
             texts.append(text)
             items += [*text.items, Tag("cut", text)]
     own: list[Item] = []
-    for item in (yield from translating_items(items, split=split)):
+    for item in (yield from items_job(items, split=split)):
         if isinstance(item, Tag) and isinstance(item.markup, _Text):
             item.markup.translated = own
             own = []
@@ -87,7 +87,7 @@ def translating_docx(content: bytes, *, split: Splitter, name: str, max_xml: int
             own.append(item)
     for text in reversed(texts):  # those within others first
         text.write()
-    return package.written(changed)
+    return package.write(changed)
 
 
 def _texts(root: Any, copier: Copier) -> Iterator["_Text"]:
@@ -165,7 +165,7 @@ class _Text:
             first.text = text_of(self._cap) + first.text
         writer = ItemWriter(self._format, self._plain)
         writer.add(nodes, ())
-        self.items = with_ranges(writer.finished())
+        self.items = with_ranges(writer.finish())
 
     # Reading
 
@@ -213,7 +213,7 @@ class _Text:
 
     def _holder(self, head: list[Any], pieces: list[Piece], container: Any, depth: int,
                 tail: Sequence[Any] = ()) -> Node:  # fmt: skip
-        """What holds no words is a thing between them."""
+        """A Holder; a Thing between words if it holds none itself."""
         every = list(all_pieces(pieces))
         if any(is_word(*piece) for piece in every):
             holder = Holder(head, self._nodes(pieces, depth), container, list(tail))
@@ -235,7 +235,7 @@ class _Text:
 
     def _result(self, head: list[Any], shown: list[Piece], container: Any, depth: int,
                 tail: Sequence[Any] = ()) -> Thing:  # fmt: skip
-        """What a field shows is a text of its own: Word computes it again, as another text or part of one."""
+        """A field. Its result is translated separately: Word computes it again, as another text or part of one."""
         every = list(all_pieces(shown))
         text = "".join(string_of(child) for run, child in every if is_word(run, child))
         has_end = any(is_end(*piece) for piece in every)
@@ -281,7 +281,7 @@ class _Text:
         tree = Tree(self._model, self._run)
         for item in in_order(self.translated):
             tree.add(item)
-        paragraphs = tree.finished(self._copier)
+        paragraphs = tree.finish(self._copier)
         self.written.elements = paragraphs[None]
         if self._container is not None:
             set_children(self._container, self.written.elements)

@@ -32,7 +32,7 @@ HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a wo
 
 @dataclass(eq=False)
 class Joint:
-    """Where a text goes on in another paragraph, like an element that has no tag."""
+    """The place where a text continues in another paragraph, like an element that has no tag."""
 
     paragraph: Any
     tag: str = ""
@@ -42,7 +42,7 @@ Piece = tuple[Any, Any]  # a run and an element in it; None and an element that 
 
 
 def pieces_of(container: Any) -> Iterator[Piece]:
-    """What an element contains, run by run."""
+    """The pieces of an element's content, run by run."""
     for child in container:
         if child.tag == WORD + "r":
             yield from ((child, inner) for inner in child if inner.tag != WORD + "rPr")
@@ -61,7 +61,7 @@ def all_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def container_of(element: Any) -> Any:
-    """What of an element in a paragraph holds runs of its text: itself, or an element in it; None if nothing does."""
+    """The element that holds runs of the paragraph's text: this one, or one within it; None if there is none."""
     if element.tag == WORD + "ruby":
         return element.find(WORD + "rubyBase")
     if element.tag == WORD + "sdt":
@@ -198,7 +198,7 @@ class Copier:
         """A run of the same format with other content."""
         properties = run.find(WORD + "rPr")
         self._pay(run, [] if properties is None else [properties])
-        copy = _emptied(run)
+        copy = _empty_copy(run)
         if properties is not None:
             copy.append(deepcopy(properties))
         copy.extend(children)
@@ -207,7 +207,7 @@ class Copier:
     def copy(self, element: Any, children: Sequence[Any]) -> Any:
         """The element once more, with copies of these of its children."""
         self._pay(element, children)
-        copy = _emptied(element)
+        copy = _empty_copy(element)
         copy.extend(deepcopy(child) for child in children)
         return copy
 
@@ -225,5 +225,5 @@ def _size(element: Any) -> int:
     return 2 * len(name) + 5 + attributes + len(element.text or "") + len(element.tail or "")
 
 
-def _emptied(element: Any) -> Any:
+def _empty_copy(element: Any) -> Any:
     return element.makeelement(element.tag, dict(element.attrib), nsmap={element.prefix: WORD[1:-1]})

@@ -1,4 +1,4 @@
-"""What a text of a .docx consists of → items, and translated items → elements."""
+"""A text of a .docx → items, and translated items → elements."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class Words:
 
 @dataclass(eq=False)
 class Thing:
-    """What stands between words, or ends the sentence if `is_end`.
+    """A thing between words, which ends the sentence if `is_end`.
 
     parts: its elements; a `Written` and a `Level` stand for theirs. number: the words that it shows, if they are the
     same in any language. path: what it is in. joint: for what is the end of a paragraph within a text.
@@ -50,7 +50,7 @@ class Thing:
 
 @dataclass(eq=False)
 class Holder:
-    """What its words take along: an element that holds runs, or a link that is a field, from its code to its end.
+    """An element that holds runs and goes where its words go; also a link that is a field, from its code to its end.
 
     The content goes between head and tail, or, if there is a container, into this: an element that is the head or in
     it.
@@ -122,6 +122,8 @@ class ItemWriter:
 
     def add(self, nodes: list[Node], path: tuple[Holder, ...]) -> None:
         """path: what the nodes are in."""
+        # Tags are written as late as possible, with the next word: things and empty runs between two words of the same
+        # format do not cut it in two.
         for node in nodes:
             if isinstance(node, Words):
                 if not node.text:
@@ -164,13 +166,13 @@ class ItemWriter:
         elif self._open == list(within):
             self._end(len(path))
 
-    def finished(self) -> list[Item]:
+    def finish(self) -> list[Item]:
         """All items."""
         self._end(0)
         return self._items
 
     def _begin(self, path: tuple[Holder, ...]) -> None:
-        """Opens what of a path is not open."""
+        """Opens those holders of a path that are not open."""
         for holder in path[len(self._open) :]:
             self._end_format()
             self._flush()
@@ -196,6 +198,8 @@ class ItemWriter:
 
 def with_ranges(items: list[Item]) -> list[Item]:
     """The items, where the marks of a range, such as a bookmark's, are an element if they are nested as one."""
+    # A pair of marks is an element only if nothing else begins within it and ends outside of it: other tags that end
+    # discard the ranges begun within, and so does a cut. All marks that are left stay things.
     found = list(items)
     opened: list[tuple[Tag, int, tuple[str, str] | None]] = []  # opening tags, their places; a range's key
     for place, item in enumerate(found):
@@ -213,6 +217,8 @@ def with_ranges(items: list[Item]) -> list[Item]:
             if is_start:
                 opened.append((item, place, key))
                 continue
+
+            # Ranges that overlap with this one stay marks. MAX_DEPTH bounds the time for a hostile document.
             n = len(opened)
             while n > max(0, len(opened) - MAX_DEPTH) and opened[n - 1][2] not in (None, key):
                 n -= 1
@@ -225,7 +231,7 @@ def with_ranges(items: list[Item]) -> list[Item]:
 
 
 def _mark(item: Item) -> tuple[tuple[str, str], bool] | None:
-    """What range a thing begins or ends, and whether it begins it."""
+    """The range that a thing begins or ends, and whether it begins it."""
     if not isinstance(item, Tag) or not isinstance(item.markup, Thing) or len(item.markup.parts) != 1:
         return None
     element = item.markup.parts[0]
@@ -288,13 +294,13 @@ class Tree:
         else:
             self._put(*item.markup.parts)
 
-    def finished(self, copier: Copier) -> dict[Any, list[Any]]:
+    def finish(self, copier: Copier) -> dict[Any, list[Any]]:
         """The elements of each paragraph."""
         self._flush()
         return {paragraph: level.elements(copier) for paragraph, level in self._paragraphs.items()}
 
     def _begin_paragraph(self, paragraph: Any) -> None:
-        """What is open is opened again there."""
+        """Holders that are open are opened again in the new paragraph."""
         self._flush()
         holders = [level.holder for level in self._levels[1:] if level.holder]
         self._levels = [Level(None)]

@@ -40,12 +40,12 @@ class Package:
     parts: dict[str, Any]
     n_xml: int  # bytes of the parts with text
 
-    def written(self, changed: set[str]) -> bytes:
+    def write(self, changed: set[str]) -> bytes:
         """The package with these parts as they are now, and all other files byte for byte."""
         output = io.BytesIO()
         with zipfile.ZipFile(output, "w") as package:
             for entry, data in self.files:
-                content = _serialized(self.parts[entry.filename]) if entry.filename in changed else data
+                content = _serialize(self.parts[entry.filename]) if entry.filename in changed else data
                 package.writestr(entry, content, compress_type=entry.compress_type)
         return output.getvalue()
 
@@ -72,7 +72,7 @@ def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
     parts = {}
     for part in (main, *others):
         filename, data = by_name[part]
-        parts[filename] = _parsed(data, name)
+        parts[filename] = _parse(data, name)
         _check_root(parts[filename], filename, name)
     return Package(files, parts, n_xml)
 
@@ -102,13 +102,15 @@ def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, b
 
 def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[str, list[str]]:
     """The main part, and the other parts with text, in lower case. HeedError if there is no main part."""
-    main = next((part for kind, part in _related("", by_name, name) if kind == "officedocument"), "word/document.xml")
+    main = next(
+        (part for kind, part in _relationships("", by_name, name) if kind == "officedocument"), "word/document.xml"
+    )
     if main not in by_name:
         if "mimetype" in by_name and b"opendocument" in by_name["mimetype"][1]:
             raise HeedError(f"{name}: no .docx document but OpenDocument (.odt); save it as .docx.")
         raise HeedError(f"{name}: no .docx document: {main} is not there.")
     folder = posixpath.dirname(main)
-    found = [part for kind, part in _related(main, by_name, name) if kind in _WITH_TEXT]
+    found = [part for kind, part in _relationships(main, by_name, name) if kind in _WITH_TEXT]
     for part in by_name:
         within, filename = posixpath.split(part)
         if within == folder and _NAME_WITH_TEXT.fullmatch(filename):
@@ -116,14 +118,14 @@ def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[s
     return main, [part for part in dict.fromkeys(found) if part in by_name and part != main]
 
 
-def _related(part: str, by_name: dict[str, tuple[str, bytes]], name: str) -> list[tuple[str, str]]:
+def _relationships(part: str, by_name: dict[str, tuple[str, bytes]], name: str) -> list[tuple[str, str]]:
     """The kinds and names, in lower case, of the parts that a part (the package, for "") refers to."""
     folder, filename = posixpath.split(part)
     relationships = posixpath.join(folder, "_rels", filename + ".rels")
     if relationships not in by_name:
         return []
     found = []
-    for element in _parsed(by_name[relationships][1], name).iter(_RELATIONSHIP):
+    for element in _parse(by_name[relationships][1], name).iter(_RELATIONSHIP):
         target = unquote(element.get("Target", "")).replace("\\", "/")
         if target and element.get("TargetMode") != "External":
             path = posixpath.normpath(posixpath.join("/", folder, target))
@@ -131,7 +133,7 @@ def _related(part: str, by_name: dict[str, tuple[str, bytes]], name: str) -> lis
     return found
 
 
-def _parsed(data: bytes, name: str) -> Any:
+def _parse(data: bytes, name: str) -> Any:
     """The root of a part. HeedError if it is damaged, declares entities or is nested too deeply."""
     try:
         from lxml import etree
@@ -161,7 +163,7 @@ def _check_root(root: Any, filename: str, name: str) -> None:
         raise HeedError(f"{name}: {filename} includes another document (altChunk); open it in Word and save it again.")
 
 
-def _serialized(root: Any) -> bytes:
+def _serialize(root: Any) -> bytes:
     from lxml import etree
 
     data: bytes = etree.tostring(root.getroottree(), xml_declaration=True, encoding="UTF-8", standalone=True)

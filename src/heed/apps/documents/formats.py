@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from heed.apps.documents.charsets import decoded
+from heed.apps.documents.charsets import decode
 from heed.apps.documents.html import read_html, with_target_language, write_html
 from heed.apps.documents.items import Item
 from heed.apps.documents.plain_text import read_text, write_text
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.subtitles import read_srt, write_srt
-from heed.apps.documents.translation import Asking, Translate, answered, translating_items
+from heed.apps.documents.translation import Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
 Format = Literal["text", "md", "srt", "html", "docx"]
@@ -56,40 +56,40 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def translating_text(text: str, *, format: Format, language: str, target: str = "") -> Asking[str]:
+def text_job(text: str, *, format: Format, language: str, target: str = "") -> TranslationJob[str]:
     """The document in the other language, in the same format; format: any but docx. language: the source's code.
 
     target: the code that a page's `lang` becomes where it names the source. HeedError if a package is missing.
     """
-    items = yield from _translating_items_of(text, format=format, language=language, target=target)
+    items = yield from _items_of_text_job(text, format=format, language=language, target=target)
     return _WRITERS[format](items)
 
 
-def _translating_items_of(text: str, *, format: Format, language: str, target: str) -> Asking[list[Item]]:
-    items = yield from translating_items(_READERS[format](text), split=splitter(language))
+def _items_of_text_job(text: str, *, format: Format, language: str, target: str) -> TranslationJob[list[Item]]:
+    items = yield from items_job(_READERS[format](text), split=splitter(language))
     return with_target_language(items, language, target) if format == "html" and target else items
 
 
-def translating_document(
+def document_job(
     content: bytes, *, format: Format, language: str, name: str, target: str = "", max_text: int | None = None
-) -> Asking[bytes]:
+) -> TranslationJob[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8.
-    target: as for `translating_text`. max_text: bytes of the text, or of the XML in a .docx.
+    target: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.apps.documents.docx import translating_docx
+        from heed.apps.documents.docx import docx_job
         from heed.apps.documents.docx_package import MAX_UNPACKED
 
         limit = MAX_UNPACKED if max_text is None else max_text
-        return (yield from translating_docx(content, split=splitter(language), name=name, max_xml=limit))
-    text, mark, codec = decoded(content, name=name, is_html=format == "html")
+        return (yield from docx_job(content, split=splitter(language), name=name, max_xml=limit))
+    text, mark, codec = decode(content, name=name, is_html=format == "html")
     try:
-        items = yield from _translating_items_of(text, format=format, language=language, target=target)
+        items = yield from _items_of_text_job(text, format=format, language=language, target=target)
     except HeedError as error:
         raise HeedError(f"{name}: {error}") from None
     if format == "html":
@@ -100,13 +100,13 @@ def translating_document(
 
 
 def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
-    """As `translating_text`, with a function that translates all its sentences."""
-    return answered(translating_text(text, format=format, language=language), translate)
+    """As `text_job`, with a function that translates all its sentences."""
+    return run_job(text_job(text, format=format, language=language), translate)
 
 
 def translate_document(
     content: bytes, translate: Translate, *, format: Format, language: str, name: str, target: str = ""
 ) -> bytes:
-    """As `translating_document`, with a function that translates all its sentences."""
-    asking = translating_document(content, format=format, language=language, name=name, target=target)
-    return answered(asking, translate)
+    """As `document_job`, with a function that translates all its sentences."""
+    job = document_job(content, format=format, language=language, name=name, target=target)
+    return run_job(job, translate)

@@ -58,6 +58,7 @@ _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[
 
 def read_html(page: str) -> list[Item]:
     """Words with character references resolved; tags, comments, scripts and code as they stand."""
+    # All ends of elements are found at once: a search from each tag would take time that grows with the square.
     is_xml = _XML.match(page) is not None
     tokens = _tokens(page, is_xml)
     ends = _ends_of_elements(tokens)
@@ -70,6 +71,8 @@ def read_html(page: str) -> list[Item]:
             place += 1
             continue
         stop = place + 1
+
+        # Words in a CDATA section are translated, but hold no references.
         if name == CDATA:
             items += [
                 Tag("open", CDATA, CDATA),
@@ -78,6 +81,8 @@ def read_html(page: str) -> list[Item]:
             ]
             place = stop
             continue
+
+        # Code, drawings and elements marked as untranslatable go as a whole, with all tags in them.
         if not is_end and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text)):
             stop = ends.get(place, stop)
         if stop > place + 1:
@@ -108,14 +113,14 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
     in_cdata = False
     for item in _without_empty_halves(_without_needless_reopening(items)):
         if isinstance(item, str):
-            parts.append(_cdata(item, codec) if in_cdata else _escaped(item, codec))
+            parts.append(_cdata(item, codec) if in_cdata else _escape(item, codec))
         else:
             parts.append(item.markup)
             in_cdata = (in_cdata or item.markup == CDATA) and item.markup != END_OF_CDATA
     return "".join(parts)
 
 
-def declared_charset(content: bytes) -> str | None:
+def find_charset(content: bytes) -> str | None:
     """The charset that a page declares, in small letters, in its XML declaration or a meta element near its start."""
     head = content[:MAX_HEAD].decode("latin-1")
     for text, name, is_end in _tokens(head, _XML.match(head) is not None):
@@ -176,7 +181,7 @@ class _Reopened(str):
     reopening: _Reopening
 
 
-def _reopened(markup: str, reopening: _Reopening) -> _Reopened:
+def _reopening_tag(markup: str, reopening: _Reopening) -> _Reopened:
     tag = _Reopened(markup)
     tag.reopening = reopening
     return tag
@@ -195,9 +200,9 @@ def _with_reopened(items: list[Item]) -> list[Item]:
         if isinstance(item, Tag) and item.name == "br":
             reopenings = [_Reopening(f"</{tag.name}>", _ID.sub("", tag.markup)) for tag in opened]
             pairs = list(zip(opened, reopenings, strict=True))
-            found += [Tag("close", _reopened(each.close, each), tag.name) for tag, each in reversed(pairs)]
+            found += [Tag("close", _reopening_tag(each.close, each), tag.name) for tag, each in reversed(pairs)]
             found.append(item)
-            found += [Tag("open", _reopened(each.open, each), tag.name) for tag, each in pairs]
+            found += [Tag("open", _reopening_tag(each.open, each), tag.name) for tag, each in pairs]
             continue
         if isinstance(matched, Tag) and matched.kind == "open":
             opened.append(matched)
@@ -262,6 +267,7 @@ def _end_with_link(items: list[Item]) -> bool:
 
 def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
     """Of each tag that begins an element: behind its end tag, or where the element ends without, if anywhere."""
+    # By name the last open element is found at once; `nesting` is needed for those that have no end tag.
     ends: dict[int, int] = {}
     open_elements: dict[str, list[int]] = {}
     nesting: list[int] = []  # the tags of all open elements, innermost last
@@ -274,6 +280,8 @@ def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
             if tokens[inner][1] in UNENDED and same and same[-1] == inner:
                 ends[same.pop()] = place
 
+    # A tag may end several elements without end tags, such as a <td> and its <tr>. The search for them crosses
+    # inline elements alone: a <li> within an inner <ul> does not end the outer <li>.
     for place, (text, name, is_end) in enumerate(tokens):
         if not name or name in VOID or text.endswith("/>"):
             continue
@@ -305,6 +313,7 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
 
     Every character of the page is in one token.
     """
+    # A "<" begins a tag, a CDATA section, code of a template, a comment or a declaration; or nothing, and is text.
     tokens: list[tuple[str, str, bool]] = []
     place = last = 0
     last_cdata = page.rfind(END_OF_CDATA) if is_xml else -1  # a search that finds none costs the whole page
@@ -334,6 +343,8 @@ def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
         else:
             place = start + 1  # a "<" that begins nothing
             continue
+
+        # The content of a raw element, such as a script, is part of its start tag's token: a "<" in it is not a tag.
         if last < start:
             tokens.append((page[last:start], "", False))
         if end < 0:  # it never ends, and no later one can
@@ -377,7 +388,7 @@ def _cdata(text: str, codec: str) -> str:
     return "".join(signs)
 
 
-def _escaped(text: str, codec: str) -> str:
+def _escape(text: str, codec: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     escaped = escaped.replace("\xa0", "&#160;")  # XML has no &nbsp;
     return escaped if codec == "utf-8" else escaped.encode(codec, "xmlcharrefreplace").decode(codec)

@@ -1,6 +1,6 @@
-"""What every format is read as: a stream of texts and tags.
+"""The common form of all documents: a stream of texts and tags.
 
-A format's reader turns a document into items, `translating_items` translates the texts between them, and the format's
+A format's reader turns a document into items, `items_job` translates the texts between them, and the format's
 writer puts the items together again. The items of a document whose texts do not change give back the same document.
 """
 
@@ -52,10 +52,12 @@ def as_cut(tag: Tag) -> Tag:
 
 def with_matched_tags(items: Sequence[Item]) -> list[Item]:
     """The items, where opening and closing tags that are no pair between two cuts are cuts themselves."""
+    # Between two cuts, tags pair up as brackets do; `unmatched` is the stack.
     found = list(items)
     unmatched: list[int] = []  # opening tags since the last cut, outermost first
     n_tags = 0
 
+    # A tag that fits nothing ends the sentence, so nothing that is open there can be closed later.
     def cut(place: int) -> None:
         tag = found[place]
         assert isinstance(tag, Tag)
@@ -65,6 +67,7 @@ def with_matched_tags(items: Sequence[Item]) -> list[Item]:
             found[i] = as_cut(opening)
         unmatched.clear()
 
+    # Too many tags, or too deep ones, end it as well.
     for place, item in enumerate(found):
         if isinstance(item, str):
             continue
@@ -80,6 +83,8 @@ def with_matched_tags(items: Sequence[Item]) -> list[Item]:
                 unmatched.pop()
             else:
                 cut(place)
+
+    # Elements that are never closed.
     for place in unmatched:
         item = found[place]
         assert isinstance(item, Tag)

@@ -39,7 +39,7 @@ class _Document(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What stands before a block of words; source: its words and markup. kind: a leaf's, or none at the end."""
+    """The text before a block of words; source: its words and markup. kind: a leaf's, or none at the end."""
 
     before: str
     source: str = ""
@@ -88,7 +88,7 @@ def _read_leaves(text: str, leaves: list[Leaf], env: dict[str, Any]) -> Iterator
 def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Iterator[Item]:
     start, end = leaf.lines[0].start, leaf.lines[-1].end
     first = text[start : leaf.lines[0].end]
-    has_title = False  # a line that is no part of the words below it
+    has_title = False  # its first line is separate from the words below it
     if leaf.kind == "paragraph":
         if len(leaf.lines) == 1 and _CONTENTS.fullmatch(first):
             before += first
@@ -121,6 +121,7 @@ def _start(text: str, line: Line) -> str:
 
 def write_markdown(items: list[Item]) -> str:
     """The text. Characters among the words that would be read as markup, and are none in the items, are escaped."""
+    # Cells may hold tables themselves, so outputs and tables are stacks: a cell's text goes to the uppermost output.
     document = items[0].markup if items and isinstance(items[0], Tag) else None
     assert isinstance(document, _Document)
     outputs: list[list[str]] = [[]]  # of the text, and of each cell that we are in
@@ -128,11 +129,13 @@ def write_markdown(items: list[Item]) -> str:
     opening: Tag | None = None
     block: list[Item] = []
 
+    # A block is written when the next tag between blocks comes: only then all of its items are there.
     def finish() -> None:
         if opening is not None:
-            outputs[-1] += [opening.markup.before, _written(block, opening, document.env)]
+            outputs[-1] += [opening.markup.before, _write_block(block, opening, document.env)]
         block.clear()
 
+    # No words stand between a cell's beginning or end and the next block.
     for item in items[1:]:
         match item.markup if isinstance(item, Tag) else None:
             case _Block():
@@ -151,7 +154,7 @@ def write_markdown(items: list[Item]) -> str:
                 opening = None
                 tables[-1].append("".join(outputs.pop()))
                 if end.table is not None:
-                    outputs[-1].append(end.table.drawn(tables.pop()))
+                    outputs[-1].append(end.table.draw(tables.pop()))
             case _:
                 block.append(item)
     finish()
@@ -168,7 +171,7 @@ def _with_line_ends(text: str, line_ends: list[str]) -> str:
     return "".join(line + end for line, end in zip(lines, [*line_ends, ""], strict=True))
 
 
-def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
+def _write_block(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     """A block's words and markup, which is read as it is meant."""
     texts = _texts(block)
     kind: str = opening.markup.kind
@@ -177,7 +180,7 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
     items = _with_html_within_lines(_without_empty_emphasis(block), opening)
     if kind == "cell":
         items = [re.sub(r"\\?\|", r"\\|", item) if isinstance(item, str) else item for item in items]
-    for remedy in (_separated, _with_escaped_characters, _with_delimiters_at_words):
+    for remedy in (_separate_markup, _with_escaped_characters, _with_delimiters_at_words):
         if len(text) > MAX_CHECKED or _is_read_as_meant(items, kind, env):
             break
         items = remedy(items)
@@ -186,14 +189,14 @@ def _written(block: Sequence[Item], opening: Tag, env: dict[str, Any]) -> str:
 
 
 def _texts(items: Sequence[Item]) -> list[str]:
-    """What each item is written as."""
+    """The text of each item."""
     texts: list[str] = []
     opened: list[int] = []  # where links begin, innermost last
     for item in items:
         markup = item if isinstance(item, str) else item.markup
         if isinstance(markup, Label):
             words = "".join(texts[opened.pop() + 1 :]) if opened else ""
-            markup = markup.written(" ".join(_PREFIX.sub("\n", words).split()) != markup.label)
+            markup = markup.write(" ".join(_PREFIX.sub("\n", words).split()) != markup.label)
         elif isinstance(item, Tag) and item.name == "[":
             if item.kind == "open" or (item.kind == "cut" and markup in ("[", "^[")):
                 opened.append(len(texts))
@@ -224,6 +227,8 @@ def _without_empty_emphasis(items: Sequence[Item]) -> list[Item]:
 
 def _with_html_within_lines(items: Sequence[Item], opening: Tag) -> list[Item]:
     """The items; HTML that would begin a block, where the source has a word, goes behind the first word of its line."""
+    # start: what the source has at the beginning of this line, "" once the line has words; waiting: HTML that looks for
+    # a word to go behind. Without one it stays where it was.
     found: list[Item] = []
     waiting: list[Item] = []
     start = opening.name
@@ -281,7 +286,7 @@ def _meaning(items: Sequence[Item]) -> list[tuple[bool, str]]:
     return found
 
 
-def _separated(items: Sequence[Item]) -> list[Item]:
+def _separate_markup(items: Sequence[Item]) -> list[Item]:
     """The items with a space between two pieces of markup whose delimiters would be read as one."""
     found: list[Item] = []
     for item in items:
@@ -293,10 +298,10 @@ def _separated(items: Sequence[Item]) -> list[Item]:
 
 
 def _with_escaped_characters(items: Sequence[Item]) -> list[Item]:
-    return [_escaped(item) if isinstance(item, str) else item for item in items]
+    return [_escape(item) if isinstance(item, str) else item for item in items]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     parts, last = [], 0
     for address in ADDRESS.finditer(text):
         parts += [_SPECIAL.sub(r"\\\g<0>", text[last : address.start()]), address[0]]

@@ -79,7 +79,7 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Blocks:
-    """What a text consists of. env: markdown-it's, with the references that are defined."""
+    """The blocks of a text. env: markdown-it's, with the references that are defined."""
 
     leaves: list[Leaf] = field(default_factory=list)
     env: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class _State(StateBlock):
         self.row: Token | None = None
         self.cells: list[tuple[int, int]] = []
         self.no_table_before = 0
-        self.searched: dict[tuple[str, ...], int] = {}  # up to which line there is no such text
+        self.searched: dict[tuple[str, ...], int] = {}  # for texts: the line up to which a search found none
 
     def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
         if ttype == "inline":
@@ -305,6 +305,8 @@ def _formula(state: _State, start: int, end: int, silent: bool) -> bool:
 
 def _table(state: _State, start: int, end: int, silent: bool) -> bool:
     """A table drawn with characters, as pandoc and reStructuredText have it."""
+    # A grid begins with its rule, columns have one as their first or second line. Lines that turned out to be no table
+    # are not tried again from each line.
     if state.is_code_block(start) or start < state.no_table_before:
         return False
     text = state.line_text(start)
@@ -314,16 +316,22 @@ def _table(state: _State, start: int, end: int, silent: bool) -> bool:
         return False
     if silent:
         return True
+
+    # It ends before an empty line, or one that stands further left than the block.
     stop = start
     while stop < min(end, start + MAX_LINES) and state.sCount[stop] >= state.blkIndent and not state.isEmpty(stop):
         if is_grid and state.line_text(stop)[0] not in "+|":
             break
         stop += 1
+
+    # Cells are blocks, so what stands before each line, such as "> ", is kept apart from them.
     column = min(state.tShift[start:stop])
     begins = [state.bMarks[i] + column for i in range(start, stop)]
     lines = [state.src[begin : state.eMarks[i]] for i, begin in enumerate(begins, start)]
     ends = [begins[0], *state.eMarks[start : stop - 1]]
     prefixes = [state.src[end:begin] for end, begin in zip(ends, begins, strict=True)]
+
+    # A tab has no width in characters. Columns that cannot be read are text; a grid stays a grid, unchanged.
     table = None
     if not any("\t" in line for line in lines):
         table = read_grid(lines, prefixes) if is_grid else read_columns(lines, prefixes)
@@ -348,15 +356,15 @@ def _admonition(state: _State, start: int, end: int, silent: bool) -> bool:
 
 
 def _footnote(state: _State, start: int, end: int, silent: bool) -> bool:
-    return _marked(state, start, end, silent, _FOOTNOTE)
+    return _marker_block(state, start, end, silent, _FOOTNOTE)
 
 
 def _definition(state: _State, start: int, end: int, silent: bool) -> bool:
-    return start > 0 and _marked(state, start, end, silent, _DEFINITION)
+    return start > 0 and _marker_block(state, start, end, silent, _DEFINITION)
 
 
-def _marked(state: _State, start: int, end: int, silent: bool, marker: re.Pattern[str]) -> bool:
-    """A block that begins with a marker and goes on where lines are indented, such as a footnote."""
+def _marker_block(state: _State, start: int, end: int, silent: bool, marker: re.Pattern[str]) -> bool:
+    """A block that begins with a marker and continues while lines are indented, such as a footnote."""
     if state.is_code_block(start) or not (match := marker.match(state.line_text(start))):
         return False
     if silent:

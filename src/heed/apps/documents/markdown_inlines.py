@@ -1,4 +1,4 @@
-"""What is within a block of Markdown: markdown-it-py's inline rules, with the place of each token in the words.
+"""Inline markup of Markdown: markdown-it-py's rules, with the place of each token in the words.
 
 Beside CommonMark's there are rules for what people write in its dialects, such as formulas, placeholders, shortcodes,
 footnotes, wiki links and emoji codes: all of it stays as it is.
@@ -58,7 +58,7 @@ class Label(NamedTuple):
     label: str
     end: str  # "]" or "][]", and attributes
 
-    def written(self, changed: bool) -> str:
+    def write(self, changed: bool) -> str:
         return f"][{self.label}]{self.end.removeprefix('][]').removeprefix(']')}" if changed else self.end
 
 
@@ -136,6 +136,7 @@ def _in_brackets(state: StateInline, place: int) -> re.Match[str] | None:
 
 def _span(state: StateInline, silent: bool) -> bool:
     """Words in brackets with attributes behind them, and footnotes in their place, as in ^[this]."""
+    # `has_notes` and `has_spans` spare other texts the search for a closing bracket at each opening one.
     src, start = state.src, state.pos
     assert isinstance(state, _State)
     is_note = src[start] == "^"
@@ -145,6 +146,8 @@ def _span(state: StateInline, silent: bool) -> bool:
     label_end = state.md.helpers.parseLinkLabel(state, bracket, False)
     if label_end < 0:
         return False
+
+    # Attributes make a span of words in brackets; a note is followed by neither an address nor a label.
     end = label_end + 1
     if is_note:
         if src[end : end + 1] in ("(", "["):
@@ -154,6 +157,8 @@ def _span(state: StateInline, silent: bool) -> bool:
         if match is None:
             return False
         end = match.end()
+
+    # Markup within is read by the same rules. `posMax` is where they stop, as in markdown-it's own rule for links.
     if not silent:
         most = state.posMax
         state.pos, state.posMax = bracket + 1, label_end
@@ -249,7 +254,7 @@ class _Inlines(ParserInline):
 
 
 def _end_of_label(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Where the brackets close that open at `start`, or −1. As markdown-it's, but a span or a note is no link."""
+    """Where the brackets close that open at `start`, or −1. As markdown-it's, but a span or a note is not a link."""
     old, state.pos = state.pos, start + 1
     depth, end = 1, -1
     while state.pos < state.posMax:
@@ -304,15 +309,19 @@ _PAIRS = (link_pairs, strikethrough.postProcess, emphasis.postProcess)
 
 def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
     """The words and tags of a block. Characters that begin no markup are words."""
+    # markdown-it scans for delimiters first and pairs them afterwards; only then are tokens final.
     text = words.text
     state = _State(text, _PARSER, env)
     _PARSER.inline.tokenize(state)
     for match_pairs in _PAIRS:
         match_pairs(state)
+
+    # Words are taken from the text between the places of two tokens, so that they stay byte for byte.
     items: list[Item] = []
     links: list[int] = []  # where the words of open ones begin
     last = 0
     for token in state.tokens:
+        # Of a run of delimiters each token takes its part; a line break takes the spaces before it, too.
         start, end = token.meta.get("span", (0, 0))
         if token.type in ("strong_open", "em_open"):
             start = end - len(token.markup)
@@ -326,6 +335,8 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
         last = end
         markup = words.slice(start, end)
         kept = " ".join(token.content.split())
+
+        # `kept` is what the model reads in place of an atom. Whatever ends a sentence is a cut.
         match token.type:
             case "softbreak":
                 items.append(Tag("break", markup))
@@ -368,8 +379,10 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
                 items.append(Tag("cut", markup))
             case _:
                 items.append(Tag("atom", markup, text=kept))
+
+    # Behind the last token there are words, and perhaps the backslash of a line break that breaks no line.
     items += _texts(words, last, len(text))
-    if items and isinstance(items[-1], str) and items[-1].endswith("\\"):  # of a hard line break that breaks no line
+    if items and isinstance(items[-1], str) and items[-1].endswith("\\"):
         items[-1:] = [items[-1][:-1], Tag("cut", "\\")]
     return items
 
@@ -413,7 +426,7 @@ def _is_role(item: Item) -> bool:
 
 
 def _owner(items: list[Item]) -> Tag | None:
-    """What attributes directly behind it belong to."""
+    """The last item, if attributes directly behind it belong to it."""
     last = items[-1] if items else ""
     is_owner = isinstance(last, Tag) and last.kind in ("close", "atom")
     return last if is_owner and isinstance(last, Tag) else None

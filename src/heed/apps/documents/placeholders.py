@@ -1,4 +1,4 @@
-"""What stands in a text and is no word: addresses, placeholders that a program fills in, and tags written as text.
+"""Parts of a text that are not words: addresses, placeholders that a program fills in, tags written as text.
 
 No model copies them reliably. All patterns are bounded, so that each beginning of a match costs little.
 """
@@ -49,7 +49,7 @@ MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for 
 MAX_BETWEEN = 500  # characters between the two tags of an element
 
 
-def paired_tags(matches: Sequence[re.Match[str]]) -> dict[int, int]:
+def pair_tags(matches: Sequence[re.Match[str]]) -> dict[int, int]:
     """Which of the matches of KEPT are the two tags of an element: the number of each one's partner."""
     partners: dict[int, int] = {}
     opened: list[int] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from heed.apps.documents.items import Item, Tag, item_of
-from heed.apps.documents.sentences import Span, stripped
+from heed.apps.documents.sentences import Span, strip_span
 from heed.text.alignment import Link, Translated
 
 # Scripts that put no spaces between words: each character is one (Thai, Lao, Khmer; kana, Han and their neighbours).
@@ -87,7 +87,7 @@ class _Element:
     has_words: bool = False
 
 
-def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None:
+def place_tags(sentence: TaggedText, result: Translated | None) -> list[Item] | None:
     """The translation with the sentence's tags; the sentence as it was for the result None.
 
     None if a text that must stay, such as code, is not there exactly as often as in the sentence.
@@ -98,7 +98,7 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     if spellings:
         sentence = replace(sentence, tags=[place for place in sentence.tags if place.tag.kind != "spelling"])
     if not sentence.tags:
-        return _spelled([result.text], spellings, sentence)
+        return _restore_spellings([result.text], spellings, sentence)
     kept = [place for place in sentence.tags if place.tag.text and not place.bare]
     tokens = _tokens(result.text, kept)
     if tokens is None:
@@ -108,11 +108,11 @@ def placed(sentence: TaggedText, result: Translated | None) -> list[Item] | None
     line_ends = _line_ends_between_words(sentence)
     root = _tree(sentence, tokens, {id(place) for place in (*kept, *line_ends)})
     breaks = _break_places(sentence, line_ends, kept, tokens, result.text)
-    written = _written(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
-    start, end = stripped(sentence.text, 0, len(sentence.text))
+    written = _write(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
+    start, end = strip_span(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
     items = [sentence.text[: min([start, *bare])], *written, sentence.text[max([end, *bare]) :]]
-    return _spelled(_without_empty_lines(items), spellings, sentence)
+    return _restore_spellings(_without_empty_lines(items), spellings, sentence)
 
 
 def _without_empty_lines(items: list[Item]) -> list[Item]:
@@ -132,9 +132,9 @@ def _without_empty_lines(items: list[Item]) -> list[Item]:
 
 
 def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
-    """The first line end between two words. Others there stand beside a thing, and stay there."""
+    """The first line end between any two words. Further ones there are next to a thing, and stay there."""
     found: list[Place] = []
-    start, end = stripped(sentence.text, 0, len(sentence.text))
+    start, end = strip_span(sentence.text, 0, len(sentence.text))
     for place in sentence.tags:
         is_within = place.tag.kind == "break" and start <= place.offset < end
         if is_within and (not found or sentence.text[found[-1].offset : place.offset].strip()):
@@ -142,13 +142,14 @@ def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
     return found
 
 
-def _spelled(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
+def _restore_spellings(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
     """The translation with the sentence's spellings of what it has as often as the sentence, in the same order."""
+    # Of each text, the spelling of every occurrence in the sentence, in order; None where it is spelled plainly.
     if not spellings:
         return items
     pattern = re.compile("|".join(sorted({re.escape(place.tag.text) for place in spellings}, key=len, reverse=True)))
     tags = {place.offset: place.tag for place in spellings}
-    spelled_as: dict[str, list[Tag | None]] = {}  # of each text, what stands for its occurrences in the sentence
+    spelled_as: dict[str, list[Tag | None]] = {}
     last = 0
     for place in [
         *(tag for tag in sentence.tags if tag.tag.text and not tag.bare),
@@ -157,6 +158,8 @@ def _spelled(items: list[Item], spellings: list[Place], sentence: TaggedText) ->
         for match in pattern.finditer(sentence.text, last, place.offset):
             spelled_as.setdefault(match[0], []).append(tags.get(match.start()))
         last = place.offset + place.length
+
+    # If the translation has a text as often, its occurrences get the spellings in the same order.
     counts = Counter(match[0] for item in items if isinstance(item, str) for match in pattern.finditer(item))
     waiting = {text: iter(found) for text, found in spelled_as.items() if len(found) == counts[text]}
     output: list[Item] = []
@@ -197,7 +200,7 @@ def _tokens(text: str, kept: list[Place]) -> list[_Token] | None:
 
 
 def _whole(text: str) -> str:
-    """A pattern of the text that is no part of a longer word."""
+    """A pattern for the text where it is not part of a longer word."""
     before, after = (f"(?<!{_LATIN})", f"(?!{_LATIN})")
     return before * text[0].isalnum() + re.escape(text) + after * text[-1].isalnum()
 
@@ -245,10 +248,13 @@ def _split_within_words(tokens: list[_Token], sentence: TaggedText, text: str) -
     A word that is the same in both texts is cut as in the source; else its last or its first part is cut off, but not
     at a thing, which stays behind the word.
     """
+    # Things are cut off from words that are the same only: within another word no place for them is known.
     elements = [place.offset for place in sentence.tags if place.tag.kind in ("open", "close")]
     every = [place.offset for place in sentence.tags if place.tag.kind != "break" and not place.length]
     if not every:
         return tokens
+
+    # The bounds of the parts, in the source (cuts) and in the target (places).
     found: list[_Token] = []
     for token in tokens:
         start, end = token.source
@@ -305,6 +311,7 @@ def _follows(place: Place, text: str) -> bool:
 
 def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
     """Tags and the numbers of the words in their final order; a Place is a thing between words, or a tag of one."""
+    # An element's words are one run, so that a recursion along the tree writes each element once.
     output: list[Tag | int | Place] = []
 
     def write(element: _Element, first: int, last: int, depth: int) -> None:
@@ -329,6 +336,7 @@ def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
                 write(part, start, end, depth + 1)
                 output.append(part.close.tag)
 
+    # Without words an element keeps its parts, in the order of the source.
     def write_empty(element: _Element) -> None:
         if element.close is None:
             output.append(element.open)
@@ -338,6 +346,7 @@ def _order(root: _Element, tokens: list[_Token]) -> list[Tag | int | Place]:
             write_empty(part)
         output.append(element.close)
 
+    # The root is not part of the document; only its parts are written.
     write(root, 0, len(tokens), 0)
     return output
 
@@ -401,17 +410,24 @@ def _break_places(
     sentence: TaggedText, breaks: list[Place], kept: list[Place], tokens: list[_Token], text: str
 ) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
+    # Punctuation begins no line, unless it does in the source.
     if not breaks:
         return {}
     first_in_source = {sentence.text[place.offset + place.length :][:1] for place in breaks}
     not_first = _NOT_FIRST - first_in_source
     first = [i for i in range(1, len(tokens)) if text[tokens[i].start] not in not_first]
+
+    # A line ends at a space; in scripts that have none, between any two words.
     gaps = [i for i in first if tokens[i - 1].end < tokens[i].start]
     if len(gaps) < len(breaks):
         gaps = [i for i in first if not _WITHIN_WORD.match(text, tokens[i].start - 1)]
+
+    # Ideally behind as many words as in the sentence, if both have the same number; else as far into the text.
     ends = [tokens[i - 1].end for i in gaps]
     starts = [word for word, _ in _source_words(sentence.text, kept)]
     ratio = len(text) / len(sentence.text)
+
+    # Each takes the gap nearest to that, in order, and leaves one for every later line end.
     places: dict[int, Place] = {}
     lowest = 0
     for n, place in enumerate(breaks):
@@ -429,24 +445,26 @@ def _break_places(
     return places
 
 
-def _written(
+def _write(
     order: list[Tag | int | Place], tokens: list[_Token], texts: tuple[str, str], breaks: dict[int, Place]
 ) -> list[Item]:
     """The items: between two words first what closes or follows, then the white space or line end, then the rest.
 
     Things that stand before the line end in the source stand before it here.
     """
+    # waiting: tags and things behind the last word; whose side of the white space they take is known at the next word.
     source, target = texts
     output: list[Item] = []
     waiting: list[Tag | Place] = []
     last = 0
 
     def write_thing(place: Place) -> None:
-        """What stands for words, such as an address, is never glued to a word that it did not touch."""
+        """A thing with a text, such as an address, is never glued to a word that it did not touch in the source."""
         if place.tag.text and _touches(_last_sign(output), source[place.offset - 1 : place.offset]):
             output.append(" ")
         output.append(item_of(place.tag))
 
+    # What waits, around the white space or line end before the next word: first what touches the word before.
     def flush(gap: str, line_end: Place | None) -> None:
         behind = (
             i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
@@ -457,6 +475,8 @@ def _written(
                 write_thing(tag)
             else:
                 output.append(item_of(tag))
+
+        # A line end takes the place of the white space; what stood before it in the source comes before it.
         if line_end is None:
             write_spaced(waiting[n_closing:], [gap] if gap else [])
         else:
@@ -472,10 +492,12 @@ def _written(
             write_spaced(waiting[n_before:], [line_end.tag])
         waiting.clear()
 
+    # Tags behind the white space, which may stand before, among or behind them, as in the source.
     def write_spaced(tags: list[Tag | Place], gap: list[Item]) -> None:
         space = bool(gap) or not output
         output.extend(gap)
         owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
+
         # White space stands on the sides where it stood, but behind no opening tag: Markdown's would not open there.
         wanted = [False] * (len(tags) + 1)
         for i in reversed(range(len(tags))):
@@ -484,6 +506,8 @@ def _written(
                 wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
             elif tag.kind == "open":
                 wanted[i] = wanted[i + 1]
+
+        # Two things that touch in the source touch here; white space behind the last one is written at the end.
         before: Tag | Place | None = None
         for i, tag in enumerate(tags):
             touches = isinstance(tag, Place) and isinstance(before, Place) and before.offset == tag.offset
@@ -505,6 +529,7 @@ def _written(
                 owed = owed or (not space and source[tag.offset : tag.offset + 1].isspace())
         output.extend([" "] * owed)
 
+    # Word by word: what waits before it, then the word, or the text that stays in its place.
     before: _Token | None = None  # what stands for words and comes directly before
     for entry in order:
         if not isinstance(entry, int):
@@ -531,7 +556,7 @@ def _written(
 
 
 def _touches(sign: str, source_sign: str) -> bool:
-    """Whether a target character, beside what stands for words, is a word's and the one there in the source is not.
+    """Whether a thing would be glued to a word: `sign`, next to it, is a word's, and `source_sign` was not.
 
     Scripts without spaces between words touch anything.
     """

@@ -133,12 +133,12 @@ def _paragraphs(lines: list[_TextLine]) -> list[tuple[int, int]]:
     for stop in range(1, len(lines) + 1):
         before, after = lines[stop - 1], lines[stop] if stop < len(lines) else None
         if after is None or not before.words or not after.words or before.quote != after.quote:
-            found += _wrapped(lines, first, stop)
+            found += _paragraphs_of_block(lines, first, stop)
             first = stop
     return found
 
 
-def _wrapped(lines: list[_TextLine], first: int, stop: int) -> list[tuple[int, int]]:
+def _paragraphs_of_block(lines: list[_TextLine], first: int, stop: int) -> list[tuple[int, int]]:
     """The paragraphs of a block without blank lines."""
     width = max(line.width for line in lines[first:stop])
     found: list[tuple[int, int]] = []
@@ -186,7 +186,7 @@ def _goes_on(lines: list[_TextLine], start: int, i: int, width: int, number: int
 
 
 def _is_ordinal(before: _TextLine, line: _TextLine, number: int) -> bool:
-    """Whether a line that begins as "3. October" does is no item of a list: it continues a sentence."""
+    """Whether a line that begins like "3. October" continues a sentence, and is not an item of a list."""
     return line.number > 1 and line.number != number + 1 and not _ENDS_SENTENCE.search(before.words)
 
 

@@ -1,4 +1,4 @@
-"""Text → sentences, and what of a text needs no translation."""
+"""Text → sentences, and whether a text needs translation."""
 
 import re
 from collections.abc import Callable
@@ -30,15 +30,20 @@ def splitter(language: str) -> Splitter:
 
     language: a code such as "en" or "en-GB". HeedError if sentencex is not installed.
     """
+    # Imported when it is used: only documents and the server split sentences, and only they need the package.
     try:
         import sentencex
     except ImportError:
         raise HeedError(
             "sentences are found by sentencex, which is not installed: pip install 'heed-mt[serve]'."
         ) from None
+
+    # Rules are those of a language, whatever its region.
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     words = ABBREVIATIONS.get(code)
 
+    # sentencex proposes ends; our rules for brackets and for words that begin sentences add some, and what we know of
+    # abbreviations takes others away.
     def split(text: str) -> list[Span]:
         spans = []
         text = text.translate(_AS_SPACES)
@@ -52,7 +57,7 @@ def splitter(language: str) -> Splitter:
                 if end < last and not _may_end(text, start, end, words):
                     continue
                 if text[start:end].strip(WHITE_SPACE):
-                    spans.append(stripped(text, start, end))
+                    spans.append(strip_span(text, start, end))
                 start = end
         return spans
 
@@ -70,7 +75,7 @@ def _may_end(text: str, start: int, end: int, words: Abbreviations | None) -> bo
 
 
 def _ends_before_starters(text: str, first: int, last: int, words: Abbreviations) -> set[int]:
-    """Behind a full stop after a word that is no abbreviation, before one that begins sentences: within quotes too."""
+    """Ends between a full stop that is not an abbreviation's and a word that begins sentences, also within quotes."""
     return {
         match.end()
         for match in _BEFORE_CAPITAL.finditer(text, first, last)
@@ -83,7 +88,7 @@ def _ends_at_brackets(text: str, first: int, last: int) -> set[int]:
     return {end for match in _IN_BRACKETS.finditer(text, first, last) for end in match.span()}
 
 
-def stripped(text: str, start: int, end: int) -> Span:
+def strip_span(text: str, start: int, end: int) -> Span:
     """The span without white space at its ends."""
     part = text[start:end]
     start += len(part) - len(part.lstrip(WHITE_SPACE))

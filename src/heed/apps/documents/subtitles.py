@@ -59,7 +59,7 @@ _Line = tuple[str, str]  # and its end
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the writer must know of a file. references: as which characters are written in it, such as < as &lt;."""
+    """The form of a file. references: for characters that it writes so, such as &lt; for <."""
 
     is_vtt: bool
     references: dict[str, str]
@@ -90,6 +90,7 @@ class _Reader:
 
     def items(self) -> list[Item]:
         """All items; the first one says what the writer must know."""
+        # Each line is kept as a cut or begins a subtitle; `in_text` says that times came before it.
         lost = None  # the first line with words that is in no subtitle
         in_text = False
         place = self._length_of_block(0) if self._is_vtt else 0
@@ -123,11 +124,15 @@ class _Reader:
                 continue
             self._keep(place, place + 1)
             place += 1
+
+        # A file whose subtitles are not found would come back untranslated without a word.
         if lost is not None and not any(isinstance(item, str) and needs_translation(item) for item in self._items):
             raise HeedError(
                 f"line {lost + 1} has words, but no line before it has times, such as 00:00:01,000 --> 00:00:02,500: "
                 "nothing in it was read as subtitles."
             )
+
+        # A character stays a reference if the file never writes it plainly; < and & always do, as they begin markup.
         references = {
             sign: reference
             for sign, reference in self._references.items()
@@ -178,7 +183,7 @@ class _Reader:
                     self._items.append(Tag("cut", match[0]))
                     part = part[match.end() :]
                 if part:
-                    self._items.append(self._tag(part) if k % 2 else self._resolved(part))
+                    self._items.append(self._tag(part) if k % 2 else self._resolve(part))
             after = lines[i + 1][0] if i + 1 < len(lines) else ""
             goes_on = bool(after.strip()) and _dash_in(self._parts(after)) is None
             break_before = Tag("break" if goes_on else "cut", end)
@@ -245,7 +250,7 @@ class _Reader:
         ends = all(not value or (value == "0" and name in "ibus") for name, value in zip(names, values, strict=True))
         return Tag("close" if ends else "open", markup, "\\" + "\\".join(names))
 
-    def _resolved(self, text: str) -> str:
+    def _resolve(self, text: str) -> str:
         """The text with its character references resolved."""
 
         def sign(match: re.Match[str]) -> str:

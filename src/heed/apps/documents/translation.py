@@ -1,7 +1,7 @@
 """Items → items with translated texts: sentences are found, translated in one call, and their tags put in place.
 
 What translates them is not known here. A generator yields the sentences and is sent their translations, so that it may
-wait for them in any way: `answered` calls a function, a server lets its event loop go on.
+wait for them in any way: `run_job` calls a function, a server lets its event loop go on.
 """
 
 import re
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from heed.apps.documents.items import Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
-from heed.apps.documents.placeholders import KEPT, paired_tags
-from heed.apps.documents.placement import Place, TaggedText, placed
+from heed.apps.documents.placeholders import KEPT, pair_tags
+from heed.apps.documents.placement import Place, TaggedText, place_tags
 from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, needs_translation
 from heed.text.alignment import Link, Translated
 
@@ -27,8 +27,8 @@ class Sentence(NamedTuple):
     has_tags: bool
 
 
-# Yields sentences, is sent a translation of each, and returns what they make.
-Asking = Generator[list[Sentence], Sequence[Translated], T]
+# Yields sentences, is sent a translation of each, and returns the result, such as a document.
+TranslationJob = Generator[list[Sentence], Sequence[Translated], T]
 
 _RUN = re.compile(f"[{WHITE_SPACE}]+")
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
@@ -36,18 +36,18 @@ MAX_JOINED = 2_000
 MAX_KEPT = 200  # characters of inline code that the model reads; of longer code it sees nothing
 
 
-def answered(asking: Asking[T], translate: Translate) -> T:
-    """What the generator returns if `translate` translates what it asks for."""
+def run_job(job: TranslationJob[T], translate: Translate) -> T:
+    """The result of a job, whose sentences `translate` translates."""
     try:
-        sentences = next(asking)
+        sentences = next(job)
         while True:
-            sentences = asking.send(translate([sentence.text for sentence in sentences]))
+            sentences = job.send(translate([sentence.text for sentence in sentences]))
     except StopIteration as stop:
         found: T = stop.value
         return found
 
 
-def translating_items(items: Sequence[Item], *, split: Splitter) -> Asking[list[Item]]:
+def items_job(items: Sequence[Item], *, split: Splitter) -> TranslationJob[list[Item]]:
     """The items in the other language. Asks for all sentences at once.
 
     It asks again for sentences whose inline code or addresses did not survive: without these.
@@ -56,21 +56,21 @@ def translating_items(items: Sequence[Item], *, split: Splitter) -> Asking[list[
     sentences = [part for part in parts if isinstance(part, TaggedText)]
     results = yield from _translations(sentences)
     finished: list[list[Item] | None] = [
-        placed(sentence, result) for sentence, result in zip(sentences, results, strict=True)
+        place_tags(sentence, result) for sentence, result in zip(sentences, results, strict=True)
     ]
     again = [i for i, done in enumerate(finished) if done is None]
     bare = [_without_texts(sentences[i]) for i in again]
     for i, sentence, result in zip(again, bare, (yield from _translations(bare)), strict=True):
-        finished[i] = placed(sentence, result)
+        finished[i] = place_tags(sentence, result)
     translations = (done or [] for done in finished)
-    return _merged(item for part in parts for item in _items(part, translations))
+    return _merge_texts(item for part in parts for item in _items(part, translations))
 
 
 def _items(part: Item | TaggedText, translations: Iterator[list[Item]]) -> Sequence[Item]:
     return next(translations) if isinstance(part, TaggedText) else (part,)
 
 
-def _merged(items: Iterable[Item]) -> list[Item]:
+def _merge_texts(items: Iterable[Item]) -> list[Item]:
     """The items with neighbouring texts as one."""
     merged: list[Item] = []
     texts: list[str] = []
@@ -110,7 +110,7 @@ def _one_line(sentence: TaggedText) -> _Line:
     return _Line(" ".join(words), starts, original_starts)
 
 
-def _translations(sentences: list[TaggedText]) -> Asking[list[Translated | None]]:
+def _translations(sentences: list[TaggedText]) -> TranslationJob[list[Translated | None]]:
     """None for a sentence that its translation leaves as it is; links lead to the sentence, not to its one line."""
     lines = [_one_line(sentence) for sentence in sentences]
     asked = [i for i, line in enumerate(lines) if needs_translation(line.text)]
@@ -165,19 +165,25 @@ def _parts(items: Sequence[Item], split: Splitter) -> Iterator[Item | TaggedText
 
 
 def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText]:
-    whole = _tagged_text(block)
+    # Tags between words that need no translation stay where they are.
+    whole = _text_of_block(block)
     if not needs_translation(whole.text):
         yield from block
         return
-    spans, too_long = _joined(split(whole.text), whole)
+
+    # Elements too long to join sentences become cuts; what is between them is split again.
+    spans, too_long = _join_sentences(split(whole.text), whole)
     if too_long:
         cut = {whole.tags[place].item for place in too_long}
         opened = [as_cut(item) if i in cut and isinstance(item, Tag) else item for i, item in enumerate(block)]
         yield from _parts(opened, split)
         return
+
+    # Every tag before place k is written; the others belong to this sentence or to later ones.
     tags, k, last = whole.tags, 0, 0
     for n, (start, end) in enumerate(spans):
         next_start = spans[n + 1][0] if n + 1 < len(spans) else len(whole.text)
+
         # What stands before the sentence, then what belongs to it, by its place and its partner's.
         first = k
         while first < len(tags) and tags[first].offset <= start and not _begins_within(whole, first, start, end):
@@ -206,8 +212,9 @@ def _begins_within(whole: TaggedText, place: int, start: int, end: int) -> bool:
     return tag.offset == start and bool(tag.tag.text)
 
 
-def _tagged_text(block: list[Item]) -> TaggedText:
+def _text_of_block(block: list[Item]) -> TaggedText:
     """The block as one text; addresses and placeholders are atoms, tags that are written as text are tags."""
+    # Places count characters of the text that the model reads, partners count tags of the whole block.
     texts: list[str] = []
     tags: list[Place] = []
     opened: list[int] = []
@@ -220,12 +227,15 @@ def _tagged_text(block: list[Item]) -> TaggedText:
                 partner = base + place.partner if place.partner >= 0 else -1
                 tags.append(replace(place, offset=length + place.offset, partner=partner))
         else:
+            # The model reads short code and a spelling as words, of longer code and of other tags nothing.
             if item.kind == "break":
                 words = " " if item.hyphen is None else ""
             else:
                 words = item.text if item.kind == "spelling" else " ".join(item.text.split())
             if len(words) > MAX_KEPT:
                 words = ""
+
+            # Opening and closing tags learn of each other when the closing one comes.
             place = Place(length, replace(item, text=words if item.kind in ("atom", "spelling") else ""), item=i)
             tags.append(place)
             if item.kind == "open":
@@ -240,9 +250,9 @@ def _tagged_text(block: list[Item]) -> TaggedText:
 
 
 def _words_and_tags(text: str) -> tuple[str, list[Place]]:
-    """A text without the tags of its elements, and the places of these and of what else is no word."""
+    """A text without the tags of its elements, and the places of these and of all else that is not words."""
     matches = list(KEPT.finditer(text))
-    partners = paired_tags(matches)
+    partners = pair_tags(matches)
     words: list[str] = []
     places: list[Place] = []
     last = n_cut = 0
@@ -259,11 +269,12 @@ def _words_and_tags(text: str) -> tuple[str, list[Place]]:
     return "".join(words) + text[last:], places
 
 
-def _joined(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]]:
+def _join_sentences(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]]:
     """Sentences joined where an element, or what stands for words, begins in one and ends in another.
 
     The tags of an element that would join too many characters are listed instead.
     """
+    # Each element marks a stretch of sentences; those that overlap become one in a single pass afterwards.
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     joins = [0] * len(spans)  # +1 where a stretch of sentences to join begins, −1 where it ends
     too_long: list[int] = []
@@ -285,6 +296,8 @@ def _joined(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]
             continue
         joins[first] += 1
         joins[last] -= 1
+
+    # `depth` is how many stretches go on behind the sentence.
     joined: list[Span] = []
     depth = 0
     for (start, end), change in zip(spans, joins, strict=True):

@@ -29,8 +29,8 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from heed.apps.documents.formats import translating_document, translating_text
-from heed.apps.documents.translation import Asking, Sentence
+from heed.apps.documents.formats import document_job, text_job
+from heed.apps.documents.translation import Sentence, TranslationJob
 from heed.errors import HeedError, place_of
 from heed.runtime.process_tuning import give_back_freed_memory
 from heed.text.alignment import Link, Translated
@@ -43,7 +43,7 @@ LARGE = 2**20  # bytes of frames, after which freed memory is given back
 
 
 def frame(header: dict[str, Any], content: bytes = b"") -> bytes:
-    """What is sent."""
+    """The bytes that are sent for a header and its content."""
     encoded = json.dumps(header).encode()
     return HEAD.pack(len(encoded), len(content)) + encoded + content
 
@@ -62,7 +62,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # so that nothing a library prints is among the answers
     try:
         _serve(sys.stdin.buffer, answers, cpu_seconds)
     except MemoryError:
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO, cpu_seconds: int) -> None:
-    documents: dict[int, Asking[str] | Asking[bytes]] = {}
+    documents: dict[int, TranslationJob[str] | TranslationJob[bytes]] = {}
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         n_header, n_content = HEAD.unpack(head)
         header, content = json.loads(requests.read(n_header)), requests.read(n_content)
@@ -89,11 +89,13 @@ def _serve(requests: BinaryIO, answers: BinaryIO, cpu_seconds: int) -> None:
             give_back_freed_memory()
 
 
-def _answer(documents: dict[int, Asking[str] | Asking[bytes]], header: dict[str, Any], content: bytes) -> bytes:
+def _answer(
+    documents: dict[int, TranslationJob[str] | TranslationJob[bytes]], header: dict[str, Any], content: bytes
+) -> bytes:
     number = header["id"]
     try:
         if header["do"] == "open":
-            documents[number] = _opened(header, content)
+            documents[number] = _start(header, content)
             asked = next(documents[number])
             if (n_chars := n_chars_of(asked)) > header["max_chars"]:
                 raise HeedError(f"Invalid request: request ({n_chars}) exceeds text limit ({header['max_chars']})")
@@ -117,12 +119,12 @@ def _answer(documents: dict[int, Asking[str] | Asking[bytes]], header: dict[str,
         return frame({"bug": f"{type(error).__name__} at {place_of(error)}"})  # its message may hold text
 
 
-def _opened(header: dict[str, Any], content: bytes) -> Asking[str] | Asking[bytes]:
+def _start(header: dict[str, Any], content: bytes) -> TranslationJob[str] | TranslationJob[bytes]:
     language, target, format = header["language"], header.get("target", ""), header["format"]
     if header["name"] is None:
-        return translating_text(content.decode(), format=format, language=language, target=target)
+        return text_job(content.decode(), format=format, language=language, target=target)
     name, most = header["name"], header["max_text"]
-    return translating_document(content, format=format, language=language, name=name, target=target, max_text=most)
+    return document_job(content, format=format, language=language, name=name, target=target, max_text=most)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heed.apps.exchange.parts import IN_ALL_FORMATS, check_covered, covered, with_symbols_barred
+from heed.apps.exchange.parts import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
 from heed.apps.exchange.samples import ranking_note, sample_ids
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.config import validated
@@ -91,7 +91,7 @@ COVERAGE = Coverage(
 
 def covers(model: Transformer) -> str | None:
     """The part of this network that CTranslate2 lacks; None if it has all."""
-    return covered(model, COVERAGE)
+    return missing_part(model, COVERAGE)
 
 
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
@@ -114,6 +114,7 @@ def _specification(folder: ModelFolder) -> Any:
     from ctranslate2.specs import transformer_spec
     from ctranslate2.specs.common_spec import Activation
 
+    # The shape alone; its weights are still empty.
     model, arch = folder.model, folder.model.arch
     activations = {"relu": Activation.RELU, "gelu": Activation.GELU, "swish": Activation.SWISH}
     specification = transformer_spec.TransformerSpec.from_config(
@@ -122,6 +123,7 @@ def _specification(folder: ModelFolder) -> Any:
         pre_norm=arch.norm == "pre",
         activation=activations[arch.activation],
     )
+
     # Both stacks: tables, layers, and the last norm where norms come first.
     n_positions = arch.max_positions if arch.positions == "learned" else N_POSITIONS
     sides = (
@@ -139,9 +141,12 @@ def _specification(folder: ModelFolder) -> Any:
             _fill_layer(target, layer)
         if arch.norm == "pre":
             _fill_norm(stack.layer_norm, model.encoder_norm if side == "src" else model.decoder_norm)
-    # What begins, ends and pads a sentence, by the names of pieces.
+
+    # The projection to the vocabulary, and the first input of the decoder: zeros, or an embedded token.
     _fill_linear(specification.decoder.projection, model.output)
     specification.decoder.start_from_zero_embedding = arch.decoder_start == "zero"
+
+    # CTranslate2 knows special tokens by the names of their pieces, and its Translator takes pieces, no ids.
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
     special, config = folder.tokenizer.special, specification.config
     config.bos_token = config.decoder_start_token = tgt_names[special.bos]

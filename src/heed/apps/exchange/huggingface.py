@@ -26,12 +26,12 @@ from heed.apps.exchange.parts import (
     Parts,
     check_covered,
     check_parts,
-    covered,
     halves,
     interleaving,
-    merged,
+    merge_parts,
+    missing_part,
     parts_of,
-    reordered,
+    reorder_channels,
 )
 from heed.apps.exchange.samples import compare_logits, logits_of, ranking_note
 from heed.apps.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
@@ -108,7 +108,7 @@ COVERAGE = Coverage(
 
 def covers(model: Transformer) -> str | None:
     """The part of this network that MarianMTModel lacks; None if it has all."""
-    return covered(model, COVERAGE)
+    return missing_part(model, COVERAGE)
 
 
 def write_model(model: ModelFolder, out: Path) -> None:
@@ -124,7 +124,7 @@ def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
     model, arch = folder.model, folder.model.arch
     parts = parts_of(model)
     if arch.positions == "sinusoid":
-        parts = reordered(parts, halves(arch.d_model))
+        parts = reorder_channels(parts, halves(arch.d_model))
     theirs = {"final_logits_bias": parts.pop("output.bias", torch.zeros(model.vocab_size))[None]}
     src, output = parts.pop("src_embedding.weight"), parts.pop("output.weight", None)
     tgt = parts.pop("tgt_embedding.weight", src)
@@ -144,12 +144,15 @@ def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
 
 
 def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
+    # MarianConfig has these for each stack; a network that we export differs only in the number of layers.
     arch, model = folder.model.arch, folder.model
     by_stack = {
         f"{stack}_{name}": value
         for stack, n_layers in zip(STACKS, (arch.encoder_layers, arch.decoder_layers), strict=True)
         for name, value in (("layers", n_layers), ("attention_heads", arch.n_heads), ("ffn_dim", arch.d_ff))
     }
+
+    # The decoder starts with bos and its end is never forced; MarianConfig's defaults are pad and eos.
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -242,8 +245,8 @@ def load(path: Path) -> ModelFolder:
     model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
-        parts = reordered(parts, interleaving(arch.d_model))
-    return ModelFolder(model_of(model_config, merged(parts), where=path), tokenizer, model_config.card)
+        parts = reorder_channels(parts, interleaving(arch.d_model))
+    return ModelFolder(model_of(model_config, merge_parts(parts), where=path), tokenizer, model_config.card)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -253,7 +256,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    """In fp32, by their names."""
+    """The weights in fp32, by their names."""
     for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
         if (path / name).is_file():
             found = read(path / name)
@@ -350,7 +353,7 @@ def _open_packed(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_archive(file: BinaryIO) -> bool:
-    """As torch tells an archive from the form that it wrote before version 1.6."""
+    """Whether torch would read an archive, not the form that it wrote before version 1.6."""
     file.seek(0)
     start = file.read(4)
     file.seek(0)
@@ -423,9 +426,9 @@ def _share(config: Mapping[str, Any], path: Path) -> str:
 
 def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
     """Their weights under our names, with all biases."""
+    # Weights leave `left` as they are used, so that what remains is known.
     parts, left = Parts(), dict(theirs)
 
-    # Weights leave `left` as they are used, so that what remains is known.
     def take(ours: str, *names: str) -> None:
         """A matrix that stands under any of these names, and is the same wherever it stands."""
         found = [left.pop(name) for name in names if name in left]
@@ -435,11 +438,11 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
             raise HeedError(f"{path}: {' and '.join(names)} differ, which config.json says are one matrix.")
         parts[ours] = found[0]
 
+    # Embeddings and output, which may be one matrix under several names.
     shared, src, tgt, output = (
         *("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
         "lm_head.weight",
     )
-    # Embeddings and output, which may be one matrix under several names.
     if share == "all":
         take("src_embedding.weight", shared, src, tgt, output)
     else:
@@ -449,6 +452,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
             take("output.weight", output)
     table = parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"]
     parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(table.shape[:1])).flatten()
+
     # Layers: model.STACK.layers.N.PART.KIND.
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
     for name, tensor in left.items():

@@ -23,8 +23,8 @@ from heed.apps.exchange.parts import (
     Parts,
     check_covered,
     check_parts,
-    covered,
-    merged,
+    merge_parts,
+    missing_part,
     parts_of,
     with_symbols_barred,
 )
@@ -104,7 +104,7 @@ def load(path: Path) -> ModelFolder:
     parts = _our_parts(weights, arch, model_path)
     config = ModelConfig.of(arch, tokenizer, _card(decoder, yml))
     check_parts(parts, config, where=model_path)
-    return ModelFolder(model_of(config, merged(parts), where=model_path), tokenizer, config.card)
+    return ModelFolder(model_of(config, merge_parts(parts), where=model_path), tokenizer, config.card)
 
 
 def _decoder_settings(path: Path) -> Path:
@@ -153,7 +153,7 @@ def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Pat
 
     models, vocabularies = names("models"), names("vocabs")
     if len(models) != 1:
-        raise HeedError(f"{yml}: an ensemble of {len(models)} models; import each by settings of its own.")
+        raise HeedError(f"{yml}: an ensemble of {len(models)} models; import each with its own settings.")
     if len(vocabularies) != 2:
         raise HeedError(f"{yml}: {len(vocabularies)} vocabularies; Heed's models have a source and a target.")
     paths = [yml.parent / Path(name).name for name in (*models, *vocabularies)]
@@ -311,7 +311,9 @@ def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
+    # Before any work: a network that Marian lacks is refused.
     check_covered(covers(folder.model), program="Marian")
+
     # The network: arrays by Marian's names, and its options as one of them.
     folder = with_symbols_barred(folder)
     model = folder.model
@@ -321,6 +323,7 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
     vocabularies = _write_vocabularies(folder.tokenizer, out, report)
+
     # The search: what Marian has no word for is reported.
     search = validated(DecodingSettings, folder.card.decoding, where="the model's search settings")
     if note := ranking_note(folder.card, "Marian"):
@@ -328,6 +331,8 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     for name in ("min_tokens", "early_stopping"):
         if value := getattr(search, name):
             report(f"Marian has no {name}, which is {value} in the model's search settings.")
+
+    # marian-decoder and pymarian read this file (`-c`); Heed has no word penalty.
     decoder = {
         "relative-paths": True,
         "models": ["model.npz"],
@@ -339,6 +344,8 @@ def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> 
     }
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in decoder.items())
     (out / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
+
+    # The check reads the files just written, not what was in memory.
     _check_export(folder, out, report)
 
 
@@ -366,7 +373,7 @@ COVERAGE = Coverage(
 
 def covers(model: Transformer) -> str | None:
     """The part of this network that Marian lacks; None if it has all."""
-    return covered(model, COVERAGE)
+    return missing_part(model, COVERAGE)
 
 
 def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
@@ -388,6 +395,7 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
 
 def _settings(model: Transformer) -> dict[str, Any]:
     """Marian's options for this network: those that are not the defaults of `transformer`."""
+    # Of the letters, d is dropout, a adds the input, n is layer normalization: "dan" after each sub-layer is post-norm.
     arch = model.arch
     return {
         "version": "v1.12.0",
@@ -440,17 +448,19 @@ def _write_vocabularies(tokenizer: AnyTokenizer, out: Path, report: Callable[[st
 
 
 def _quote(text: str) -> str:
-    """In YAML, which has no surrogate pairs as JSON does."""
+    """A string of YAML, which has no surrogate pairs as JSON does."""
     return "".join(json.dumps(char)[1:-1] if char < "\U00010000" else f"\\U{ord(char):08x}" for char in text).join('""')
 
 
 def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
     """Compares greedy translations and their scores. HeedError if they differ."""
+    # An optional package: without it the export stands, unchecked.
     try:
         import pymarian
     except ImportError:
         report("Not checked: pymarian is not installed.")
         return
+
     # Marian takes text, so sources are lines that both programs split into the same ids.
     tokenizer, special = folder.tokenizer, folder.tokenizer.special
     sources, _ = sample_ids(folder)
@@ -462,6 +472,7 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
         assert isinstance(tokenizer, SentencePieceTokenizer)
         lines = ["".join(tokenizer.src_pieces(ids)).strip() for ids in sources]
         sources = tokenizer.encode_lines(lines)
+
     # Greedy, without length penalty: what is left to compare is log P.
     settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
     theirs = pymarian.Translator(

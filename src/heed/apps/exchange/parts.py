@@ -32,7 +32,7 @@ def _widths(arch: Architecture) -> dict[str, int]:
     return {"q": keys, "k": keys, "v": values}
 
 
-# Of the network's settings, what every other program has whatever its value is, and what none has.
+# Settings of the network that every other program has with any value (True), and values that none has.
 IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
     **dict.fromkeys(("n_layers", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads"), True),
     **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),
@@ -44,7 +44,7 @@ IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
 }
 
 
-def covered(model: Transformer, coverage: Coverage) -> str | None:
+def missing_part(model: Transformer, coverage: Coverage) -> str | None:
     """The part of this network that a program lacks, or None, where widths of heads must divide the model's."""
     if (missing := coverage.missing(model)) is not None:
         return missing
@@ -93,7 +93,7 @@ def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path
             )
 
 
-def merged(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_parts(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights as a model folder holds them."""
     weights: dict[str, Tensor] = {}
     for name, tensor in parts.items():
@@ -118,15 +118,15 @@ def interleaving(d_model: int) -> Int[Tensor, " d_model"]:
     return torch.argsort(halves(d_model))
 
 
-def reordered(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Parts:
+def reorder_channels(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Parts:
     """The same network with the channels between its sub-layers in another order.
 
     Everything that reads them has its inputs reordered, everything that writes them its outputs.
     """
-    return {name: _reorder(name, tensor, order).contiguous() for name, tensor in parts.items()}
+    return {name: _reorder_matrix(name, tensor, order).contiguous() for name, tensor in parts.items()}
 
 
-def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def _reorder_matrix(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     part, kind = name.split(".")[-2:]
     if part.endswith("norm") or part in ("out", "outer"):
         return tensor[order]

@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # of the largest logit: fp32 sums of another order differ by a
 
 
 def logits_of(model: Transformer) -> Logits:
-    """The plain network's."""
+    """The logits of the plain network."""
 
     def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:
         state = model.start(model.encode(src, src_mask), src_mask)
@@ -42,12 +42,12 @@ def sample_ids(folder: ModelFolder) -> tuple[list[list[int]], list[list[int]]]:
     special = folder.tokenizer.special
     draws = torch.Generator().manual_seed(1)
 
-    def drawn(n: int, vocab_size: int) -> list[int]:
+    def draw(n: int, vocab_size: int) -> list[int]:
         ids = torch.randint(vocab_size, (n,), generator=draws).tolist()
         return [i for i in ids if i not in (special.pad, special.bos, special.eos)] or [0]
 
     src_size, tgt_size = folder.model.src_vocab_size, folder.model.vocab_size
-    return [drawn(4, src_size), drawn(9, src_size)], [drawn(3, tgt_size), drawn(7, tgt_size)]
+    return [draw(4, src_size), draw(9, src_size)], [draw(3, tgt_size), draw(7, tgt_size)]
 
 
 @torch.inference_mode()

@@ -24,17 +24,22 @@ def export_model(folder: Path, out: Path, to: str, *, int8: bool = False, report
     function that takes a ModelFolder, an empty folder to write into and `report`. int8: with weights in 8 bits, for
     CTranslate2. HeedError if the format cannot express the model, or gives other results.
     """
+    # All that can be refused without the model, since loading a large one takes a while.
     if to not in EXPORT_FORMATS and to not in installed("heed.formats"):
         *known, last = [*EXPORT_FORMATS, *installed("heed.formats")]
         raise HeedError(f"--to {to}: expected {', '.join(known)} or {last}.")
     if int8 and to != "ctranslate2":
         raise HeedError(f"--int8 is for --to ctranslate2; {to} keeps weights in fp32.")
     check_replaceable(out, ())
+
+    # Models that no other program could use, however its network is written.
     model = load_model(folder)
     if model.card.parsing:
         raise HeedError(f"{folder}: a parser, whose trees no other program reads; only translators can be exported.")
     if model.tokenizer.symbols:
         raise HeedError(f"{folder}: it writes symbols (data.tgt_symbols), which other programs' tokenizers would drop.")
+
+    # Writers are imported when used: each needs optional packages of its format.
     with progress(f"Writing {out}"), whole_folder(out) as temporary:
         if to == "huggingface":
             from heed.apps.exchange import huggingface

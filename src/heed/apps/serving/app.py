@@ -21,7 +21,7 @@ from heed.apps.serving.files import FileStore
 from heed.apps.serving.metrics import CONTENT_TYPE
 from heed.apps.serving.requests import as_fault, error_response, header_key
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import TEXT, described, record
+from heed.apps.serving.specification import TEXT, describe, record
 from heed.errors import place_of
 from heed.runtime.process_tuning import give_back_freed_memory
 
@@ -51,6 +51,8 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     """The whole application; `log` gets a line of JSON for each request, without text, address or key."""
     # Without a handler its warnings of malformed forms would stand among the log's lines, as bare text.
     logging.getLogger("python_multipart").addHandler(logging.NullHandler())
+
+    # /spec comes last, since it describes the routes before it.
     files = FileStore()
     endpoints = [
         *libretranslate.routes(service, files),
@@ -67,6 +69,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
             outcome = "" if service.ready else ", never ready"
             log(json.dumps({"time": round(time.time(), 3), "error": f"the warm-up failed{outcome}: {error}"}))
 
+    # Both tasks are cancelled before the service closes: neither may use a closed one.
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncGenerator[None]:
         warming_up = asyncio.create_task(service.start())
@@ -78,6 +81,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
         await service.close()
         files.close()
 
+    # The guard stands outside of the router, so that it counts requests without a route, too.
     router = Router(endpoints, redirect_slashes=False, lifespan=lifespan)
     return Guard(router, service, log, paths={route.path for route in endpoints})
 
@@ -90,17 +94,17 @@ async def _give_back_memory() -> None:
 
 
 def _operation(service: Service) -> list[Route]:
-    @described("The process answers.", answer=record(status=TEXT))
+    @describe("The process answers.", answer=record(status=TEXT))
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    @described("The models have translated a first sentence.", answer=record(status=TEXT), errors=(503,))
+    @describe("The models have translated a first sentence.", answer=record(status=TEXT), errors=(503,))
     async def ready(request: Request) -> Response:
         if not service.ready:
             raise Fault(503, "not ready", {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
 
-    @described("What the server counts, in Prometheus' text form.", answer_type="text/plain")
+    @describe("What the server counts, in Prometheus' text form.", answer_type="text/plain")
     async def metrics(request: Request) -> Response:
         return PlainTextResponse(service.metrics.page(), media_type=CONTENT_TYPE)
 
@@ -124,9 +128,12 @@ class Guard:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # ASGI's lifespan events have neither a path nor a client.
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        # Routes, limits and metrics all go by one path, whatever prefix a proxy has left before it.
         path = self._service.doors.path_of(scope)
         scope = {**scope, "path": path, "app": self}
         started = time.monotonic()
@@ -135,6 +142,8 @@ class Guard:
         answer = _Answer(send, cors, has_body=scope["method"] != "HEAD")
         fault: Exception | None = None
         upload: _Upload | None = None
+
+        # Everything that fails below becomes an answer in the API's form, unless one has begun: that one breaks off.
         try:
             # Who may ask at all; then the body, as a whole, within the client's limits.
             self._service.doors.check(scope)

@@ -97,7 +97,7 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def _count(self, n_bytes: int) -> None:
-        """Bytes of a head and of a body's trailers, also while another request is being answered."""
+        """Counts bytes of a head or of a body's trailers, also while another request is being answered."""
         self._fields_bytes += n_bytes
         if self._fields_bytes > MAX_HEAD_BYTES:
             raise httptools.HttpParserError("the head of the request is too long")
@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Gives a head that has begun, or that should, its time."""
+        """Starts the time limit of a head that has begun, or is expected."""
         if not self._is_idle:
             if self._head_is_late is not None:
                 self._head_is_late.cancel()
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
 
 
 def max_connections() -> int:
-    """As many as MAX_CONNECTIONS, or half as many as the process may have files: new ones come before old ones go."""
+    """MAX_CONNECTIONS, or half the files that the process may open: new connections come before old ones go."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * MAX_CONNECTIONS + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

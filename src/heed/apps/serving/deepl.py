@@ -15,7 +15,7 @@ from heed.apps.documents.formats import SUFFIXES
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text, Texts, Upload, read
-from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, send_file, translated_name
+from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import NAMES, known_code, language_name
 from heed.apps.serving.markup import HTMLTexts, XMLTexts
 from heed.apps.serving.requests import (
@@ -36,7 +36,7 @@ from heed.apps.serving.specification import (
     TEXTS,
     TRANSLATED,
     choice,
-    described,
+    describe,
     list_of,
     record,
 )
@@ -66,7 +66,7 @@ class GlossaryPath(BaseModel):
 
 
 class Wishes(Fields):
-    """What a client may ask for and no model here can do: refused, unless it is only a hint."""
+    """DeepL's options that no model here has: refused, unless they are only hints."""
 
     formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
         default="default", description="Ignored: no model here has any."
@@ -165,13 +165,14 @@ class LanguagesFields(Fields):
 def routes(service: Service, files: FileStore) -> list[Route]:
     """The endpoints."""
 
-    @described(
+    @describe(
         "DeepL: translate texts.",
         fields=TranslateFields,
         answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
+        # First what costs least to refuse.
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields)
@@ -179,6 +180,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         texts = asked.text
         target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
         check_size(service, texts)
+
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
         pages = markup.pages(texts) if markup else texts
@@ -190,6 +192,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
+
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
             found = [markup.text(page) for page in await translate_html(service, pages, pairs, deadline=deadline)]
@@ -198,6 +201,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
             results = await service.translate(plain, pairs, by_line=asked.split_sentences == "0")
             found = [translated.text for translated in results]
+
+        # DeepL bills the characters of the source.
         return JSONResponse(
             {
                 "translations": [
@@ -211,7 +216,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             }
         )
 
-    @described(
+    @describe(
         "DeepL: the languages.",
         fields=LanguagesFields,
         answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
@@ -226,7 +231,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
         return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
 
-    @described(
+    @describe(
         "DeepL: characters translated since the server began; there is no quota.",
         answer=record(character_count=COUNT, character_limit=COUNT),
         errors=READ,
@@ -235,7 +240,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
 
-    @described(
+    # Glossaries: clients that look for some find none and go on; one that makes one is told.
+    @describe(
         "DeepL: the glossaries, of which this server has none.",
         answer=record(glossaries=list_of(record(glossary_id=TEXT))),
         errors=READ,
@@ -246,7 +252,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             raise Fault(400, "glossaries are not supported: this server translates without them")
         return JSONResponse({"glossaries": []})
 
-    @described(
+    @describe(
         "DeepL: the pairs of languages that glossaries are for: none.",
         answer=record(supported_languages=list_of(record(source_lang=TEXT, target_lang=TEXT))),
         errors=READ,
@@ -255,7 +261,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, await parameters(request))
         return JSONResponse({"supported_languages": []})
 
-    @described("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
+    @describe("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
     async def glossary(request: Request) -> Response:
         check_key(service, request, await parameters(request))
         raise Fault(404, "no such glossary: this server translates without them")
@@ -276,7 +282,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             raise Fault(404, "no such document, or no more, or another key")
         return found
 
-    @described(
+    @describe(
         "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
         fields=DocumentFields,
         answer=record(document_id=TEXT, document_key=TEXT),
@@ -293,10 +299,10 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             raise Fault(400, "output_format is not supported: a document keeps its format")
         source, target = known_languages(service, asked.source_lang, asked.target_lang)
         translated = await translate_file(service, asked.file.content, kind, source, target)
-        document = await files.add(translated, translated_name(name, target))
+        document = await files.add(translated, name_of_translation(name, target))
         return JSONResponse({"document_id": document, "document_key": key_of(document)})
 
-    @described(
+    @describe(
         "DeepL: a document's status, which is done once the upload has been answered.",
         in_path=DocumentPath,
         fields=DocumentKey,
@@ -308,7 +314,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         opened.close()
         return JSONResponse({"document_id": request.path_params["document_id"], "status": "done"})
 
-    @described(
+    @describe(
         "DeepL: a translated document, once; after that it is deleted.",
         in_path=DocumentPath,
         fields=DocumentKey,
@@ -321,6 +327,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         files.remove(request.path_params["document_id"])
         return send_file(*found)
 
+    # Glossaries are at v3 in newer clients, at v2 in older ones.
     return [
         Route(UPLOAD_PATH, upload, methods=["POST"]),
         Route("/v2/document/{document_id}", status, methods=["POST"]),

@@ -1,4 +1,4 @@
-"""The processes in which documents are read and put together: whatever stands in one, the server goes on."""
+"""Processes that read and write documents, so that no document can bring the server down."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 class Document:
     """A document to translate: a file's content, or a text in UTF-8 from a request.
 
-    max_chars: to translate; max_text: as for `translating_document`.
+    max_chars: to translate; max_text: as for `document_job`.
     """
 
     content: bytes
@@ -105,7 +105,7 @@ class Reading:
         """Sentences to translate, or the translated document. translations: of the sentences of the step before.
 
         Fault for a document that takes too much time or memory, HeedError for one that cannot be read. If it is
-        cancelled, the step ends by itself.
+        cancelled, the step still ends.
         """
         asked: dict[str, Any] = {"id": self.number}
         if translations is None:

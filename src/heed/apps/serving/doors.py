@@ -45,7 +45,7 @@ class Doors:
         if host and self.hosts is not None and not self._is_ours(host):
             raise Fault(403, "the Host header names another server; see --allow-host", CLOSE)
         if (origin := headers.get("origin")) is not None and not self.allows(origin):
-            _, name = self.reached_at(scope)
+            _, name = self.scheme_and_host(scope)
             if _place(origin) not in (_place(f"{scheme}://{name}") for scheme in _DEFAULT_PORTS):
                 raise Fault(403, "pages of this origin may not use this server; see --cors", CLOSE)
 
@@ -53,12 +53,12 @@ class Doors:
         """Whether pages of another origin may use the server."""
         return "*" in self.origins or origin.lower() in self.origins
 
-    def reached_at(self, scope: Scope) -> tuple[str, str]:
+    def scheme_and_host(self, scope: Scope) -> tuple[str, str]:
         """The scheme and the host, with its port, that the client used, as a trusted proxy may say."""
         headers = Headers(scope=scope)
         scheme, host = scope["scheme"], headers.get("host") or ":".join(map(str, scope["server"] or ()))
         if self._is_proxy(scope):
-            said = {**_forwarded(headers.get("forwarded", "")), **_x_forwarded(headers)}
+            said = {**_read_forwarded(headers.get("forwarded", "")), **_read_x_forwarded(headers)}
             scheme, host = said.get("proto", scheme), said.get("host", host)
         if not _HOST.fullmatch(host):
             raise Fault(400, "Invalid request: the Host header names no host")
@@ -66,13 +66,13 @@ class Doors:
 
     def base_address(self, scope: Scope) -> str:
         """The address under which the client finds the server, without a slash at its end."""
-        scheme, host = self.reached_at(scope)
+        scheme, host = self.scheme_and_host(scope)
         prefix = self.root_path
         if self._is_proxy(scope) and (said := Headers(scope=scope).get("x-forwarded-prefix")) is not None:
             # Each of several proxies takes its part off the path, the first one the first part.
-            prefix = "".join(_slashed(part) for part in said.split(","))
+            prefix = "".join(_normalize_path(part) for part in said.split(","))
             if not _ROOT_PATH.fullmatch(prefix):
-                raise Fault(400, "Invalid request: the X-Forwarded-Prefix header is no path")
+                raise Fault(400, "Invalid request: the X-Forwarded-Prefix header is not a path")
         return f"{scheme}://{host}{prefix}"
 
     def path_of(self, scope: Scope) -> str:
@@ -105,7 +105,7 @@ def network(text: str) -> Network:
 
 
 def host_name(text: str) -> str:
-    """A host's name of an option, as Host headers have it without a port. HeedError if it is none."""
+    """A host's name of an option, as Host headers have it without a port. HeedError if it is not one."""
     match = _HOST.fullmatch(text)
     if match is None or match[2]:
         raise HeedError(f"--allow-host {text}: expected a name such as translate.example.org, without a port.")
@@ -113,8 +113,8 @@ def host_name(text: str) -> str:
 
 
 def root_path(text: str) -> str:
-    """The path of an option, with a slash only at its beginning. HeedError if it is none."""
-    path = _slashed(text)
+    """The path of an option, with a slash only at its beginning. HeedError if it is not one."""
+    path = _normalize_path(text)
     if not _ROOT_PATH.fullmatch(path):
         raise HeedError(f"--root-path {text}: expected a path such as /heed.")
     return path
@@ -146,7 +146,7 @@ def _place(origin: str) -> tuple[str, str, str] | None:
     return scheme, parts.hostname.lower().rstrip("."), port or _DEFAULT_PORTS[scheme]
 
 
-def _forwarded(header: str) -> Mapping[str, str]:
+def _read_forwarded(header: str) -> Mapping[str, str]:
     """The fields that the last proxy has added to Forwarded (RFC 7239), with the protocol that the first one saw."""
     elements = [
         {name.strip().lower(): value.strip().strip('"') for name, equals, value in pairs if equals}
@@ -156,7 +156,7 @@ def _forwarded(header: str) -> Mapping[str, str]:
     return elements[-1] | ({} if proto is None else {"proto": proto})
 
 
-def _x_forwarded(headers: Headers) -> Mapping[str, str]:
+def _read_x_forwarded(headers: Headers) -> Mapping[str, str]:
     found = {}
     if "x-forwarded-proto" in headers:  # of several proxies, the first one talks to the client
         found["proto"] = headers["x-forwarded-proto"].partition(",")[0].strip()
@@ -165,7 +165,7 @@ def _x_forwarded(headers: Headers) -> Mapping[str, str]:
     return found
 
 
-def _slashed(path: str) -> str:
+def _normalize_path(path: str) -> str:
     """With a slash at its beginning and none at its end; "" for "/"."""
     path = path.strip().strip("/")
     return f"/{path}" if path else ""

@@ -1,4 +1,4 @@
-"""Searches that all requests to a model share, each in a thread of its own.
+"""Searches that all requests to a model share, each in its own thread.
 
 Sentences of different requests are searched together, and each gets the bytes that it would get alone. Requests take
 turns in the queue. Searches take equal parts of the sentences. One search alone computes by all threads; several at a
@@ -90,6 +90,7 @@ class Engine:
             raise HeedError(f"the prefix has {begins_with.n_tokens:,} tokens, more than {PIECE_TOKENS}: shorten it.")
         n_chars = sum(map(len, sentences))
         pieces = await off_event_loop(n_chars, lambda: self.translator.pieces(list(sentences)))
+
         # The threads of the searches hand their results to this coroutine's event loop.
         loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
 
@@ -97,10 +98,12 @@ class Engine:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(outcomes.put_nowait, outcome)
 
+        # A beam has as many hypotheses as it is wide, not more.
         n_best = min(n_best, self.translator.settings.beam_size)
         request = Request(sentences, n_best, begins_with, deliver, n_unfinished=len(sentences))
         request.add_pieces(pieces)
         self.queue.add(request)
+
         # Whatever ends the iterator, a client that has gone included, takes the rest of the request away.
         try:
             for i, of_sentence in enumerate(pieces):

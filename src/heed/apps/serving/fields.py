@@ -53,7 +53,7 @@ def read(model: type[Asked], fields: Mapping[str, Any], *, max_alternatives: int
     raise Fault(400, f"Invalid request: {name} parameter is not a text")
 
 
-def checked_text(text: str, name: str) -> str:
+def check_text(text: str, name: str) -> str:
     """The text, if UTF-8 can hold it."""
     try:
         text.encode()
@@ -62,8 +62,8 @@ def checked_text(text: str, name: str) -> str:
     return text
 
 
-def _checked_text(text: str, info: ValidationInfo) -> str:
-    return checked_text(text, info.field_name or "")
+def _check_text(text: str, info: ValidationInfo) -> str:
+    return check_text(text, info.field_name or "")
 
 
 def as_list(value: Any) -> list[Any]:
@@ -86,7 +86,7 @@ def _n_alternatives(value: Any, info: ValidationInfo) -> int:
 
 
 def _whole(value: float) -> int:
-    """The integer that a client without integers writes as 2.0. ValueError if it is none."""
+    """The integer that a client without integers writes as 2.0. ValueError if it is not one."""
     if value != int(value):
         raise ValueError
     return int(value)
@@ -99,7 +99,7 @@ class File(NamedTuple):
     content: bytes
 
 
-Text = Annotated[str, AfterValidator(_checked_text)]
+Text = Annotated[str, AfterValidator(_check_text)]
 Texts = Annotated[list[Text], BeforeValidator(as_list), WithJsonSchema(TEXTS), MayBeEmpty]
 Source = Annotated[Text, Field(description='Code of its language, or "auto".')]
 Target = Annotated[Text, Field(description="Code of the language to translate into.")]

@@ -32,7 +32,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\"\\/:*?<>|\ud800-\udfff\u200e\u200f\u
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that waits: where it lies, what the client is to call it, and its bytes."""
+    """A file to be fetched: its path, its name for the client, and its size in bytes."""
 
     path: Path
     name: str
@@ -70,7 +70,7 @@ class FileStore:
         return key
 
     def _open_folder(self) -> Path:
-        """Another one if somebody has removed it."""
+        """The folder, made anew if somebody has removed it."""
         if self._folder is None or not Path(self._folder.name).is_dir():
             self._folder = tempfile.TemporaryDirectory(prefix="heed-", ignore_cleanup_errors=True)
         return Path(self._folder.name)
@@ -123,7 +123,7 @@ def kind_of_file(name: str) -> Format:
     return kind
 
 
-def translated_name(name: str, language: str) -> str:
+def name_of_translation(name: str, language: str) -> str:
     """The name of a file's translation: letter.docx becomes letter_de.docx."""
     path = PurePosixPath(_UNSAFE.sub("", re.split(r"[\\/]", name)[-1])[-MAX_NAME:])
     return f"{path.stem}_{_UNSAFE.sub('', language)}{path.suffix}"

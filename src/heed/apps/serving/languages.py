@@ -37,9 +37,9 @@ def known_code(code: str, known: Collection[str]) -> str:
     Case and the kind of hyphen make no difference, and a region is only needed to tell codes apart: EN, en-US and en_GB
     all mean en, unless en-US is known too; pt means pt-BR if no other Portuguese is known.
     """
-    wanted = _normalized(code)
+    wanted = _normalize(code)
     language = wanted.partition("-")[0]
-    names = {_normalized(name): name for name in known}
+    names = {_normalize(name): name for name in known}
     regions = [name for name in names if name.partition("-")[0] == language]
     if wanted in names:
         return names[wanted]
@@ -48,7 +48,7 @@ def known_code(code: str, known: Collection[str]) -> str:
     return names[regions[0]] if wanted == language and len(regions) == 1 else wanted
 
 
-def _normalized(code: str) -> str:
+def _normalize(code: str) -> str:
     return code.strip().lower().replace("_", "-")
 
 
@@ -64,7 +64,7 @@ class LanguageDetector:
             raise no_temporary_files(error) from None
         self._known = [language for language in self._languages if language in set(self._identifier.labels)]
 
-    def ranked(self, text: str) -> list[tuple[str, float]]:
+    def rank(self, text: str) -> list[tuple[str, float]]:
         """The languages with their probabilities among all that the detector knows, the most probable first.
 
         A text in another language has low ones. Languages that the detector does not know come last, with 0; so does

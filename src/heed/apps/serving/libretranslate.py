@@ -12,7 +12,7 @@ from heed.apps.documents.formats import SUFFIXES
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Key, Source, Target, Text, Texts, Upload, read
-from heed.apps.serving.files import FileStore, kind_of_file, send_file, translated_name
+from heed.apps.serving.files import FileStore, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import (
     check_key,
@@ -32,7 +32,7 @@ from heed.apps.serving.specification import (
     TEXT,
     TEXTS,
     TRANSLATED,
-    described,
+    describe,
     list_of,
     record,
 )
@@ -78,7 +78,7 @@ class DownloadPath(BaseModel):
 def routes(service: Service, files: FileStore) -> list[Route]:
     """The endpoints."""
 
-    @described(
+    @describe(
         "Translate a text, or several.",
         fields=TranslateFields,
         answer=record(translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT)),
@@ -93,16 +93,20 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_size(service, texts)
         source, target = known_languages(service, asked.source, asked.target)
         deadline = service.deadline()
+
         # Languages: of each text where the source is "auto".
         tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
         detected = [await tell(text, target) for text in texts] if source == "auto" else []
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
+
+        # Pages keep their markup and have no alternatives.
         if asked.format == "html":
             found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
         else:
             found = await service.translate(texts, pairs, n_best=1 + asked.alternatives)
+
         # Answers have a list where the question had one.
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
         if source == "auto":
@@ -113,7 +117,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             answer = {name: values[0] for name, values in answer.items()}
         return JSONResponse(answer)
 
-    @described(
+    @describe(
         "Tell a text's language.",
         fields=DetectFields,
         answer=list_of(DETECTION),
@@ -127,7 +131,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         ranked = await service.detect(text)
         return JSONResponse([_detection(*one) for one in ranked if one[1] >= 0.01] or [_detection(*ranked[0])])
 
-    @described(
+    @describe(
         "The languages, each with those that it is translated into.",
         answer=list_of(record(code=TEXT, name=TEXT, targets=list_of(TEXT))),
     )
@@ -141,7 +145,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             ]
         )
 
-    @described(
+    @describe(
         "What a page needs to know of the server.",
         answer=record(charLimit=COUNT, keyRequired=FLAG, filesTranslation=FLAG, supportedFilesFormat=list_of(TEXT)),
     )
@@ -163,11 +167,11 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             }
         )
 
-    @described("Refused: this server takes no suggestions.", status=403, answer=record(error=TEXT))
+    @describe("Refused: this server takes no suggestions.", status=403, answer=record(error=TEXT))
     async def suggest(request: Request) -> Response:
         raise Fault(403, "Suggestions are disabled on this server.")
 
-    @described(
+    @describe(
         "Translate a file, which keeps its layout: " + ", ".join(SUFFIXES),
         fields=UploadFields,
         answer=record(translatedFileUrl=TEXT),
@@ -183,10 +187,10 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         source, target = known_languages(service, asked.source, asked.target)
         address = service.doors.base_address(request.scope)
         translated = await translate_file(service, content, kind, source, target)
-        key = await files.add(translated, translated_name(name, target))
+        key = await files.add(translated, name_of_translation(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 
-    @described(
+    @describe(
         "A file that was translated, for half an hour.",
         in_path=DownloadPath,
         answer=BYTES,

@@ -91,11 +91,13 @@ class XMLTexts:
 
 def _root(text: str, place: int) -> _Element:
     """An element around those of a text. Fault with line and column if the text is not well-formed XML."""
+    # A text with a prolog is a document; any other is a fragment, which XML reads within an element only.
     head, tail = ("", "") if text.startswith(WITH_PROLOG) else ("<text>\n", "</text>")
     root = _Element("", -1)
     nesting = [root]
     parser = expat.ParserCreate()
 
+    # Byte offsets are those in the text, without the element around it.
     def start(name: str, _: dict[str, str]) -> None:
         element = _Element(name, parser.CurrentByteIndex - len(head))
         nesting[-1].children.append(element)
@@ -107,9 +109,11 @@ def _root(text: str, place: int) -> _Element:
     def words(found: str) -> None:
         nesting[-1].has_words = nesting[-1].has_words or not found.isspace()
 
+    # A few declarations can expand to gigabytes, and none is needed.
     def entity(*_: object) -> None:
         raise Fault(400, f"text {place} declares entities: write the characters themselves")
 
+    # Lines and columns of an error are counted from 1 in the text as the client sent it.
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler, parser.EntityDeclHandler = words, entity
     try:

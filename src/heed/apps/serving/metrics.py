@@ -31,8 +31,11 @@ class Metrics:
     """The counters and histograms of a server, and the gauges that are read when the page is."""
 
     def __init__(self) -> None:
+        # A registry of our own: that of the library is shared by the whole process.
         self.engines: list[Queue] = []  # each adds itself
         self._registry = CollectorRegistry()
+
+        # Every request, refused ones included (`Guard`).
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"], registry=self._registry)
         self.request_seconds = Histogram(
             "heed_request_seconds",
@@ -41,6 +44,8 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+
+        # Sentences, which wait and are searched one by one.
         self.queue_seconds = Histogram(
             "heed_queue_seconds",
             "Time that a sentence waits before it is searched.",
@@ -48,6 +53,8 @@ class Metrics:
             registry=self._registry,
         )
         self.tokens = Counter("heed_tokens_total", "Tokens of finished sentences.", ["side"], registry=self._registry)
+
+        # Work that came to nothing, by its cause.
         self.cancelled = Counter(
             "heed_cancelled_total",
             "Requests given up by their clients before they were done.",
@@ -59,6 +66,8 @@ class Metrics:
         self.failures = Counter(
             "heed_search_failures_total", "Searches that ended with an error.", registry=self._registry
         )
+
+        # Gauges ask the engines when the page is read, so no number has to be kept in step with them.
         waiting = Gauge("heed_queue_sentences", "Sentences that wait.", registry=self._registry)
         waiting.set_function(lambda: sum(engine.n_waiting for engine in self.engines))
         searching = Gauge("heed_batch_sentences", "Sentences that are being searched.", registry=self._registry)

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import described
+from heed.apps.serving.specification import describe
 from heed.apps.serving.streaming import MAX_ATTENTION_CHARS
 from heed.apps.visualization.render import COLOURS, with_drawing
 
@@ -27,7 +27,7 @@ def routes(service: Service) -> list[Route]:
     content = with_drawing(template).replace("{{ settings }}", json.dumps(settings))
     headers = {"content-security-policy": _policy(content)}
 
-    @described("A page that translates while one types.", answer_type="text/html")
+    @describe("A page that translates while one types.", answer_type="text/html")
     async def page(request: Request) -> Response:
         return HTMLResponse(content, headers=headers)
 

@@ -108,7 +108,7 @@ class RequestQueue:
             return [request for queue in self._queues.values() for request in queue]
 
     def check_room(self, n_pieces: int = 0, n_tokens: int = 0) -> None:
-        """Raises QueueFull, or Closing. Cheap: it is all that a request costs for which there is no room."""
+        """Raises QueueFull or Closing. Cheap: a request that is rejected costs nothing more."""
         with self.changed:
             if self.closing:
                 raise self.count_rejection(Closing("the server ends"))
@@ -171,7 +171,7 @@ class RequestQueue:
                 self.changed.wait()
 
     def take(self, n_best: int) -> Piece | None:
-        """The next piece of the request whose turn it is; None if none of this n_best waits."""
+        """The next piece of the request whose turn it is; None if no piece with this n_best waits."""
         with self.changed:
             queue = self._queues.get(n_best)
             if not queue:

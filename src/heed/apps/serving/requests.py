@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
-from heed.apps.serving.fields import File, checked_text
+from heed.apps.serving.fields import File, check_text
 from heed.apps.serving.files import with_plain_filename
 from heed.apps.serving.languages import known_code
 from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
@@ -25,7 +25,7 @@ BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDe
 
 
 def as_fault(error: Exception) -> Fault:
-    """The fault that the client is told. Of a bug it learns nothing but that there is one."""
+    """The fault to report to the client. Of a bug it learns only that there is one."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, HTTPException):
@@ -53,9 +53,12 @@ async def parameters(request: Request) -> dict[str, Any]:
 
     Fault for a body of another form, or not in UTF-8.
     """
-    fields = _repeated(request.query_params.multi_items())
+    # The body's fields come later and replace those of the query.
+    fields = _group_by_name(request.query_params.multi_items())
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    # Decoders raise errors of many kinds for a bad body; all of them are the client's fault.
     try:
         if not body:
             pass
@@ -69,7 +72,7 @@ async def parameters(request: Request) -> dict[str, Any]:
         elif kind == "application/x-www-form-urlencoded":
             _check_is_no_json(body, kind)
             pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
-            fields |= _repeated(pairs)
+            fields |= _group_by_name(pairs)
         elif kind == "multipart/form-data":
             async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
                 fields |= _texts_of(form)
@@ -109,11 +112,11 @@ async def parameters_with_file(request: Request) -> dict[str, Any]:
         )
         parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
         form = await parser.parse()
-        fields = _repeated(request.query_params.multi_items()) | _texts_of(form)
+        fields = _group_by_name(request.query_params.multi_items()) | _texts_of(form)
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise Fault(400, "Invalid request: missing file parameter")
-        return fields | {"file": File(checked_text(file.filename or "", "file"), await file.read())}
+        return fields | {"file": File(check_text(file.filename or "", "file"), await file.read())}
     except (*BAD_BODY, MultiPartException):
         raise Fault(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
 
@@ -127,10 +130,10 @@ class _FileParser(MultiPartParser):
 
 
 def _texts_of(form: FormData) -> dict[str, Any]:
-    return _repeated([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
+    return _group_by_name([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
 
 
-def _repeated(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def _group_by_name(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)

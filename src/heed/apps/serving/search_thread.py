@@ -1,4 +1,4 @@
-"""One of an engine's searches, in a thread of its own: sentences of many requests enter it and leave it at any step."""
+"""One of an engine's searches, in its own thread: sentences of many requests enter and leave it at any step."""
 
 import threading
 import time
@@ -92,6 +92,7 @@ class SearchThread:
         A few sentences wait briefly for others to enter the search with, since each one alone costs a pass through the
         encoder. A search with nothing to do waits a while, too, instead of being set up again for the next sentence.
         """
+        # n_given: pieces of this turn; n_calls: calls in a row that gave none although some waited.
         queue = self._queue
         n_given, n_calls, giving = 0, 0, False
         while True:
@@ -99,9 +100,11 @@ class SearchThread:
             with queue.changed:
                 others_wait = queue.others_wait(n_best)
                 turn_is_over = others_wait and n_given >= TURN
+
                 # Once enough wait, or have waited long enough, all that fit enter.
                 n_waiting = queue.count(n_best)
                 giving = giving or 4 * n_waiting >= len(self.searching) or n_calls == PATIENCE
+
                 # A search takes a piece while it holds less than its part of all that are searched or wait.
                 sizes = [len(one.searching) for one in self._peers if one.takes(n_best)]
                 is_mine = len(self.searching) * len(sizes) < sum(sizes) + n_waiting
@@ -109,10 +112,13 @@ class SearchThread:
                 source = self._source(piece) if piece is not None else None
                 n_busy = sum(len(one.searching) > 0 for one in self._peers)
             self._share_threads(n_busy)
+
+            # The generator ends here alone; a search that still holds sentences goes on until they are done.
             if source is None and (
                 turn_is_over or (not self.searching and (others_wait or queue.closing or self._is_idle))
             ):
                 return
+
             # None lets the search take a few steps before it asks again.
             if source is not None:
                 n_given += 1

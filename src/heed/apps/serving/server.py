@@ -87,6 +87,6 @@ class _Server(uvicorn.Server):
 
 
 def address_of(listener: socket.socket) -> str:
-    """As people type it."""
+    """The address as people type it."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -42,12 +42,12 @@ class Limits:
 
     @property
     def max_body_bytes(self) -> int:
-        """Of a request: in JSON a character may take 12 bytes (two escapes), in a form as many."""
+        """Bytes of a request's body: a character may take 12 of them, in JSON (two escapes) as in a form."""
         return 12 * self.max_chars + 64 * self.max_texts + 2**16
 
     @property
     def max_file_chars(self) -> int:
-        """Of all sentences of a file; files are long."""
+        """Characters of all sentences of a file; files are long."""
         return 20 * self.max_chars
 
     @property
@@ -57,7 +57,7 @@ class Limits:
 
     @property
     def max_file_bytes(self) -> int:
-        """Of a file as it is sent; a .docx may hold pictures."""
+        """Bytes of a file as it is sent; a .docx may hold pictures."""
         return self.max_file_text + MAX_PICTURE_BYTES
 
 
@@ -122,7 +122,7 @@ class AttentionThread:
             raise QueueFull("too many requests for attention; try again in 1 s")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of work.
+        """The result of `work`, once it is its turn.
 
         If the request is cancelled before its turn, the work is dropped; once begun, it runs to its end and the result
         is discarded.
@@ -201,7 +201,7 @@ class Service:
 
     @asynccontextmanager
     async def in_time(self, deadline: float) -> AsyncGenerator[None]:
-        """Raises TooLate for what is not finished at the deadline, by the event loop's clock."""
+        """Raises TooLate if the work within is not finished at the deadline, by the event loop's clock."""
         try:
             async with asyncio.timeout_at(deadline):
                 yield
@@ -226,7 +226,7 @@ class Service:
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """The languages that the server translates from or into, with their probabilities, most probable first."""
-        return await asyncio.to_thread(self.detector.ranked, text)
+        return await asyncio.to_thread(self.detector.rank, text)
 
     async def detect_source(self, text: str, target: str) -> tuple[str, float]:
         """The language that a text is most probably in, with its probability.
@@ -250,14 +250,14 @@ class Service:
     async def translate(
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, by_line: bool = False
     ) -> list[Translated]:
-        """Each text from and into its languages. Raises what `Engine.translate` raises."""
+        """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         self.check_room(pairs)
         parts = await self.split(texts, pairs, by_line=by_line)
         found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
         async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
             async for text, place, translation in results:
                 found[text][place] = translation
-        return [_translated(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+        return [_join_sentences(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
 
     async def split(
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
@@ -313,7 +313,7 @@ class Service:
                     yield *of_pair[place], translation
 
 
-def _translated(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
+def _join_sentences(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
     found = [translation for translation in sentences if translation is not None]
     best = part.with_translations(translation.text for translation in found)
     others: list[str] = []

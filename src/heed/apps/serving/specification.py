@@ -1,6 +1,6 @@
 """The OpenAPI 3 description at /spec: what each endpoint takes and answers.
 
-An endpoint is described where it is written: `described` notes it on the function, and all is collected from there.
+An endpoint is described where it is written: `describe` notes it on the function, and all is collected from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class Operation:
     only_parts: bool = False  # it takes multipart/form-data alone
 
 
-def described(summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
+def describe(summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
     """Notes an `Operation` on the function of an endpoint."""
 
     def note(endpoint: Endpoint) -> Endpoint:
@@ -70,7 +70,7 @@ def described(summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
 def routes(others: Sequence[Route]) -> list[Route]:
     """/spec, of these routes and itself."""
 
-    @described("This description, as OpenAPI 3.", answer={"type": "object"})
+    @describe("This description, as OpenAPI 3.", answer={"type": "object"})
     async def specification(request: Request) -> Response:
         return JSONResponse(content)
 
@@ -80,7 +80,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document. Every route's endpoint must be `described`."""
+    """The whole document. Every route's endpoint must have been given to `describe`."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]

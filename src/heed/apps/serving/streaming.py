@@ -1,4 +1,4 @@
-"""Heed's own interface: translations sentence by sentence as they are made, and what the model attends to."""
+"""Heed's own interface: translations sentence by sentence as they are made, and attention weights."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ from heed.apps.serving.specification import (
     TEXT,
     TRANSLATED,
     choice,
-    described,
+    describe,
     list_of,
     record,
 )
@@ -92,7 +92,7 @@ class AttentionFields(Fields):
 def routes(service: Service) -> list[Route]:
     """The endpoints."""
 
-    @described(
+    @describe(
         'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
         fields=TranslateFields,
         answer=record(
@@ -111,11 +111,13 @@ def routes(service: Service) -> list[Route]:
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
+        # First what costs least to refuse.
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
         texts, prefix = asked.q, asked.prefix
         check_size(service, texts)
+
         # Room is checked before the work of splitting, and the prefix as often as it will be searched.
         pairs = [await _pair(service, asked, text) for text in texts]
         check_size(service, [prefix])
@@ -125,12 +127,13 @@ def routes(service: Service) -> list[Route]:
             raise Fault(
                 400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
             )
-        lines = _lines(service, parts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
+
         # An error that comes before the first sentence still has a status of its own.
+        lines = _lines(service, parts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
         first = await anext(lines)
         return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
-    @described(
+    @describe(
         "Every head's weights while a translation is written.",
         fields=AttentionFields,
         answer=record(
@@ -142,22 +145,28 @@ def routes(service: Service) -> list[Route]:
         errors=TRANSLATED,
     )
     async def attention(request: Request) -> Response:
+        # First what costs least to refuse.
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(AttentionFields, fields)
         source, views, translation = asked.q, asked.views, asked.translation
-        # The same for attention, which is checked again once the translation is known.
+
+        # All that can be refused before the work of translating. Room is checked again later: others may have taken it.
         pair = await _pair(service, asked, source)
         if pair not in service.engines:
             raise Fault(400, "source and target are the same language")
         deadline = service.deadline()
-        service.attention.check_room()  # before the work of translating
+        service.attention.check_room()
         check_size(service, [source])
         _check_length(source, views)
+
+        # Without a translation to look at, it is the model's own.
         if translation is None:
             async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
                 _, _, found = await anext(results)
                 translation = found.text
+
+        # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
         check_size(service, [source, translation])
         _check_length(translation, views)
         translator = service.engines[pair].translator
@@ -165,8 +174,10 @@ def routes(service: Service) -> list[Route]:
         n_weights = _n_weights(translator, source, translation, views)
         if n_weights > MAX_WEIGHTS:
             raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
+
+        # An error before the first weights still has a status of its own.
         parts = _parts(service, translator, source, translation, views, n_weights)
-        async with service.in_time(deadline):  # an error until then has a status of its own
+        async with service.in_time(deadline):
             first = await anext(parts)
         return StreamingResponse(_with_first(first, parts), media_type="application/json")
 
@@ -192,6 +203,7 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
 async def _lines(
     service: Service, parts: list[SplitText], pairs: list[tuple[str, str]], *, n_best: int, prefix: str
 ) -> AsyncGenerator[str]:
+    # Before the first line an error is raised and gives the status; after it, it becomes the last line.
     starts = [part.starts for part in parts]
     async with aclosing(service.sentences(parts, pairs, n_best=n_best, prefix=prefix)) as results:
         started = False
@@ -252,12 +264,12 @@ async def _parts(
             for i, layer in enumerate(attention.weights):
                 for j, head in enumerate(layer):
                     before = ", " * (i + j > 0) + "[" * (j == 0)
-                    yield before + await run(partial(_rounded, head)) + "]" * (j == len(layer) - 1)
+                    yield before + await run(partial(_matrix_json, head)) + "]" * (j == len(layer) - 1)
             yield "]}"
         yield "}"
 
 
-def _rounded(head: NDArray[np.float32]) -> str:
+def _matrix_json(head: NDArray[np.float32]) -> str:
     """The weights of a head, [query][key], to four digits."""
     return json.dumps([[round(weight, 4) for weight in row] for row in head.tolist()])
 

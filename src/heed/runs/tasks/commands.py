@@ -13,7 +13,7 @@ MAX_LINES = 100  # in which one is sought
 
 def command(*words: str | Path) -> str:
     """The words as a shell takes them; paths below the current folder are relative to it."""
-    return shlex.join(_named(word) if isinstance(word, Path) else word for word in words)
+    return shlex.join(_file_argument(word) if isinstance(word, Path) else word for word in words)
 
 
 def with_input(sentences: Path, *words: str | Path) -> str:
@@ -26,7 +26,7 @@ def with_input(sentences: Path, *words: str | Path) -> str:
     return f"{whole} | {command(*words)}"
 
 
-def _named(path: Path) -> str:
+def _file_argument(path: Path) -> str:
     absolute, here = os.path.abspath(path), os.getcwd()
     name = os.path.relpath(absolute, here) if absolute.startswith(here.rstrip("/") + "/") else absolute
     return f"./{name}" if name.startswith("-") else name  # no option

@@ -198,6 +198,7 @@ def evaluate_translations(
     preparation leaves out of dev, those with a longer side among them (`reason_against_loss`); if none is left, there
     is none.
     """
+    # The pairs that have a perplexity: learned positions are a limit, too, for every model of an ensemble.
     tokenizer, without = translator.tokenizer, Mentions()
     positions = [model.arch.max_positions - 1 for model in translator.models if model.arch.positions == "learned"]
     scored = []
@@ -211,10 +212,14 @@ def evaluate_translations(
             without.add(f"line {i + 1:,} ({reason})")
     if without:
         translator.report(f"{name}: perplexity leaves out {without}.")
+
+    # Perplexity is of the references, so no search is involved; only the search is timed.
     found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
     started = time.perf_counter()
     translations = translator.translate(sources)
     seconds = time.perf_counter() - started
+
+    # All pairs may have been left out: then there are no tokens to divide by.
     texts = [translation.text for translation in translations]
     n_tokens = sum(map(len, found))
     ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
