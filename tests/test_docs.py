@@ -103,6 +103,27 @@ def test_every_relative_link_leads_to_a_file_and_its_heading(page):
             assert heading in _anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
 
 
+def test_the_notebook_has_no_outputs_and_names_sections_of_the_paper_in_code():
+    path = PROJECT / "examples" / "attention_alive.ipynb"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    # Format 4.5: each cell has an id of its own.
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    cells = notebook["cells"]
+    names = [cell["id"] for cell in cells]
+    assert len(set(names)) == len(names) and all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    for cell in cells:
+        empty = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+        assert cell["cell_type"] in ("code", "markdown") and "".join(cell["source"]).strip()
+        assert {key: cell[key] for key in cell.keys() - {"cell_type", "id", "source"}} == {"metadata": {}} | empty
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert all((path.parent / target.partition("#")[0]).exists() for target in _links(text))
+    # Every section names its section of the paper.
+    named = [set(re.findall(r"\d(?:\.\d)+", heading)) for heading in re.findall("(?m)^## (.*)", text)]
+    paper = (PROJECT / "docs" / "explain" / "paper-in-code.md").read_text(encoding="utf-8")
+    assert len(named) > 4 and all(named)
+    assert set().union(*named) <= set(re.findall(r"(?m)^## Section (\d(?:\.\d)*)", paper))
+
+
 def test_every_page_of_docs_can_be_reached_from_the_index():
     start = PROJECT / "docs" / "index.md"
     seen, waiting = {start}, [start]

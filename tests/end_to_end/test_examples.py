@@ -1,5 +1,6 @@
-"""examples/: each program runs, for a few steps, and what they name exists."""
+"""examples/: each program and the notebook run, for a few steps, and what they name exists."""
 
+import json
 import os
 import re
 import subprocess
@@ -28,6 +29,18 @@ def test_the_programs_run_in_the_order_of_the_readme(tmp_path):
         short = ["4", "400", "5"] if name == "own_data.py" else ["4"]
         assert run(EXAMPLES / name, tmp_path, *short)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"own", "fine-tuned", "gated"}
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = json.loads((EXAMPLES / "attention_alive.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    program, n_replaced = re.subn(r"(?m)^n_steps = \d+", "n_steps = 4", code)
+    assert n_replaced == 1
+    (tmp_path / "notebook.py").write_text(program, encoding="utf-8")
+    assert "step 1: length penalty 1.000" in run(tmp_path / "notebook.py", tmp_path)
+    assert (tmp_path / "runs" / "alive" / "attention.html").exists()
 
 
 def test_prometheus_watches_metrics_that_a_server_has():
