@@ -239,9 +239,12 @@ def load(path: Path) -> ModelFolder:
         parts = {name: tensor for name, tensor in parts.items() if not name.endswith(ATTENTION_BIASES)}
     if not arch.output_bias:
         del parts["output.bias"]
-    src_table = parts["src_embedding.weight"]
-    n_rows = [len(table) for table in (src_table, parts.get("tgt_embedding.weight", src_table))]
-    tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[1])
+    tables = {name: parts[name] for name in ("src_embedding.weight", "tgt_embedding.weight") if name in parts}
+    for name, table in tables.items():
+        if table.dim() != 2:  # check_parts, which knows all shapes, needs the tokenizer first
+            raise HeedError(f"{path}: {name} has shape {tuple(table.shape)}, expected two dimensions.")
+    n_rows = [len(table) for table in tables.values()]
+    tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
     model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
