@@ -68,3 +68,14 @@ def test_tags_that_are_written_as_text_go_with_their_words():
     assert translated(text, linked, "text") == "pRESS <b>sAVE</b> OR <a href='x'>READ ON</a>."
     page = "<p>Press &lt;b&gt;<i>Save</i>&lt;/b&gt; now</p>"
     assert translated(page, linked, "html") == "<p>pRESS &lt;b&gt;<i>sAVE</i>&lt;/b&gt; NOW</p>"
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("Licence (https://a.org/x)", "Lizenz.https://a.org/x", "Lizenz. https://a.org/x"),
+        ("The e_{i} of all", "Das e_{i} von allen", "Das e_{i} von allen"),
+    ],
+)
+def test_placeholders_touch_only_what_they_touched(text, translation, expected):
+    assert translated(text, lambda _: [Translated(translation)], "text") == expected

@@ -6,9 +6,11 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 import re
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from heed.apps.documents.items import Item, Tag, with_matched_tags
+from heed.apps.documents.placeholders import KEPT
 from heed.text.character_references import resolved
 
 # Elements within a sentence; every other tag ends it.
@@ -51,6 +53,9 @@ CDATA, END_OF_CDATA = "<![CDATA[", "]]>"
 MAX_TEMPLATE = 2_000  # characters of a tag of a template
 MAX_HEAD = 2**14  # bytes of a page in which it may declare its charset
 _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
+# Characters that the writer may write otherwise than the page does.
+_SPELLED = re.compile(r"&(?:#[xX]?[0-9a-fA-F]{1,20}|[A-Za-z][A-Za-z0-9]{1,31})?;?|[<>\xa0]")
+_AFTER_REFERENCE = 40  # characters that decide where a reference without a semicolon ends
 _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
@@ -111,13 +116,24 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
         codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
     parts: list[str] = []
     in_cdata = False
-    for item in _without_empty_halves(_without_needless_reopening(items)):
+    written = _without_empty_halves(_without_needless_reopening(items))
+    for item, after in zip(written, [*written[1:], ""], strict=False):
         if isinstance(item, str):
             parts.append(_cdata(item, codec) if in_cdata else _escape(item, codec))
+        elif item.kind == "spelling" and not _is_read_as_meant(item, after):
+            parts.append(_escape(item.text, codec))
         else:
             parts.append(item.markup)
             in_cdata = (in_cdata or item.markup == CDATA) and item.markup != END_OF_CDATA
     return "".join(parts)
+
+
+def _is_read_as_meant(spelling: Tag, after: Item) -> bool:
+    """Whether the translation behind a character's spelling leaves it what it is: no tag, no other reference."""
+    text = (after if isinstance(after, str) else after.markup)[:_AFTER_REFERENCE]
+    if spelling.markup == "<":
+        return not text or text[0] in " \t\r\n=<"
+    return resolved(spelling.markup + text) == spelling.text + resolved(text)
 
 
 def find_charset(content: bytes) -> str | None:
@@ -139,11 +155,57 @@ def _words(text: str) -> list[Item]:
     items: list[Item] = []
     last = 0
     for match in _TEMPLATE.finditer(text):
-        items.append(resolved(text[last : match.start()]))
+        items += _spelled(text[last : match.start()])
         # Between the parts of a condition or a loop no sentence goes on.
         items.append(Tag("cut" if match[0].startswith("{%") else "atom", match[0], text=match[0]))
         last = match.end()
-    return [item for item in (*items, resolved(text[last:])) if item != ""]
+    return [item for item in (*items, *_spelled(text[last:])) if item != ""]
+
+
+def _spelled(text: str) -> list[Item]:
+    """The words, and how the page spells characters that the writer would write otherwise, such as &nbsp;."""
+    whole = resolved(text)
+    if _escape(whole, "utf-8") == text:
+        return [whole]
+    spellings = list(_spellings(text, whole))
+    items: list[Item] = []
+    last = k = 0
+    for kept in [*KEPT.finditer(whole), None]:
+        start, end = kept.span() if kept else (len(whole), len(whole))
+        while k < len(spellings) and spellings[k][0] < start:
+            place, tag = spellings[k]
+            items += [whole[last:place], tag]
+            last = place + len(tag.text)
+            k += 1
+        first = k
+        while k < len(spellings) and spellings[k][0] < end:
+            k += 1
+        # An address or a placeholder stays as the page spells it; the tags of an element must be seen as such.
+        if kept and not kept["name"] and k > first and last <= start:
+            markup, before = [], start
+            for place, tag in spellings[first:k]:
+                markup += [_escape(whole[before:place], "utf-8"), tag.markup]
+                before = place + len(tag.text)
+            markup.append(_escape(whole[before:end], "utf-8"))
+            items += [whole[last:start], Tag("atom", "".join(markup), text=kept[0])]
+            last = end
+    return [*items, whole[last:]]
+
+
+def _spellings(text: str, whole: str) -> Iterator[tuple[int, Tag]]:
+    """Where in the resolved text characters stand that the page spells otherwise than the writer, and how."""
+    last = length = 0
+    for match in _SPELLED.finditer(text):
+        markup, words = match[0], resolved(match[0])
+        if words == markup:  # no reference
+            markup = words = markup[0]
+        length += match.start() - last
+        last = match.start() + len(markup)
+        if whole[length : length + len(words)] != words:
+            return
+        if _escape(words, "utf-8") != markup and len(words) <= 2:
+            yield length, Tag("spelling", markup, text=words)
+        length += len(words)
 
 
 def with_target_language(items: list[Item], source: str, target: str) -> list[Item]:

@@ -71,7 +71,7 @@ def with_matched_tags(items: Sequence[Item]) -> list[Item]:
     for place, item in enumerate(found):
         if isinstance(item, str):
             continue
-        n_tags += 1
+        n_tags += item.kind != "spelling"
         if item.kind == "cut" or n_tags > MAX_TAGS or (item.kind == "open" and len(unmatched) == MAX_DEPTH):
             cut(place)
             n_tags = 0

@@ -460,7 +460,7 @@ def _write(
 
     def write_thing(place: Place) -> None:
         """A thing with a text, such as an address, is never glued to a word that it did not touch in the source."""
-        if place.tag.text and _touches(_last_sign(output), source[place.offset - 1 : place.offset]):
+        if place.tag.text and _touches_before(_last_sign(output), source[place.offset - 1 : place.offset]):
             output.append(" ")
         output.append(item_of(place.tag))
 
@@ -545,7 +545,7 @@ def _write(
         if not gap and line_end is None and not (output and _last_sign(output).isspace()):
             first, last_sign = token.source[0], _last_sign(output)
             if token.kept:
-                glued = _touches(last_sign, source[first - 1 : first])
+                glued = _touches_before(last_sign, source[first - 1 : first])
             else:
                 glued = before is not None and _touches(text[0], source[before.source[1] : before.source[1] + 1])
             output.extend([" "] * glued)
@@ -558,9 +558,14 @@ def _write(
 def _touches(sign: str, source_sign: str) -> bool:
     """Whether a thing would be glued to a word: `sign`, next to it, is a word's, and `source_sign` was not.
 
-    Scripts without spaces between words touch anything.
+    Scripts without spaces between words touch anything, and a sign what it touched in the source.
     """
-    return bool(_WITHIN_WORD.match(sign * 2)) and not source_sign.isalnum()
+    return bool(_WITHIN_WORD.match(sign * 2)) and not source_sign.isalnum() and sign != source_sign
+
+
+def _touches_before(sign: str, source_sign: str) -> bool:
+    """As `_touches`, before what stands for words, where punctuation is not glued to it either: "end.https://…"."""
+    return _touches(sign, source_sign) or (sign in ".,;:!?" and source_sign in " ([")
 
 
 def _last_sign(output: list[Item]) -> str:

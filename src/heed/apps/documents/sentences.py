@@ -11,7 +11,8 @@ from heed.errors import HeedError
 Span = tuple[int, int]
 Splitter = Callable[[str], list[Span]]
 
-WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text
+WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text, but not those around a sentence
+_AROUND = f"{WHITE_SPACE}\xa0\u202f"
 _AS_SPACES = dict.fromkeys(map(ord, WHITE_SPACE), " ")  # where a paragraph ends, a document's reader knows better
 _IN_BRACKETS = re.compile(
     r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})"
@@ -56,7 +57,7 @@ def splitter(language: str) -> Splitter:
             for end in sorted(ends - {first}):
                 if end < last and not _may_end(text, start, end, words):
                     continue
-                if text[start:end].strip(WHITE_SPACE):
+                if text[start:end].strip(_AROUND):
                     spans.append(strip_span(text, start, end))
                 start = end
         return spans
@@ -89,10 +90,10 @@ def _ends_at_brackets(text: str, first: int, last: int) -> set[int]:
 
 
 def strip_span(text: str, start: int, end: int) -> Span:
-    """The span without white space at its ends."""
+    """The span without white space at its ends, such as an indentation by no-break spaces."""
     part = text[start:end]
-    start += len(part) - len(part.lstrip(WHITE_SPACE))
-    return start, start + len(part.strip(WHITE_SPACE))
+    start += len(part) - len(part.lstrip(_AROUND))
+    return start, start + len(part.strip(_AROUND))
 
 
 def _windows(text: str) -> list[Span]:

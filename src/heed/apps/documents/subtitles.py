@@ -232,6 +232,8 @@ class _Reader:
         return line
 
     def _tag(self, markup: str) -> Tag:
+        if markup == "\\h":  # a hard space
+            return Tag("spelling", markup, text="\xa0")
         if markup.startswith("\\") or markup[:3].lower() == "<br":
             return Tag("break", markup)
         if markup[1:2].isdecimal():

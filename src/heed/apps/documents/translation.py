@@ -117,7 +117,9 @@ def _translations(sentences: list[TaggedText]) -> TranslationJob[list[Translated
     results: list[Translated | None] = [None] * len(lines)
     if not asked:
         return results
-    answers = yield [Sentence(lines[i].text, bool(sentences[i].tags)) for i in asked]
+    answers = yield [
+        Sentence(lines[i].text, any(place.tag.kind != "spelling" for place in sentences[i].tags)) for i in asked
+    ]
     for i, result in zip(asked, answers, strict=True):
         line = lines[i]
         if result.text == line.text:
