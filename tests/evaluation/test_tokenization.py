@@ -105,12 +105,13 @@ def test_what_is_chosen_or_does_not_fit_is_reported():
     hint = r" (ja-mecab is not installed: pip install 'sacrebleu[ja]')" if JA == "char" else ""
     assert reports("auto", JAPANESE) == [f"BLEU's tokenisation: {JA}, by the language of the references{hint}."]
     for text, better in ((CHINESE, "zh"), (JAPANESE, JA), (THAI, "char"), (KHMER, "char"), (BURMESE, "char")):
+        take = f"Take {better}: --tokenize {better}, or evaluation.tokenize in a recipe."
         for tokenize in ("13a", "none", "intl"):
             (line,) = reports(tokenize, text)
             assert line.startswith(f"BLEU means nothing with the tokenisation {tokenize}: its words are "), line
-            assert line.endswith(f" characters long on average, since the text has few spaces. Take {better}.")
+            assert line.endswith(f" characters long on average, since the text has few spaces. {take}")
     (line,) = reports("auto", ["wordswithoutanyspacebetweenthem"])
-    assert line.endswith("Take char.")
+    assert line.endswith("Take char: --tokenize char, or evaluation.tokenize in a recipe.")
     segmented = ["今天 天气 很 好 ， 我们 去 公园 散步 吧 。", "วันนี้ อากาศ ดี มาก เรา ไป เดินเล่น กัน เถอะ"]
     assert [reports("none", [line]) for line in segmented] == [[], []]
     (line,) = reports("13a", ["A tokenised line ."])

@@ -163,7 +163,8 @@ def tokenization_advice(references: Sequence[str], tokenize: Tokenization) -> li
         better = "char" if (fitting := _by_writing(writing)) == tokenize else fitting
         advice.append(
             f"BLEU means nothing with the tokenisation {tokenize}: its words are {length:.0f} characters long on "
-            f"average, since the text has few spaces. Take {better}."
+            f"average, since the text has few spaces. Take {better}: --tokenize {better}, or evaluation.tokenize in a "
+            "recipe."
         )
     return advice
 

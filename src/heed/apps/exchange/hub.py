@@ -162,8 +162,8 @@ def _ask(model: HubModel) -> dict[str, Any]:
     except (*NETWORK_FAULTS, OSError, ValueError) as error:
         why = getattr(error, "reason", None) or error
         raise HeedError(
-            f"{name}: no such file or folder here, and {_endpoint()} cannot be reached ({why}); try again later, or "
-            "set HF_ENDPOINT."
+            f"{name}: no such file or folder here, and {_endpoint()} cannot be reached ({why}); try again later, set "
+            "HF_ENDPOINT to a mirror, or download the model's files elsewhere into a folder and name that folder."
         ) from None
     try:
         found = json.loads(content) if len(content) <= MAX_ANSWER_BYTES else None
