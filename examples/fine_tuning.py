@@ -21,6 +21,9 @@ batch_src_tokens = 2000
 batch_tgt_tokens = 2000
 checkpoint_every = "50 steps"
 average_last = 1
+
+[evaluation]
+tokenize = "char"
 """
 
 
