@@ -17,7 +17,7 @@ from heed.apps.documents.sentences import splitter
 from heed.apps.serving.languages import LanguageDetector
 from heed.errors import HeedError
 
-SIZE, SECONDS = 200_000, 5
+SIZE, SECONDS = 200_000, 15
 UNITS = (
     *(
         " ",
