@@ -45,12 +45,15 @@ def test_curves_are_a_picture(tmp_path, heed, suffix):
     [
         (["nowhere"], "nowhere: no such run folder."),
         (["empty"], "no training and no validation is logged there; name a run folder."),
+        (["begun"], "no training and no validation is logged there; train it on."),
         (["good", "good"], "good: two runs would be called good; name them, as in first=good."),
         (["good", "--out", "curves.pdf"], "expected a name that ends in .svg or .png; without --out it is text."),
     ],
 )
 def test_what_cannot_be_plotted_is_one_line(tmp_path, heed, words, message):
-    (tmp_path / "empty").mkdir()
+    for name in ("empty", "begun"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "begun" / "config.toml").touch()
     log(tmp_path / "good", {1: 2.0})
     done = heed("plot", *words, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.endswith(message + "\n") and done.stderr.count("\n") == 1

@@ -58,7 +58,8 @@ def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
         entries = list(read_entries(path))
         curves = {quantity: _curve(label, entries, quantity) for quantity in QUANTITIES}
         if not any(curve.steps for curve in curves.values()):
-            hint = run_meant(path.parent) or "name a run folder."
+            is_run = (path.parent / "config.toml").is_file()
+            hint = run_meant(path.parent) or ("train it on." if is_run else "name a run folder.")
             raise HeedError(f"{path}: no training and no validation is logged there; {hint}")
         for quantity, curve in curves.items():
             if curve.steps:
