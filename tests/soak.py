@@ -25,6 +25,7 @@ REPORT = PROJECT / "docs" / "lab" / "soak.md"
 AVX2 = {"HEED_ISA": "avx2"}  # as on a processor with AVX2 and no more
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
 CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "runs", "training")]
+PAGES = ("documentation", "examples", "extending")
 LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"
 LOADS = (["--memory", "10000"], ["--hostile", "10"])
 
@@ -63,7 +64,7 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
     "properties": [tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many")],
-    "documentation": [tests("-m", "soak", "tests/end_to_end/test_documentation.py")],
+    "documentation": [tests("-m", "soak", *(f"tests/end_to_end/test_{name}.py" for name in PAGES))],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],
 }

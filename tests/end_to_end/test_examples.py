@@ -31,7 +31,7 @@ def test_the_programs_run_in_the_order_of_the_readme(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"own", "fine-tuned", "gated"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_notebook_runs(tmp_path):
     pytest.importorskip("matplotlib")
     cells = json.loads((EXAMPLES / "attention_alive.ipynb").read_text(encoding="utf-8"))["cells"]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.apps.cluster.places import MODEL, command, lines
@@ -35,9 +36,12 @@ class Door(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Passage)
         self.port, self.inside, self.shut = self.server_address[1], port, False
 
-    def shut_for(self, seconds: float) -> None:
+    def shut_until(self, is_noticed: Callable[[], bool], *, seconds: float) -> None:
+        """For some seconds, and on until that is noticed: by a slow processor, later."""
         self.shut = True
-        time.sleep(seconds)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or not is_noticed():
+            time.sleep(0.1)
         self.shut = False
 
 
@@ -129,7 +133,9 @@ def test_a_store_that_is_gone_for_a_while_is_waited_for(store, tmp_path):
     deadline = time.monotonic() + 100
     while len(store.read("out/part-*.json")) < 2:
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-    store.door.shut_for(OUTAGE_SECONDS)
+    store.door.shut_until(
+        lambda: process.poll() is not None or "Next attempt" in log.read_text(), seconds=OUTAGE_SECONDS
+    )
     assert process.wait(300) == 0, log.read_text()
     assert "Next attempt" in log.read_text()
     parts = {name: content for name, content in store.read("out/part-*.txt").items()}
