@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -77,6 +78,16 @@ def test_malformed_requests_have_their_status_in_json(client, method, path, head
     assert answer.headers["x-content-type-options"] == "nosniff" and "server" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(JSON, b"\0"), (JSON, b"[]"), (FORM, b"\xff"), (PARTS, b"--x"), ({}, b"x"), ({"content-encoding": "gzip"}, b"x")],
+)
+def test_every_endpoint_answers_unreadable_bodies_as_the_description_says(client, description, kind, content):
+    for endpoint in description:
+        answer = client.request(endpoint.method, endpoint.path, content=content, headers=kind)
+        assert str(answer.status_code) in endpoint.operation["responses"] and answer.status_code != 500, endpoint
+
+
 VALUE = st.recursive(
     st.none()
     | st.booleans()
@@ -108,7 +119,8 @@ MOST_FIELDS = 8  # of an endpoint
 def test_every_request_is_answered_as_the_description_says(
     client, description, number, values, is_there, way, noise, kind
 ):
-    path, method, operation = description[number % len(description)]
+    endpoint = description[number % len(description)]
+    operation = endpoint.operation
     content = operation.get("requestBody", {}).get("content", {})
     body = next(iter(content.values()), {}).get("schema", {"properties": {}})
     names = [one["name"] for one in operation.get("parameters", [])] + list(body["properties"])
@@ -126,7 +138,7 @@ def test_every_request_is_answered_as_the_description_says(
         "parts": lambda: {"data": shown, "files": {"file": ("a.txt", b"one")} if takes_files else None},
         "bytes": lambda: {"content": noise, "headers": kind},
     }[way]()
-    answer = client.request(method, path.replace("{name}", "x"), **request)
+    answer = client.request(endpoint.method, endpoint.path.replace("{name}", "x"), **request)
     assert str(answer.status_code) in operation["responses"] and answer.status_code != 500, answer.text
     [media_type] = operation["responses"].get("200", {"content": {"x": 0}})["content"]
     if answer.status_code != 200 or media_type == "application/json":
@@ -135,7 +147,7 @@ def test_every_request_is_answered_as_the_description_says(
 
 
 def test_the_description_names_every_endpoint_of_the_guide(description):
-    endpoints = {(method, path) for path, method, _ in description}
+    endpoints = {(endpoint.method, endpoint.path) for endpoint in description}
     found = set()
     for guide_row in re.findall(r"(?m)^\| [\w' ]+ \| (`.*?) \|$", GUIDE.read_text(encoding="utf-8")):
         for method, paths in re.findall(r"`(GET|POST) (/[^;:]*)", guide_row):
@@ -145,11 +157,22 @@ def test_the_description_names_every_endpoint_of_the_guide(description):
     assert len(found) > 10
 
 
+@dataclass(frozen=True)
+class Endpoint:
+    method: str
+    path: str
+    operation: dict = field(repr=False)  # too long beside a failing example
+
+
 @pytest.fixture(scope="module")
-def description(client) -> list[tuple[str, str, dict]]:
+def description(client) -> list[Endpoint]:
     content = client.get("/spec").json()
     assert content["openapi"].startswith("3.")
-    return [(path, method, one) for path, methods in content["paths"].items() for method, one in methods.items()]
+    return [
+        Endpoint(method, path, operation)
+        for path, methods in content["paths"].items()
+        for method, operation in methods.items()
+    ]
 
 
 def raw(server, content: bytes) -> bytes:

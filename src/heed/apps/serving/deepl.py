@@ -261,7 +261,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, await parameters(request))
         return JSONResponse({"supported_languages": []})
 
-    @describe("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(404,))
+    @describe("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(*READ, 404))
     async def glossary(request: Request) -> Response:
         check_key(service, request, await parameters(request))
         raise Fault(404, "no such glossary: this server translates without them")
