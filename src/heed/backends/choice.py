@@ -5,7 +5,7 @@ import logging
 
 import torch
 
-from heed.backends import cpu
+from heed.backends import cpu, gpu
 from heed.backends.cpu.build import state
 from heed.backends.cpu.preference import wins
 from heed.backends.protocol import Backend
@@ -23,6 +23,8 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     """
     weight = model.src_embedding.weight
     device = device or weight.device
+    if gpu.supports(device):
+        return _gpu_backend(model)
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
     if not wins(model.arch, training=model.training):
@@ -31,6 +33,16 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
         return cpu.CpuBackend()
     _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
     return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
+
+
+def _gpu_backend(model: Transformer) -> Backend:
+    """The backend of GPUs for a model that it trains; else the plain network, which is said once."""
+    if not model.training:
+        return ReferenceBackend()
+    if (missing := gpu.GpuBackend().covers(model)) is None:
+        return gpu.GpuBackend()
+    _say_once(f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover.")
+    return ReferenceBackend()
 
 
 @functools.cache

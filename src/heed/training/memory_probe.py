@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.choice import backend_for
-from heed.data.batching import TokenBatches
+from heed.data.batching import Batch, TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
@@ -60,6 +60,9 @@ class MemoryProbe:
         rows goes first, and all of them only if four times the memory that the quarter took is free.
         """
         on_cpu = self.machine.device.type == "cpu"
+        self.weights.model.train()  # a validation may have come before
+        if (passes := self.weights.passes(self.settings)) is not None:
+            passes.reserve(batches.pass_tokens, batches.longest)
         heaviest = batches.heaviest()
         if backend_for(self.weights.model).computes_padding:  # else a pass merges a worker's parts: see _Loop
             heaviest = self.workers.shard(heaviest)
@@ -73,8 +76,18 @@ class MemoryProbe:
                 # All workers count as if they shared this machine's memory: on several machines that is too cautious.
                 if i == 1 and 4 * self.workers.n * (peak_memory() - before) > free_memory():
                     raise MemoryError
-                batch = batches.collate(part).to(self.machine.device)
-                loss, _ = micro_batch_loss(self.weights.model, batch, self.settings)
-                loss.backward()
-                self.weights.collect_gradients()
+                self._try_pass(batches.collate(part))
         moments.clear()
+
+    def _try_pass(self, batch: Batch) -> None:
+        if (passes := self.weights.passes(self.settings)) is not None:
+            try:
+                passes.run([batch], scale=1.0)
+                return
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self.weights.give_up_passes(error)
+        loss, _ = micro_batch_loss(self.weights.model, batch.to(self.machine.device), self.settings)
+        loss.backward()
+        self.weights.collect_gradients()
