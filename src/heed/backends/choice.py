@@ -5,9 +5,10 @@ import logging
 
 import torch
 
-from heed.backends import cpu, gpu
+from heed.backends import cpu
 from heed.backends.cpu.build import state
 from heed.backends.cpu.preference import wins
+from heed.backends.gpu import training as gpu_training
 from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.transformer import Transformer
@@ -23,8 +24,8 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     """
     weight = model.src_embedding.weight
     device = device or weight.device
-    if gpu.supports(device):
-        return _gpu_backend(model)
+    if model.training and gpu_training.supports(device):
+        return _gpu_training_backend(model)
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
     if not wins(model.arch, training=model.training):
@@ -35,12 +36,10 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
 
 
-def _gpu_backend(model: Transformer) -> Backend:
-    """The backend of GPUs for a model that it trains; else the plain network, which is said once."""
-    if not model.training:
-        return ReferenceBackend()
-    if (missing := gpu.GpuBackend().covers(model)) is None:
-        return gpu.GpuBackend()
+def _gpu_training_backend(model: Transformer) -> Backend:
+    backend = gpu_training.GpuTrainingBackend()
+    if (missing := backend.covers(model)) is None:
+        return backend
     _say_once(f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover.")
     return ReferenceBackend()
 

@@ -3,7 +3,7 @@
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -153,6 +153,9 @@ class TrainingPasses(Protocol):
 
         Sentences are packed into as few passes as hold them. An out-of-memory error leaves the sums undefined.
         """
+
+    def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
+        """The shapes of the passes that these batches take, each of which is prepared once."""
 
     def halve(self) -> bool:
         """Halves the tokens of a pass from now on; False if that would not hold the longest sentence."""

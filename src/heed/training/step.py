@@ -108,12 +108,13 @@ class MasterWeights:
 
 def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Adam:
     """Adam as in section 5.3; `train_step` sets its learning rate."""
+    is_counted = next(model.parameters()).is_meta  # PyTorch has no fused Adam there
     return torch.optim.Adam(
         model.parameters(),
         lr=0.0,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_epsilon,
-        fused=True,
+        fused=not is_counted,
     )
 
 

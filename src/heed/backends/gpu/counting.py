@@ -78,6 +78,11 @@ class WorkCount:
         return sum(region.calls * region.cost.launches for region in self.regions.values())
 
     @property
+    def n_regions(self) -> int:
+        """Compiled graphs, forward and backward counted as one."""
+        return sum("forward" in name for name in self.regions)
+
+    @property
     def n_bytes(self) -> int:
         """Bytes read and written by all of them."""
         inside = sum(region.calls * region.cost.bytes for region in self.regions.values())
@@ -238,11 +243,11 @@ def _launches(graph: fx.Graph) -> list[_Launch]:
         inside = set(members)
         read = {source for node in members for source in inputs[node] if _maker(source) not in inside}
         launches.append(_Launch(members, read, {node for node in outputs if _maker(node) in inside}))
-    maker = {node: launch for launch in launches for node in launch.members}
+    launch_of = {node: launch for launch in launches for node in launch.members}
     for launch in launches:
         for source in launch.read:
-            if _maker(source) in maker:
-                maker[_maker(source)].written.add(source)
+            if _maker(source) in launch_of:
+                launch_of[_maker(source)].written.add(source)
     return launches
 
 

@@ -4,7 +4,7 @@ On the meta device a pass runs as it is written, so that it can be counted (coun
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -67,16 +67,23 @@ class GpuPasses:
 
     def run(self, batches: Sequence[Batch], *, scale: float) -> None:
         """Adds the losses of these batches, in CPU memory, to the sums, and their gradients times `scale`."""
+        for part, shape in self._parts(batches):
+            kind = self._kind(shape)
+            self._send(part, kind, scale)
+            self._run(kind)
+
+    def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
+        return {shape for _, shape in self._parts(batches)}
+
+    def _parts(self, batches: Sequence[Batch]) -> list[tuple[Sentences, PassShape]]:
+        """The sentences of each pass that these batches take, and its shape."""
         sentences = Sentences.of(batches)
         if self._shape is None or sentences.longest > self._shape.longest:
             # Nobody has reserved, or less: as a batch of this size needs.
             tokens = max(len(sentences.src), len(sentences.tgt_out), self.n_tokens)
             self.reserve(tokens, sentences.longest)
         shape = cast(PassShape, self._shape)
-        for part in sentences.passes(shape):
-            kind = self._kind(shape.narrower(len(part.src_lengths)))
-            self._send(part, kind, scale)
-            self._run(kind)
+        return [(part, shape.narrower(len(part.src_lengths))) for part in sentences.passes(shape)]
 
     def halve(self) -> bool:
         """Takes half as many tokens a pass from now on; False if one sentence is all that a pass holds."""
@@ -132,8 +139,8 @@ class GpuPasses:
         # bf16 gradients are added to fp32 sums in one call.
         with torch.no_grad():
             found = [
-                (parameter.main_grad, parameter.grad) for parameter in self._parameters if parameter.grad is not None
-            ]  # type: ignore[attr-defined]
+                (_sum_of(parameter), parameter.grad) for parameter in self._parameters if parameter.grad is not None
+            ]
             torch._foreach_add_([total for total, _ in found], [gradient for _, gradient in found])
         for parameter in self._parameters:
             parameter.grad = None
@@ -206,11 +213,17 @@ class GpuPasses:
                     *arguments, label_smoothing=settings.label_smoothing, consistency=settings.consistency
                 )
                 gradient[:, rows] = torch.mm(logits, output.weight).view(n_passes, -1, gradient.shape[2])
-            output.weight.main_grad.add_(torch.mm(logits.T, x))  # type: ignore[attr-defined]
+            _sum_of(output.weight).add_(torch.mm(logits.T, x))
             if output.bias is not None:
-                output.bias.main_grad.add_(logits.sum(0, dtype=torch.float32))  # type: ignore[attr-defined]
+                _sum_of(output.bias).add_(logits.sum(0, dtype=torch.float32))
             self._totals.add_(of_chunk.sum(1))
         return gradient.flatten(0, 1)
+
+
+def _sum_of(parameter: Tensor) -> Tensor:
+    """The fp32 sum of a weight's gradients."""
+    total: Tensor = cast(Any, parameter).main_grad
+    return total
 
 
 class _Staging:
