@@ -112,8 +112,9 @@ class Training:
         self.batches = probe.largest_fitting(self.batches)
 
     def batch(self, number: int) -> list[Batch]:
-        """The micro-batches of a step, on the CPU."""
-        return [self.batches.collate(rows) for rows in self.batches.plan(0)[number]]
+        """The micro-batches of a step, on the CPU; after an epoch's last its first come again."""
+        plan = self.batches.plan(0)
+        return [self.batches.collate(rows) for rows in plan[number % len(plan)]]
 
     def step(self, batches: list[Batch]) -> StepResult:
         return train_step(*(self.weights, self.optimizer, batches, self.settings, self.machine, Workers()), rate=1e-3)

@@ -394,7 +394,7 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
                 self.recording.replay(device)
 
     @contextmanager
-    def recorded(graph: Graph, pool: Any = None) -> Iterator[None]:
+    def recorded(graph: Graph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
         assert device.recording is None
         device.recording = graph.recording
         device.n_recordings += 1

@@ -154,6 +154,9 @@ class TrainingPasses(Protocol):
         Sentences are packed into as few passes as hold them. An out-of-memory error leaves the sums undefined.
         """
 
+    def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
+        """As `run`, by the model in the mode it is in, with nothing prepared: to be compared with the plain network."""
+
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         """The shapes of the passes that these batches take, each of which is prepared once."""
 

@@ -27,7 +27,7 @@ class RecordedAdam:
         self._rate, self._not_finite = torch.zeros(2, device=gradients.device)
         self._state: dict[str, list[Tensor]] = {}
         self._work: Captured | None = None
-        self._records = gradients.device.type != "meta"
+        self._records = gradients.device.type == "cuda"
 
     def is_of(self, weights: Sequence[tuple[Tensor, Tensor]], gradients: Tensor) -> bool:
         """Whether it was made for these weights and this memory."""

@@ -53,7 +53,8 @@ def _record(graph: Any, work: Callable[[], None], pool: Any) -> None:
     """Records the work; its own error, instead of CUDA's about a recording that ended early."""
     cause: Exception | None = None
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        # Of this thread alone: NCCL asks for its events in another one meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             try:
                 work()
             except Exception as error:

@@ -30,7 +30,7 @@ class _Kind:
 
     shape: PassShape
     words: Tensor
-    work: Captured | None  # None on the meta device
+    work: Captured | None  # None on the meta device, and on a CPU, where tests compute
 
 
 class GpuPasses:
@@ -72,6 +72,16 @@ class GpuPasses:
             self._send(part, kind, scale)
             self._run(kind)
 
+    def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
+        sentences = Sentences.of(batches)
+        tokens = max(len(sentences.src), len(sentences.tgt_out))
+        shape = PassShape.for_tokens(tokens, sentences.longest)
+        self._grow_position_tables(shape)
+        words = torch.empty(shape.n_words, dtype=torch.int32, device=self._device)
+        for part in sentences.passes(shape):
+            self._send(part, _Kind(shape, words, None), scale)
+            self._compute(PassInputs.of(words, shape), shape, Regions(lambda name: None))
+
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         return {shape for _, shape in self._parts(batches)}
 
@@ -96,19 +106,23 @@ class GpuPasses:
     def _kind(self, shape: PassShape) -> _Kind:
         """Passes of this shape, recorded when first asked for."""
         if shape not in self._kinds:
-            # Sinusoids grow on demand, which a recording must not see.
-            for side in ("src", "tgt"):
-                self._model.position_table(side, min(shape.longest, self._max_positions()))
+            self._grow_position_tables(shape)
             words = torch.empty(shape.n_words, dtype=torch.int32, device=self._device)
             self._kinds[shape] = _Kind(shape, words, self._record(words, shape))
         return self._kinds[shape]
+
+    def _grow_position_tables(self, shape: PassShape) -> None:
+        """Sinusoids are made on demand, which a recording must not see."""
+        sides: tuple[Side, Side] = ("src", "tgt")
+        for side in sides:
+            self._model.position_table(side, min(shape.longest, self._max_positions()))
 
     def _max_positions(self) -> int:
         arch = self._model.arch
         return arch.max_positions if arch.positions == "learned" else 2**31
 
     def _record(self, words: Tensor, shape: PassShape) -> Captured | None:
-        if self._device.type == "meta":
+        if self._device.type != "cuda":
             return None
         # The warm-ups compute padding alone, which adds zeros to the sums.
         self._send(NO_SENTENCES, _Kind(shape, words, None), scale=0.0)
@@ -129,25 +143,21 @@ class GpuPasses:
         else:
             kind.work.replay()
 
-    def _compute(self, inputs: PassInputs, shape: PassShape) -> None:
+    def _compute(self, inputs: PassInputs, shape: PassShape, regions: Regions | None = None) -> None:
         """Forward, losses, backward, and the gradients' sums: what is recorded."""
         with torch.enable_grad():
-            features, targets, weights = self._forward(inputs, shape)
+            features, targets, weights = self._forward(inputs, shape, regions or self._regions)
         with torch.no_grad():
             gradient = self._losses(features.detach(), targets, weights)
-        torch.autograd.backward(features, gradient)
         # bf16 gradients are added to fp32 sums in one call.
+        gradients = torch.autograd.grad(features, self._parameters, gradient, allow_unused=True)
         with torch.no_grad():
-            found = [
-                (_sum_of(parameter), parameter.grad) for parameter in self._parameters if parameter.grad is not None
-            ]
+            found = [(_sum_of(p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
             torch._foreach_add_([total for total, _ in found], [gradient for _, gradient in found])
-        for parameter in self._parameters:
-            parameter.grad = None
 
-    def _forward(self, inputs: PassInputs, shape: PassShape) -> tuple[Tensor, Tensor, Tensor]:
+    def _forward(self, inputs: PassInputs, shape: PassShape, regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
         """(features of the target's tokens, their targets, their weights in the gradient), of one or two passes."""
-        model, regions, longest = self._model, self._regions, shape.longest
+        model, longest = self._model, shape.longest
         src, tgt_in = inputs.src, inputs.tgt_in
         src_positions, tgt_positions = inputs.src_positions, inputs.tgt_positions
         src_starts, tgt_starts = inputs.src_starts, inputs.tgt_starts
@@ -156,7 +166,7 @@ class GpuPasses:
                 torch.cat([x, x]) for x in (src, tgt_in, src_positions, tgt_positions)
             )
             src_starts, tgt_starts = (torch.cat([x, x[1:] + shape.capacity]) for x in (src_starts, tgt_starts))
-        dropout = model.arch.dropout
+        dropout = model.dropout.effective_rate
         x = regions.embed(
             *(model.src_embedding.weight, self._position_table("src", longest), src, src_positions),
             *(self._kept(src, twice=twice), dropout, False),
@@ -180,7 +190,7 @@ class GpuPasses:
     def _kept(self, ids: Tensor, *, twice: bool) -> Tensor | None:
         """Which embeddings stay: by word dropout, and by cutoff in the second pass."""
         kept = None
-        if cutoff := self._settings.cutoff if twice else 0.0:
+        if cutoff := self._settings.cutoff if twice and self._model.training else 0.0:
             drawn = torch.rand(len(ids) // 2, device=self._device) >= cutoff
             kept = torch.cat([torch.ones_like(drawn), drawn])
         return self._model.word_dropout_mask(ids, kept)
