@@ -13,7 +13,7 @@ wait. real.py opens a real GPU.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -155,18 +155,61 @@ class WaitCounter:
         """Starts counting anew."""
         self.waits: Counter[Wait] = Counter()
 
+    def check_wait(self, cause: str) -> None:
+        """Raises if nothing may wait now."""
+
     def places(self) -> set[tuple[str, str]]:
         """(file, function) of all waits."""
         return {(wait.file, wait.function) for wait in self.waits}
 
     def wait(self, cause: str) -> None:
         """Counts a wait for the innermost of the watched functions that are being executed."""
+        self.check_wait(cause)
         frame = sys._getframe(1)
         while frame is not None and not frame.f_code.co_filename.startswith(self._watched):
             frame = frame.f_back
         if frame is not None:  # else a test looks at numbers
             file = Path(frame.f_code.co_filename).relative_to(self._watched).as_posix()
             self.waits[Wait(file, frame.f_code.co_qualname.partition(".<locals>")[0], cause)] += 1
+
+
+class Recording:
+    """A CUDA graph: the operations of a block, which a replay repeats on the memory that they had.
+
+    A replay writes its results where the recorded ones lie, so that whoever holds these sees the new numbers; an
+    operation whose result takes another shape is an error, as it would write elsewhere on a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._operations: list[tuple[Any, Any, dict[str, Any], Any]] = []
+        self._overwritten: list[tuple[Tensor, Tensor]] = []
+
+    def before(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Keeps what an operation is going to write to: recording computes nothing."""
+        given = zip(func._schema.arguments, args, strict=False)
+        for argument, value in (*given, *((a, kwargs.get(a.name)) for a in func._schema.arguments[len(args) :])):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = [tensor for tensor in _tensors([value]) if isinstance(tensor, CudaTensor)]
+                self._overwritten += [(tensor.numbers, tensor.numbers.clone()) for tensor in written]
+
+    def add(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        self._operations.append((func, args, kwargs, result))
+
+    def end(self) -> None:
+        """Undoes what the recorded operations have written."""
+        for numbers, before in reversed(self._overwritten):
+            numbers.copy_(before)
+        self._overwritten.clear()
+
+    def replay(self, device: "EmulatedCuda") -> None:
+        for func, args, kwargs, result in self._operations:
+            if func.is_view:
+                continue  # of memory that the recorded view shares
+            again = device._computed(func, args, kwargs, on_device=True)
+            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+                if old is not new:
+                    assert old.shape == new.shape, f"{func}: {tuple(old.shape)} became {tuple(new.shape)}"
+                    old.numbers.copy_(new.numbers)
 
 
 class EmulatedCuda(WaitCounter, TorchDispatchMode):
@@ -183,12 +226,18 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         self.largest_allocation: float = MEMORY_BYTES
         self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
         self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
+        self.recording: Recording | None = None
+        self.n_recordings = self.n_replays = 0
 
     def forget(self) -> None:
         """Starts counting anew, operations too."""
         super().forget()
         self.operations: Counter[str] = Counter()
         self.mask_operations: Counter[str] = Counter()
+
+    def check_wait(self, cause: str) -> None:
+        if self.recording is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")
 
     def arrive(self, n_sent: int) -> None:
         """The CPU has waited for the first `n_sent` copies."""
@@ -217,7 +266,11 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
             return func(*args, **kwargs)
         self._check(func, args, inputs, on_cpu)
         arrives_later = func in COPIES and self._check_copy(func, args, kwargs, on_device=on_device)
+        if self.recording is not None:
+            self.recording.before(func, args, kwargs)
         result = self._computed(func, args, kwargs, on_device=on_device)
+        if self.recording is not None:
+            self.recording.add(func, args, kwargs, result)
         self._count_operation(func, inputs, result)
         return self._sent(result) if arrives_later else result
 
@@ -320,6 +373,9 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         def record(self, stream: Any = None) -> None:
             self.n_sent = device.n_sent
 
+        def query(self) -> bool:
+            return True
+
         def synchronize(self) -> None:
             device.wait("event")
             device.arrive(self.n_sent)
@@ -328,20 +384,48 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         device.wait("torch.cuda.synchronize")
         device.arrive(device.n_sent)
 
+    class Graph:
+        def __init__(self) -> None:
+            self.recording = Recording()
+
+        def replay(self) -> None:
+            device.n_replays += 1
+            with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
+                self.recording.replay(device)
+
+    @contextmanager
+    def recorded(graph: Graph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
+        assert device.recording is None
+        device.recording = graph.recording
+        device.n_recordings += 1
+        try:
+            yield
+        finally:
+            device.recording = None
+            with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
+                graph.recording.end()
+
     properties = SimpleNamespace(name="emulated", major=9, minor=0, total_memory=MEMORY_BYTES)
     replaced: dict[str, Any] = {
+        "CUDAGraph": Graph,
         "Event": Event,
+        "Stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "current_device": lambda: 0,
-        "current_stream": lambda _=None: None,
+        "current_stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),
         "get_device_properties": lambda _=None: properties,
+        "get_rng_state": lambda _=None: torch.empty(0),
+        "graph": recorded,
+        "graph_pool_handle": lambda: (0, 1),
         "is_available": lambda: True,
         "is_current_stream_capturing": lambda: False,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
         "memory_allocated": lambda _=None: 0,
         "memory_reserved": lambda _=None: 0,
+        "set_rng_state": lambda state, _=None: None,
+        "stream": lambda _: nullcontext(),
         "synchronize": synchronize,
     }
     if not torch.cuda.is_available():  # a real GPU may be made ready: it will not be used

@@ -15,6 +15,7 @@ from heed.apps.exchange.parts import check_covered
 from heed.backends import cpu
 from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, library
+from heed.backends.gpu import training as gpu_training
 from heed.backends.reference import ReferenceBackend
 from heed.data.batching import make_batch
 from heed.decoding.beam import beam_search
@@ -29,6 +30,7 @@ from heed.training.step import micro_batch_loss
 
 COVERAGES = {
     "the kernels": cpu.COVERAGE,
+    "a GPU's training passes": gpu_training.COVERAGE,
     "Hugging Face": huggingface.COVERAGE,
     "Marian": marian.COVERAGE,
     "CTranslate2": ctranslate2.COVERAGE,

@@ -8,6 +8,7 @@ import torch
 from heed.backends import cpu
 from heed.backends.cpu.build import state
 from heed.backends.cpu.preference import wins
+from heed.backends.gpu import training as gpu_training
 from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.transformer import Transformer
@@ -23,6 +24,8 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     """
     weight = model.src_embedding.weight
     device = device or weight.device
+    if model.training and gpu_training.supports(device):
+        return _gpu_training_backend(model)
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
     if not wins(model.arch, training=model.training):
@@ -31,6 +34,14 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
         return cpu.CpuBackend()
     _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
     return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
+
+
+def _gpu_training_backend(model: Transformer) -> Backend:
+    backend = gpu_training.GpuTrainingBackend()
+    if (missing := backend.covers(model)) is None:
+        return backend
+    _say_once(f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover.")
+    return ReferenceBackend()
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 tests/backends/test_equivalence.py holds every backend to the plain network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -119,6 +120,50 @@ class TrainingOps(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class PassSettings:
+    """The settings of training that decide what a pass computes: see `TrainingSettings`."""
+
+    label_smoothing: float
+    consistency: float = 0.0
+    cutoff: float = 0.0
+
+    @property
+    def n_passes(self) -> int:
+        """How often each batch is computed."""
+        return 2 if self.consistency else 1
+
+
+@runtime_checkable
+class TrainingPasses(Protocol):
+    """Whole passes of training, for a backend that prepares them once and repeats them for each batch.
+
+    Each adds losses and gradients to the sums that it was made with.
+    """
+
+    @property
+    def n_tokens(self) -> int:
+        """Real tokens a side that a pass holds; 0 before anything is reserved or run."""
+
+    def reserve(self, n_tokens: int, longest: int) -> None:
+        """Prepares for passes over so many real tokens a side, in sentences of at most `longest`."""
+
+    def run(self, batches: Sequence[Batch], *, scale: float) -> None:
+        """Adds the losses of these batches, in CPU memory, to the sums, and their gradients times `scale`.
+
+        Sentences are packed into as few passes as hold them. An out-of-memory error leaves the sums undefined.
+        """
+
+    def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
+        """As `run`, by the model in the mode it is in, with nothing prepared: to be compared with the plain network."""
+
+    def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
+        """The shapes of the passes that these batches take, each of which is prepared once."""
+
+    def halve(self) -> bool:
+        """Halves the tokens of a pass from now on; False if that would not hold the longest sentence."""
+
+
 @runtime_checkable
 class SearchOps(Protocol):
     """The operations of a search's step besides the network."""
@@ -162,6 +207,14 @@ class Backend(TrainingOps, SearchOps, Protocol):
         """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
 
         Training, validation and scoring run this; it is differentiable.
+        """
+
+    def training_passes(
+        self, model: Transformer, totals: Float[Tensor, " 2"], settings: PassSettings
+    ) -> TrainingPasses | None:
+        """Passes that add to `totals` (loss, negative log-likelihood) and to each weight's fp32 `main_grad`.
+
+        None if this backend has none: then training runs `target_features`, the losses and autograd's backward pass.
         """
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:

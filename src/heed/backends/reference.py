@@ -12,7 +12,7 @@ from torch import Tensor
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits, extend
 from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
-from heed.backends.protocol import NO_BF16, NO_INT8
+from heed.backends.protocol import NO_BF16, NO_INT8, PassSettings
 from heed.data.batching import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
@@ -92,6 +92,9 @@ class ReferenceBackend:
         for master, copy in weights:
             if copy is not master:
                 copy.copy_(master)
+
+    def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
+        return None
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if device.type == "cpu":

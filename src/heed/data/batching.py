@@ -177,6 +177,11 @@ class TokenBatches:
         """Tokens a side of a micro-batch at most."""
         return self.limits.micro_tokens
 
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest micro-batch that the limits allow, which one long pair may exceed."""
+        return max(self._src_limit, self._tgt_limit)
+
     def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
         """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
 

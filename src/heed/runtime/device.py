@@ -133,6 +133,17 @@ def native_kernels() -> Literal["fast", "forced", "sanitized", "none"]:
     )
 
 
+def compiles_layers() -> bool:
+    """Whether training on a GPU may compile the network's layers; HEED_COMPILE=0 forbids it.
+
+    HeedError if it is set to anything but 0 or 1.
+    """
+    value = os.environ.get("HEED_COMPILE", "1")
+    if value not in ("0", "1"):
+        raise HeedError(f"HEED_COMPILE={value}: expected 0 or 1.")
+    return value == "1"
+
+
 def kernel_flags() -> list[str]:
     """More flags for the kernels' compiler: those in HEED_KERNELS, alone or after a 1."""
     words = _words("HEED_KERNELS")

@@ -1,12 +1,14 @@
 """One optimizer step: micro-batches summed into one gradient, over all workers, then Adam."""
 
 import copy
+import logging
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from heed.backends.choice import backend_for
+from heed.backends.protocol import PassSettings, TrainingPasses
 from heed.data.batching import Batch
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
@@ -14,6 +16,8 @@ from heed.runtime.device import Machine
 from heed.training.distributed import Workers
 from heed.training.loss import consistent_loss, projected_loss
 from heed.training.settings import TrainingSettings
+
+log = logging.getLogger(__name__)
 
 
 class StepSums:
@@ -50,6 +54,27 @@ class MasterWeights:
         for (master, parameter), gradient in zip(self.pairs, self.sums.gradients.split(sizes), strict=True):
             master.grad = gradient.view_as(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
+        self._passes: tuple[PassSettings, TrainingPasses | None] | None = None
+
+    def passes(self, settings: TrainingSettings) -> TrainingPasses | None:
+        """The backend's whole passes of training; None if it has none, or if they failed before."""
+        chosen = PassSettings(settings.label_smoothing, settings.consistency, settings.cutoff)
+        if self._passes is None or self._passes[0] != chosen:
+            made = backend_for(self.model).training_passes(self.model, self.sums.scalars[:2], chosen)
+            self._passes = (chosen, made)
+        return self._passes[1]
+
+    def give_up_passes(self, error: Exception) -> None:
+        """From now on the plain network trains: the backend's passes could not be prepared."""
+        assert self._passes is not None
+        self._passes = (self._passes[0], None)
+        self.zero_sums()
+        first_line = (str(error) or type(error).__name__).partition("\n")[0]
+        log.warning(
+            "Passes for the GPU cannot be prepared (%s: %s), so PyTorch's operations train the network; HEED_KERNELS=0 "
+            "does so without trying.",
+            *(type(error).__name__, first_line),
+        )
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
@@ -83,12 +108,13 @@ class MasterWeights:
 
 def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Adam:
     """Adam as in section 5.3; `train_step` sets its learning rate."""
+    is_counted = next(model.parameters()).is_meta  # PyTorch has no fused Adam there
     return torch.optim.Adam(
         model.parameters(),
         lr=0.0,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_epsilon,
-        fused=True,
+        fused=not is_counted,
     )
 
 
@@ -204,15 +230,33 @@ def accumulate_gradients(
     weights.model.train()
     exhausted = None
     try:
-        for batch in batches:
-            _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
+        if not _accumulated_by_passes(weights, batches, settings, n_tgt_tokens):
+            for batch in batches:
+                _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         exhausted = str(error).partition("\n")[0] or "MemoryError"
-    if exhausted is not None:  # raised here, since the first error's traceback keeps the tensors of the pass alive
-        weights.zero_sums()
+    if exhausted is None:
+        return
+    # Here, since the first error's traceback keeps the tensors of the pass alive.
+    weights.zero_sums()
+    passes = weights.passes(settings)
+    if passes is None or not passes.halve():
         raise OutOfMemory(exhausted)
+    log.warning("Memory ran out; training continues with passes of %s tokens.", f"{passes.n_tokens:,}")
+    accumulate_gradients(weights, batches, settings, machine, n_tgt_tokens=n_tgt_tokens)
+
+
+def _accumulated_by_passes(
+    weights: MasterWeights, batches: list[Batch], settings: TrainingSettings, n_tgt_tokens: int
+) -> bool:
+    """Whether the backend has passes of its own, which then have added all losses and gradients."""
+    if (passes := weights.passes(settings)) is None:
+        return False
+    if batches:
+        passes.run(batches, scale=1 / n_tgt_tokens)
+    return True
 
 
 def _accumulate(weights: MasterWeights, batch: Batch, settings: TrainingSettings, n_tgt_tokens: int) -> None:

@@ -68,18 +68,19 @@ def preset_shape(
     consistency: float | None = None,
     n_workers: int = 1,
     device: str | None = None,
+    on_gpu: bool = False,
 ) -> tuple[Architecture, TrainingSettings, int]:
     """Returns a preset's architecture, training settings and vocabulary size, changed by the given values.
 
     Without `batch_tokens`, a step on a CPU is at most one micro-batch a worker: more of them would only take longer.
+    on_gpu: as on a GPU, whatever this machine has.
     """
     tables = read_preset(preset, where="--preset")
     arch, vocab_size = shape_of(tables, preset=preset, vocab_size=vocab_size)
     training = tables.get("training", {}) | ({} if consistency is None else {"consistency": consistency})
     settings = validated(TrainingSettings, training, where=f"preset {preset}")
     tokens = batch_tokens or settings.batch_tgt_tokens
-    chosen = choose_machine(device=device).device
-    if batch_tokens is None and chosen.type == "cpu":
+    if batch_tokens is None and not on_gpu and (chosen := choose_machine(device=device).device).type == "cpu":
         tokens = min(tokens, n_workers * micro_batch_tokens(chosen))
     changes = {"batch_src_tokens": tokens, "batch_tgt_tokens": tokens, "precision": precision}
     return arch, settings.model_copy(update=changes), vocab_size

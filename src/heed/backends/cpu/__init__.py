@@ -16,7 +16,7 @@ from heed.backends.cpu import decoding_ops, forward, training_ops, weights
 from heed.backends.cpu.build import has_int8, kernel, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.live_prefixes import AllowedIds
-from heed.backends.protocol import SearchState
+from heed.backends.protocol import PassSettings, SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.data.batching import Batch
 from heed.model.coverage import Coverage
@@ -105,6 +105,9 @@ class CpuBackend:
                 betas=group["betas"],
                 epsilon=group["eps"],
             )
+
+    def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
+        return None
 
     def fastest_precision(self, device: torch.device) -> tuple[DecodingPrecision, str]:
         if has_int8():

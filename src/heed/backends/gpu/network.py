@@ -1,0 +1,105 @@
+"""The network over packed tokens on a GPU: the modules of model/transformer.py, attention by sequences of any lengths.
+
+Each function is a region that torch.compile fuses: no graph breaks inside, and all layers of a stack share one graph.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention.varlen import varlen_attn
+
+from heed.backends.gpu.relu_product import relu_product
+from heed.model.transformer import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, SelfAttention
+
+# A region as it is called: compiled, or as it is written.
+Region = Callable[..., Tensor]
+
+
+def embed(
+    table: Tensor,
+    position_table: Tensor,
+    ids: Tensor,
+    positions: Tensor,
+    keep_mask: Tensor | None,
+    dropout: float,
+    zero_start: bool,
+) -> Tensor:
+    """As `Transformer._embed`: scaled embeddings plus positions, with dropout. zero_start: of the sequences' first."""
+    words = F.embedding(ids, table) * math.sqrt(table.shape[1])
+    if keep_mask is not None:
+        words = words * keep_mask[:, None]
+    if zero_start:
+        words = words * (positions != 0)[:, None]
+    return F.dropout(words + F.embedding(positions, position_table), dropout)
+
+
+def encoder_layer(layer: EncoderLayer, x: Tensor, starts: Tensor, longest: int) -> Tensor:
+    """As `EncoderLayer.forward`."""
+    x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, -1)))
+    return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
+
+
+def decoder_layer(
+    layer: DecoderLayer, x: Tensor, memory: Tensor, starts: Tensor, memory_starts: Tensor, longest: int
+) -> Tensor:
+    """As `DecoderLayer.forward`, the memory's keys and values included."""
+    x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, 0)))
+    x = layer.cross_attention_norm(
+        x, lambda y: _attend_to_memory(layer.cross_attention, y, memory, starts, memory_starts, longest)
+    )
+    return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
+
+
+def _attend_to_itself(
+    attention: SelfAttention, x: Tensor, starts: Tensor, longest: int, window: tuple[int, int]
+) -> Tensor:
+    q, k, v = (_split_heads(part, attention.n_heads) for part in attention.qkv(x).split(attention.widths, dim=-1))
+    mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=window)
+    return cast(Tensor, attention.out(cast(Tensor, mixed).flatten(1)))
+
+
+def _attend_to_memory(
+    attention: CrossAttention, x: Tensor, memory: Tensor, starts: Tensor, memory_starts: Tensor, longest: int
+) -> Tensor:
+    q = _split_heads(attention.q(x), attention.n_heads)
+    k, v = (_split_heads(part, attention.n_heads) for part in attention.kv(memory).split(attention.widths, dim=-1))
+    mixed = varlen_attn(q, k, v, starts, memory_starts, longest, longest)
+    return cast(Tensor, attention.out(cast(Tensor, mixed).flatten(1)))
+
+
+def _feed_forward(module: FeedForward, x: Tensor) -> Tensor:
+    if module.activation != "relu":
+        return cast(Tensor, module(x))
+    return cast(Tensor, module.outer(relu_product(x, module.inner.weight, module.inner.bias)))
+
+
+def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+    return x.unflatten(-1, (n_heads, -1))
+
+
+class Regions:
+    """The regions of the network as a pass calls them.
+
+    compiler: how torch.compile is to compile the region of this name (its `backend`); None: not at all.
+    """
+
+    def __init__(self, compiler: Callable[[str], Any]):
+        self.embed, self.encoder_layer, self.decoder_layer = (
+            _region(function, compiler(function.__name__)) for function in (embed, encoder_layer, decoder_layer)
+        )
+
+
+def _region(function: Region, compiler: Any) -> Region:
+    if compiler is None:
+        return function
+    # A graph break is an error: it would launch the region in pieces, and nothing in it is worth one.
+    return cast(Region, torch.compile(function, fullgraph=True, backend=compiler))
+
+
+def final_norm(norm: nn.Module, x: Tensor) -> Tensor:
+    """A stack's last normalization, which only pre-norm has."""
+    return cast(Tensor, norm(x))

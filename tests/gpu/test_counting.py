@@ -1,0 +1,45 @@
+"""A training step's work on a GPU, counted on the meta device, stays within bounds."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# The tests' checks of shapes, which are no part of the package, would break the graphs, so these are other processes.
+COUNT = [sys.executable, "-m", "heed", "bench", "train", "--count", "--json", "--preset"]
+
+
+def counted(*options: str) -> dict[str, int]:
+    done = subprocess.run([*COUNT, *options], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_a_step_of_base_moves_few_bytes_in_few_launches():
+    """Today's plain network makes 1,118 launches and moves 90 GB."""
+    found = counted("base")
+    assert found["tokens_per_side"] >= 25_000
+    assert found["n_outside"] <= 100
+    assert found["n_inside"] <= 400
+    assert found["n_bytes"] <= 55e9
+    assert found["n_regions"] == 3
+    assert found["n_graphs"] <= 4
+    # Each matrix product of a layer reads and writes what it must: a count that forgets some would be no bound.
+    assert found["n_bytes"] > 40e9
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("preset", "options", "most_gigabytes"),
+    [("big", [], 120), ("tiny", [], 2), ("base", ["--consistency", "5"], 110)],
+    ids=["big", "tiny", "two passes"],
+)
+def test_steps_of_other_presets_move_few_bytes_in_few_launches(preset, options, most_gigabytes):
+    found = counted(preset, *options)
+    assert found["n_outside"] <= 100
+    assert found["n_bytes"] <= most_gigabytes * 1e9
+    assert found["n_regions"] == 3
+    assert found["n_graphs"] <= 4

@@ -1,0 +1,274 @@
+"""Training passes over packed tokens: the plain network's losses and gradients, by attention's CPU kernels."""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.backends.gpu import losses
+from heed.backends.gpu.network import Regions
+from heed.backends.gpu.packing import PassInputs, PassShape, Sentences
+from heed.backends.gpu.passes import GpuPasses
+from heed.backends.protocol import PassSettings
+from heed.backends.reference import ReferenceBackend
+from heed.data.batching import Batch, make_batch
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.runtime.device import Machine
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, micro_batch_loss
+from tests.conftest import OTHERS, SPECIAL
+from tests.gpu.conftest import CPU, SETTINGS, VOCAB_SIZE, Training, architecture
+from tests.gpu.emulation import CUDA
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "share the target's matrices": {"share": "tgt"},
+    "share nothing, learned positions": {"share": "none", "positions": "learned", "max_positions": 12},
+    "other Transformers'": OTHERS,
+    "gelu and biases": {"activation": "gelu", "output_bias": True, "attention_bias": True},
+}
+TWO_PASSES = SETTINGS.model_copy(update={"consistency": 5.0})
+
+
+def uncompiled() -> Regions:
+    return Regions(lambda name: None)
+
+
+def passes_on_cpu(
+    weights: MasterWeights, settings: TrainingSettings, *, n_tokens: int = 128, longest: int = 11
+) -> GpuPasses:
+    chosen = PassSettings(settings.label_smoothing, settings.consistency, settings.cutoff)
+    passes = GpuPasses(weights.model, weights.sums.scalars[:2], chosen, uncompiled())
+    passes.reserve(n_tokens, longest)
+    return passes
+
+
+def random_pairs(n: int, *, longest: int = 9) -> list[tuple[list[int], list[int]]]:
+    generator = torch.Generator().manual_seed(n)
+
+    def ids() -> list[int]:
+        length = int(torch.randint(1, longest, (), generator=generator))
+        return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()
+
+    return [(ids(), ids()) for _ in range(n)]
+
+
+def batch_of(n: int) -> Batch:
+    return make_batch(random_pairs(n), SPECIAL, rows=None)  # type: ignore[arg-type]
+
+
+def weights_on_cpu(arch: Architecture, dtype: torch.dtype = torch.float32) -> MasterWeights:
+    torch.manual_seed(3)
+    model = Transformer(arch, VOCAB_SIZE)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)  # biases and gains too
+    return MasterWeights(model, Machine(CPU, dtype, "test"))
+
+
+def plain_sums(weights: MasterWeights, batch: Batch, settings: TrainingSettings, scale: float) -> Tensor:
+    """Loss, negative log-likelihood and gradients by the plain network."""
+    weights.model.train()
+    loss, nll = micro_batch_loss(weights.model, batch, settings)
+    (loss * scale).backward()
+    weights.collect_gradients()
+    weights.sums.loss.add_(loss.detach())
+    weights.sums.nll.add_(nll)
+    found = weights.sums.buffer.clone()
+    weights.zero_sums()
+    return found
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, TWO_PASSES], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_losses_and_gradients_are_the_plain_networks_in_fp32(options, settings):
+    """Attention's rows of no sequence are NaN here, as unwritten memory may be: none reaches a sum."""
+    weights = weights_on_cpu(architecture(**options))
+    batch, scale = batch_of(40), 1 / 300
+    expected = plain_sums(weights, batch, settings, scale)
+    passes = passes_on_cpu(weights, settings)
+    weights.model.train()
+    passes.run([batch], scale=scale)
+    # 40 sentences of about 5 tokens do not fit into one pass of 128.
+    assert len(passes._parts([batch])) > 1
+    found = weights.sums.buffer
+    torch.testing.assert_close(found[-4:], expected[-4:], rtol=1e-5, atol=0)
+    largest = expected[:-4].abs().max()
+    assert float((found - expected)[:-4].abs().max() / largest) < 1e-5
+
+
+def test_a_capacity_does_not_change_the_sums():
+    weights, batch = weights_on_cpu(architecture()), batch_of(30)
+    weights.model.train()
+    sums = []
+    for n_tokens in (11, 64, 300, 1000):
+        passes_on_cpu(weights, SETTINGS, n_tokens=n_tokens).run([batch], scale=0.01)
+        sums.append(weights.sums.buffer.clone())
+        weights.zero_sums()
+    for other in sums[1:]:
+        torch.testing.assert_close(other, sums[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [[1], [11] * 9, [1] * 60, list(range(1, 12)) * 3])
+def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(lengths):
+    """And no sequence has queries without keys: what attention would compute of it differs between GPUs."""
+    generator = torch.Generator().manual_seed(0)
+    pairs = [(list(range(3, 2 + n)), torch.randint(3, 9, (n - 1,), generator=generator).tolist()) for n in lengths]
+    sentences = Sentences.of([make_batch(pairs, SPECIAL, rows=None)])
+    whole = PassShape.for_tokens(20, 11)
+    n_tokens = 0
+    for part in sentences.passes(whole):
+        shape = whole.narrower(len(part.src_lengths))
+        inputs = PassInputs.of(torch.full((shape.n_words,), -1, dtype=torch.int32), shape)
+        part.write(inputs, shape, scale=0.5)
+        for starts, positions in (
+            (inputs.src_starts, inputs.src_positions),
+            (inputs.tgt_starts, inputs.tgt_positions),
+        ):
+            sizes = starts.diff()
+            assert starts[0] == 0 and starts[-1] == shape.capacity and 0 <= sizes.min() and sizes.max() <= 11
+            assert 0 <= positions.min() and positions.max() < 11
+        assert torch.equal(inputs.src_starts.diff() > 0, inputs.tgt_starts.diff() > 0)
+        assert min(inputs.src.min(), inputs.tgt_in.min(), inputs.tgt_out.min()) >= 0
+        assert inputs.scale == 0.5 and inputs.n_tgt_tokens == len(part.tgt_out)
+        n_tokens += len(part.tgt_out)
+    assert n_tokens == sum(lengths)
+
+
+def test_twenty_steps_in_bf16_lose_what_the_plain_network_loses(emulated, corpus):
+    """Within the noise of bf16: as far from the plain network in bf16 as that is from fp32, or nearer."""
+    arch = architecture()
+    exact, plain = (Training.begin(corpus, arch, CPU, dtype).losses(20) for dtype in (torch.float32, torch.bfloat16))
+    training = Training.begin(corpus, arch, CUDA, torch.bfloat16)
+    training.fit()
+    found = training.losses(20)
+    noise = max(abs(a / b - 1) for a, b in zip(plain, exact, strict=True))
+    assert noise < 2e-3
+    assert max(abs(a / b - 1) for a, b in zip(found, plain, strict=True)) < 2 * noise
+
+
+def test_two_hundred_batches_take_four_graphs_and_no_wait(emulated, corpus):
+    training = Training.begin(corpus, architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), CUDA, torch.bfloat16)
+    training.fit()
+    training.step(training.batch(0))
+    training.step(training.batch(1))
+    emulated.forget()
+    shapes = set()
+    passes = training.weights.passes(training.settings)
+    plans = itertools.chain.from_iterable(training.batches.plan(epoch) for epoch in itertools.count())
+    for number, rows in enumerate(itertools.islice(plans, 200)):
+        batches = [training.batches.collate(part) for part in rows]
+        shapes |= passes.shapes(batches)
+        if number < 5:
+            training.step(batches)
+    assert not emulated.waits
+    assert 1 < emulated.n_recordings <= len(shapes) + 1 <= 4
+
+
+def test_work_that_waits_for_the_device_cannot_be_recorded(emulated):
+    from heed.backends.gpu.capture import Captured
+
+    x = torch.ones(4, device=CUDA)
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        Captured(lambda: x.add_(float(x.sum())), CUDA, n_warm_ups=0)
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        Captured(lambda: x.add_(x[x > 0].sum()), CUDA, n_warm_ups=0)
+
+
+def test_memory_that_runs_out_halves_the_passes_and_training_goes_on(emulated, corpus, caplog):
+    arch = architecture(n_layers=1, d_ff=512)
+    settings = SETTINGS.model_copy(update={"micro_batch_tokens": 600})
+    expected = Training.begin(corpus, arch, CPU, torch.bfloat16, settings).losses(1)
+    training = Training.begin(corpus, arch, CUDA, torch.bfloat16, settings)
+    training.fit()
+    passes = training.weights.passes(settings)
+    before = passes.n_tokens
+    passes.release()  # as if what is recorded had to be recorded again: a replay allocates nothing
+    emulated.largest_allocation = 450 * 512 * 2
+    with caplog.at_level(logging.WARNING):
+        found = training.step(training.batch(0))
+    assert "Memory ran out; training continues with passes of" in caplog.text and passes.n_tokens < 0.6 * before
+    assert float(found.loss) == pytest.approx(expected[0], rel=1e-3)
+
+
+def test_passes_that_cannot_be_prepared_leave_training_to_the_plain_network(emulated, corpus, monkeypatch, caplog):
+    arch = architecture()
+    expected = Training.begin(corpus, arch, CPU, torch.bfloat16).losses(2)
+
+    def fail(*_: object, **__: object) -> None:
+        raise NotImplementedError("no kernel of this kind")
+
+    monkeypatch.setattr("heed.backends.gpu.passes.Captured", fail)
+    training = Training.begin(corpus, arch, CUDA, torch.bfloat16)
+    with caplog.at_level(logging.WARNING):
+        training.fit()
+        found = training.losses(2)
+    assert caplog.text.count("Passes for the GPU cannot be prepared (NotImplementedError: no kernel of this kind)") == 1
+    assert emulated.n_replays == 1  # Adam's alone
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_passes_with_other_gradients_than_the_plain_networks_are_not_taken(emulated, corpus, monkeypatch, caplog):
+    """As if a GPU's attention did not look at the target's future as a CPU's does."""
+    from heed.backends.gpu import network
+
+    right = network.varlen_attn
+
+    def sees_the_future(*arguments: Any, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
+        return right(*arguments, window_size=(-1, -1))
+
+    monkeypatch.setattr("heed.backends.gpu.network.varlen_attn", sees_the_future)
+    training = Training.begin(corpus, architecture(), CUDA, torch.bfloat16)
+    with caplog.at_level(logging.WARNING):
+        training.fit()
+    assert "gradients differ from the plain network's by" in caplog.text
+    assert training.weights.passes(training.settings) is None
+
+
+@pytest.fixture(params=["torch", "triton"])
+def loss_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """The losses by PyTorch's operations, and by the kernels that run on a GPU or in Triton's interpreter."""
+    if request.param == "torch":
+        yield losses.smoothed_loss_by_torch_, losses.consistent_loss_by_torch_
+        return
+    pytest.importorskip("triton")
+    from triton import knobs
+
+    if not knobs.runtime.interpret:
+        pytest.skip("needs TRITON_INTERPRET=1")
+    from heed.backends.gpu import triton_losses
+
+    yield triton_losses.smoothed_loss_by_triton_, triton_losses.consistent_loss_by_triton_
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in Triton's interpreter, of the NaN below
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("consistency", [None, 5.0])
+def test_losses_in_one_pass_are_the_references(loss_operations, consistency, dtype):
+    """Weighted, and zero where a token is padding, whose logits may be anything."""
+    torch.manual_seed(0)
+    n, vocab, n_padding = 7, 5000, 2
+    n_rows = n if consistency is None else 2 * n
+    logits = (3 * torch.randn(n_rows, vocab)).to(dtype)
+    targets, weights = torch.randint(0, vocab, (n,)), torch.rand(n) + 0.5
+    weights[-n_padding:] = 0
+    # The reference, in fp32.
+    reference, of_reference = ReferenceBackend(), logits.float().clone()
+    if consistency is None:
+        loss, nll = reference.smoothed_loss_(of_reference, targets, label_smoothing=0.1)
+    else:
+        loss, nll = reference.consistent_loss_(of_reference, targets, label_smoothing=0.1, consistency=consistency)
+    of_reference = of_reference * weights.repeat(n_rows // n)[:, None]
+    logits[n - 1] = torch.nan
+    found, gradient = torch.full((2, n), torch.nan), logits.clone()
+    arguments = (gradient, targets.int(), weights, found, 0.1)
+    loss_operations[0](*arguments) if consistency is None else loss_operations[1](*arguments, consistency)
+    real = weights != 0
+    torch.testing.assert_close(found, torch.stack([loss, nll]).where(real, 0), rtol=2e-5, atol=2e-5)
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 1e-5}
+    torch.testing.assert_close(gradient.float(), of_reference.where(real.repeat(n_rows // n)[:, None], 0), **tolerance)
