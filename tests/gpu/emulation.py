@@ -174,7 +174,8 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
 
     waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
     name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
-    operation whose result has more bytes raises torch.OutOfMemoryError.
+    operation whose result has more bytes raises torch.OutOfMemoryError. widest: by type of number, the most numbers that
+    an operation's result had. graphs: all CUDA graphs that were captured.
     """
 
     def __init__(self, watched: Path) -> None:
@@ -182,6 +183,8 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         WaitCounter.__init__(self, watched)
         self.largest_allocation: float = MEMORY_BYTES
         self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
+        self.graphs: list[EmulatedGraph] = []
+        self.capturing: EmulatedGraph | None = None
         self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
 
     def forget(self) -> None:
@@ -189,6 +192,12 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         super().forget()
         self.operations: Counter[str] = Counter()
         self.mask_operations: Counter[str] = Counter()
+        self.widest: Counter[torch.dtype] = Counter()
+
+    def wait(self, cause: str) -> None:
+        if self.capturing is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")
+        super().wait(cause)
 
     def arrive(self, n_sent: int) -> None:
         """The CPU has waited for the first `n_sent` copies."""
@@ -217,6 +226,10 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
             return func(*args, **kwargs)
         self._check(func, args, inputs, on_cpu)
         arrives_later = func in COPIES and self._check_copy(func, args, kwargs, on_device=on_device)
+        if self.capturing is not None:
+            if not on_device:
+                raise RuntimeError("emulated: a graph whose copies to the CPU are part of it")
+            self.capturing.keep_what_is_written(func, args, kwargs)
         result = self._computed(func, args, kwargs, on_device=on_device)
         self._count_operation(func, inputs, result)
         return self._sent(result) if arrives_later else result
@@ -266,7 +279,11 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         changes = {"device": torch.device("cpu"), "pin_memory": False}
         kwargs = kwargs | {name: value for name, value in changes.items() if kwargs.get(name) is not None}
         kwargs = {name: _mapped(numbers, value) for name, value in kwargs.items()}
-        results = func(*_mapped(numbers, args), **kwargs)
+        args = _mapped(numbers, args)
+        results = func(*args, **kwargs)
+        if self.capturing is not None and not func.is_view:
+            written = [x for x in _tensors(results) if id(x) not in known]
+            self.capturing.add(lambda: func(*args, **kwargs), results, written)
         return _mapped(placed, results) if on_device else results
 
     def _sent(self, copied: Tensor) -> Tensor:
@@ -285,8 +302,58 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
     def _count_operation(self, func: Any, inputs: list[CudaTensor], result: Any) -> None:
         name = func.overloadpacket.__name__
         self.operations[name] += 1
-        if not func.is_view and any(x.dtype == torch.bool for x in (*inputs, *_tensors(result))):
+        results = [] if func.is_view else _tensors(result)
+        for one in results:
+            self.widest[one.dtype] = max(self.widest[one.dtype], one.numel())
+        if not func.is_view and any(x.dtype == torch.bool for x in (*inputs, *results)):
             self.mask_operations[name] += 1
+
+
+class EmulatedGraph:
+    """A CUDA graph: the operations of a region, with the memory that they read and write.
+
+    While it is captured nothing is computed on a GPU, so what its operations wrote is undone at the end, and what they
+    allocated holds garbage. `replay` computes on the very same memory: a tensor that moved since is not seen, and one
+    whose shape would change cannot.
+    """
+
+    def __init__(self) -> None:
+        self.n_replays = 0
+        self._operations: list[tuple[Callable[[], Any], list[Tensor]]] = []
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep_what_is_written(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Remembers what this operation will overwrite."""
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[place] if place < len(args) else kwargs.get(argument.name)
+                for tensor in _tensors([value]):
+                    storage = tensor.numbers.untyped_storage()
+                    self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+
+    def add(self, compute: Callable[[], Any], results: Any, allocated: list[Tensor]) -> None:
+        """An operation with its results; allocated: those of them that are new memory."""
+        keep = {id(x) for x in allocated}
+        self._operations.append((compute, [x if id(x) in keep else None for x in _tensors(results)]))
+
+    def end(self) -> None:
+        """Undoes what the operations did."""
+        for _, targets in self._operations:
+            for target in targets:
+                if target is not None:
+                    target.untyped_storage().fill_(255)
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        self._before.clear()
+
+    def replay(self) -> None:
+        with _disable_current_modes(), torch.inference_mode():
+            for compute, targets in self._operations:
+                for target, result in zip(targets, _tensors(compute()), strict=True):
+                    if target is not None:
+                        assert target.shape == result.shape
+                        target.copy_(result)
+        self.n_replays += 1
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -328,8 +395,20 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         device.wait("torch.cuda.synchronize")
         device.arrive(device.n_sent)
 
+    @contextmanager
+    def captured(graph: EmulatedGraph, pool: Any = None) -> Iterator[None]:
+        synchronize()  # as torch.cuda.graph does
+        device.capturing = graph
+        try:
+            yield
+        finally:
+            device.capturing = None
+            graph.end()
+        device.graphs.append(graph)
+
     properties = SimpleNamespace(name="emulated", major=9, minor=0, total_memory=MEMORY_BYTES)
     replaced: dict[str, Any] = {
+        "CUDAGraph": EmulatedGraph,
         "Event": Event,
         "current_device": lambda: 0,
         "current_stream": lambda _=None: None,
@@ -337,8 +416,10 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),
         "get_device_properties": lambda _=None: properties,
+        "graph": captured,
+        "graph_pool_handle": lambda: None,
         "is_available": lambda: True,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
         "memory_allocated": lambda _=None: 0,
         "memory_reserved": lambda _=None: 0,
@@ -357,6 +438,16 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
             return PLAIN_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
         mask = attn_mask.numbers if isinstance(attn_mask, CudaTensor) else attn_mask
         device.count_attention(given)
+        if device.capturing is not None:
+            inputs = [x.numbers for x in (query, key, value)]
+
+            def compute() -> Tensor:
+                with _disable_current_modes(), torch.inference_mode():
+                    return PLAIN_ATTENTION(*inputs, mask, dropout_p, is_causal, scale=scale)
+
+            result = compute()
+            device.capturing.add(compute, result, [result])
+            return CudaTensor(result)
         return _FusedAttention.apply(query, key, value, mask, dropout_p, is_causal, scale)
 
     def pin_memory(tensor: Tensor) -> Tensor:

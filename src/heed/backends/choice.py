@@ -8,9 +8,11 @@ import torch
 from heed.backends import cpu
 from heed.backends.cpu.build import state
 from heed.backends.cpu.preference import wins
+from heed.backends.gpu.search import GpuSearchBackend
 from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.transformer import Transformer
+from heed.runtime.device import native_kernels
 from heed.runtime.instruction_sets import chosen_set
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,10 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     """
     weight = model.src_embedding.weight
     device = device or weight.device
+    if device.type == "cuda" and native_kernels() != "none":
+        if (missing := GpuSearchBackend().covers(model)) is None:
+            return GpuSearchBackend()
+        _say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
     if not wins(model.arch, training=model.training):

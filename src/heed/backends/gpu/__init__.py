@@ -1,0 +1,1 @@
+"""Running the network on a GPU."""
