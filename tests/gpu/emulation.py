@@ -174,8 +174,8 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
 
     waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
     name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
-    operation whose result has more bytes raises torch.OutOfMemoryError. widest: by type of number, the most numbers that
-    an operation's result had. graphs: all CUDA graphs that were captured.
+    operation whose result has more bytes raises torch.OutOfMemoryError. widest: by type of number, the most numbers
+    that an operation's result had. graphs: all CUDA graphs that were captured.
     """
 
     def __init__(self, watched: Path) -> None:
@@ -396,7 +396,7 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         device.arrive(device.n_sent)
 
     @contextmanager
-    def captured(graph: EmulatedGraph, pool: Any = None) -> Iterator[None]:
+    def captured(graph: EmulatedGraph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
         synchronize()  # as torch.cuda.graph does
         device.capturing = graph
         try:

@@ -40,9 +40,7 @@ def test_the_device_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, ea
         for tensor, x in zip(of_places, drawn, strict=True):
             tensor[torch.from_numpy(places)] = torch.from_numpy(x)
         live = ours.live.clone()
-        rows = ours.extend(
-            *of_places, eos=EOS, early_stopping=early_stopping, penalties=torch.from_numpy(penalties)
-        )
+        rows = ours.extend(*of_places, eos=EOS, early_stopping=early_stopping, penalties=torch.from_numpy(penalties))
         parents, done = extend(account, drawn, rules)
         assert (live[places] & ~ours.live[places]).numpy().tolist() == done.tolist()
         real = account.log_probs > -np.inf  # where nothing goes on, it does not matter what

@@ -42,6 +42,7 @@ class DeviceAccount:
     @classmethod
     def empty(cls, n_places: int, width: int, *, beam: int, n_best: int, device: torch.device) -> "DeviceAccount":
         """Without a live sentence."""
+
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -163,9 +164,7 @@ def best_of_rows(
         top = candidates.topk(k, dim=1)
         group = of_groups.gather(1, (top.indices // GROUP).clamp(max=k - 1))
         in_rest = top.indices >= k * GROUP
-        ids = torch.where(
-            in_rest, top.indices + (n_groups - k) * GROUP, group * GROUP + top.indices % GROUP
-        )
+        ids = torch.where(in_rest, top.indices + (n_groups - k) * GROUP, group * GROUP + top.indices % GROUP)
     else:
         top = logits.topk(min(k, logits.shape[1]), dim=1)
         ids = top.indices

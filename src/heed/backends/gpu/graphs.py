@@ -39,7 +39,8 @@ class StepGraphs:
     def _capture(self, shape: Hashable, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Other threads may use the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
             self._captures = False

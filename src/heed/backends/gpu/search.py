@@ -10,7 +10,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, StepLimits
 from heed.backends.gpu.beams import DeviceAccount, best_of_rows
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.slots import Slots
@@ -259,8 +259,8 @@ class GpuSearchState:
     @torch.inference_mode()
     def logits(self, tokens: Int[Tensor, " row"], active: Tensor | None = None) -> Tensor:
         _say_once(
-            "On a GPU this search chooses each id on the CPU, which is slower: an ensemble, sampling, a constraint or a "
-            "prefix is not covered by the search in slots."
+            "On a GPU this search chooses each id on the CPU, which is slower: an ensemble, sampling, a constraint or "
+            "a prefix is not covered by the search in slots."
         )
         self._compact()
         width = self._width(1)

@@ -82,7 +82,10 @@ class Slots:
             tensor.index_copy_(0, new, tensor.index_select(0, old))
 
     def decode(self, tokens: Int[Tensor, "place beam"], width: int) -> Float[Tensor, "row vocab"]:
-        """Logits after `tokens` of the first places, which become part of their rows; none has `width` positions yet."""
+        """Logits after `tokens` of the first places, which become part of their rows.
+
+        width: positions that are computed with; every live row has fewer, and no source more.
+        """
         n_places = len(tokens)
         lengths = self.lengths[:n_places].clamp(max=width - 1)  # of a place without a sentence it may be anything
         x = self._embed(tokens, lengths)
