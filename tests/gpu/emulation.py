@@ -174,8 +174,9 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
 
     waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
     name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
-    operation whose result has more bytes raises torch.OutOfMemoryError. widest: by type of number, the most numbers
-    that an operation's result had. graphs: all CUDA graphs that were captured.
+    operation whose result has more bytes raises torch.OutOfMemoryError. allocated: the results in memory of their
+    own, by (type, how many numbers); n_allocations: how many of them lie outside of graphs. graphs: all CUDA graphs
+    that were captured.
     """
 
     def __init__(self, watched: Path) -> None:
@@ -192,7 +193,8 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         super().forget()
         self.operations: Counter[str] = Counter()
         self.mask_operations: Counter[str] = Counter()
-        self.widest: Counter[torch.dtype] = Counter()
+        self.allocated: Counter[tuple[torch.dtype, int]] = Counter()
+        self.n_allocations = 0
 
     def wait(self, cause: str) -> None:
         if self.capturing is not None:
@@ -274,6 +276,9 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
                 return known[id(x)]
             if x.nbytes > self.largest_allocation and not func.is_view:
                 raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {x.nbytes} bytes, emulated.")
+            if not func.is_view:
+                self.allocated[x.dtype, x.numel()] += 1
+                self.n_allocations += self.capturing is None
             return CudaTensor(x)
 
         changes = {"device": torch.device("cpu"), "pin_memory": False}
@@ -302,10 +307,7 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
     def _count_operation(self, func: Any, inputs: list[CudaTensor], result: Any) -> None:
         name = func.overloadpacket.__name__
         self.operations[name] += 1
-        results = [] if func.is_view else _tensors(result)
-        for one in results:
-            self.widest[one.dtype] = max(self.widest[one.dtype], one.numel())
-        if not func.is_view and any(x.dtype == torch.bool for x in (*inputs, *results)):
+        if not func.is_view and any(x.dtype == torch.bool for x in (*inputs, *_tensors(result))):
             self.mask_operations[name] += 1
 
 
