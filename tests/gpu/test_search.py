@@ -17,6 +17,7 @@ from heed.backends.reference import ReferenceBackend
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
+from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
@@ -148,6 +149,13 @@ def test_a_wait_inside_of_a_step_is_found_when_it_is_captured(emulated, monkeypa
     monkeypatch.setattr(Slots, "decode", lambda self, *words: decode(self, *words).cpu().to(CUDA))
     found_by(random_model().to(CUDA))
     assert any("capturing a step failed" in line for line in caplog.messages)
+
+
+def test_memory_that_does_not_hold_the_slots_is_one_clear_line(emulated):
+    model = random_model().to(CUDA)
+    emulated.largest_allocation = 10_000
+    with pytest.raises(HeedError, match=r"^the GPU's memory does not hold a search of 4 sentences .*beam_size.*$"):
+        found_by(model)
 
 
 def test_a_source_with_a_prefix_may_join_others(gpu):

@@ -74,7 +74,7 @@ def arriving(sources: Sequence[Source], gaps: Sequence[bool]) -> Iterator[Source
         yield source
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.data())
 def test_streams_with_prefixes_and_gaps_have_the_hypotheses_of_the_plain_search(data):
     """A prefix is chosen by the CPU, so the account goes there and back when a source with one joins others."""
@@ -140,7 +140,7 @@ def _copy(model: Transformer) -> Transformer:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.soak), 4])
 def test_golden_models_translate_as_on_the_plain_road(use, name, beam_size):
     results = []
     for backend in (ReferenceBackend(), GpuSearchBackend()):

@@ -17,6 +17,7 @@ from heed.backends.gpu.slots import Slots
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError, SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
@@ -111,10 +112,16 @@ class GpuSearchState:
         n_computed = self._n_computed
         if n_computed <= self._slots.n_places and capacity <= self._slots.capacity:
             return
-        self._slots.resize(n_computed, capacity)
-        if self._account is not None:
-            self._account = self._resized(self._account)
         self._graphs.forget()
+        try:
+            self._slots.resize(n_computed, capacity)
+            if self._account is not None:
+                self._account = self._resized(self._account)
+        except torch.OutOfMemoryError:
+            raise HeedError(
+                f"the GPU's memory does not hold a search of {len(self._places):,} sentences with beam_size "
+                f"{self._beam} and {capacity:,} tokens at a time; lower beam_size or max_tokens, or free memory on it."
+            ) from None
 
     def _resized(self, old: DeviceAccount) -> DeviceAccount:
         n_best = old.best_scores.shape[1]
@@ -170,7 +177,7 @@ class GpuSearchState:
         n_places = self._n_computed
         for _ in range(n_steps):
             self._graphs.run((n_places, width), lambda: self._step(n_places, width, rules, fused_rules))
-        return self._look(account, n_places, width)
+        return self._look(account, n_steps, n_places, width)
 
     def _step(self, n_places: int, width: int, rules: EndingRules, fused_rules: ContinuationRules) -> None:
         """Extends all hypotheses by one id. Only tensors that stay where they are are read or written."""
@@ -210,7 +217,7 @@ class GpuSearchState:
                 tensor.index_copy_(0, at, self._send(arrays[name]))
         self._n_on_device = len(account)
 
-    def _look(self, account: BeamAccount, n_places: int, width: int) -> Bools:
+    def _look(self, account: BeamAccount, n_steps: int, n_places: int, width: int) -> Bools:
         """Waits for the steps; which searches are over. Their results are put into the CPU's account."""
         assert self._account is not None
         view = self._account.view(n_places, width)
@@ -225,12 +232,12 @@ class GpuSearchState:
         if sent.pop("broken"):
             raise NotFiniteError
         found = {name: tensor.numpy()[self._places] for name, tensor in sent.items()}
-        self._lengths = found["lengths"]
-        account.lengths[:] = self._lengths
+        done = ~found["live"]
+        assert (done | (found["lengths"] == self._lengths + n_steps)).all(), "steps that the device did not take"
+        self._lengths = account.lengths[:] = found["lengths"]
         self._check_positions()
         if account.width < (longest := int(self._lengths.max())):
             account.resize(longest)
-        done = ~found["live"]
         width = min(width, account.width)
         account.best_ids[done, :, :width] = found["best_ids"][done, :, :width]
         for name in ("best_scores", "best_log_probs", "best_lengths"):
@@ -293,4 +300,7 @@ def _next(numbers: tuple[int, ...], least: int) -> int:
 
 
 def _half_of_free_memory(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0] // 2) if device.type == "cuda" else MAX_BYTES
+    if device.type != "cuda":
+        return MAX_BYTES
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, for us
+    return int(torch.cuda.mem_get_info(device)[0] + kept) // 2

@@ -28,33 +28,37 @@ class Slots:
         self._weight = model.src_embedding.weight
         self._layers = cast(list[DecoderLayer], list(model.decoder))
         self._low = torch.finfo(self._weight.dtype).min / 2  # finite: a query without a key gets equal weights, not NaN
-        self.n_places = self.capacity = 0
         self._beam_slots = torch.arange(beam, dtype=torch.int16, device=self._weight.device)
-        self._allocate(0, 0)
-
-    def _allocate(self, n_places: int, capacity: int) -> None:
-        arch = self._model.arch
-        kv_width = arch.n_heads * (arch.key_width + arch.value_width)
-        new = self._weight.new_zeros  # zeros: a key that is hidden must not be NaN
-        self._caches = [new(n_places, capacity, self._beam, kv_width) for _ in self._layers]
-        self._memories = [new(n_places, capacity, kv_width) for _ in self._layers]
-        self._src_bias = self._weight.new_full((n_places, capacity), self._low)
+        kv_width = model.arch.n_heads * (model.arch.key_width + model.arch.value_width)
+        # (place, tgt, beam, kv) and (place, src, kv), of each layer. Zeros: a key that is hidden must not be NaN.
+        self._caches = [self._weight.new_zeros(0, 0, beam, kv_width) for _ in self._layers]
+        self._memories = [self._weight.new_zeros(0, 0, kv_width) for _ in self._layers]
+        self._src_bias = self._weight.new_zeros(0, 0)  # (place, src)
         # (place, tgt, beam): the slot that holds this position of a row; -1: none does.
-        self._ancestors = self._beam_slots.new_full((n_places, capacity, self._beam), -1)
-        self.lengths = torch.zeros(n_places, dtype=torch.int64, device=self._weight.device)
-        self.n_places, self.capacity = n_places, capacity
-        n_positions = max(1, capacity if arch.positions != "learned" else min(capacity, arch.max_positions))
-        self._positions = self._model.position_table("tgt", n_positions)
+        self._ancestors = self._beam_slots.new_zeros(0, 0, beam)
+        self.lengths = torch.zeros(0, dtype=torch.int64, device=self._weight.device)
 
-    def _by_place(self) -> list[Tensor]:
-        return [*self._caches, *self._memories, self._src_bias, self._ancestors, self.lengths]
+    @property
+    def n_places(self) -> int:
+        return self._ancestors.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        """Positions that each place has room for."""
+        return self._ancestors.shape[1]
 
     def resize(self, n_places: int, capacity: int) -> None:
-        """Makes room; what is there stays."""
-        old = self._by_place()
-        self._allocate(max(n_places, self.n_places), max(capacity, self.capacity))
-        for mine, kept in zip(self._by_place(), old, strict=True):
-            mine[tuple(slice(n) for n in kept.shape)] = kept
+        """Makes room for at least so many places and positions; what is there stays."""
+        n_places, capacity = max(n_places, self.n_places), max(capacity, self.capacity)
+        for tensors in (self._caches, self._memories):
+            for layer, old in enumerate(tensors):  # one is freed before the next is copied
+                tensors[layer] = _enlarged(old, 0, n_places, capacity)
+        self._src_bias = _enlarged(self._src_bias, self._low, n_places, capacity)
+        self._ancestors = _enlarged(self._ancestors, -1, n_places, capacity)
+        self.lengths = F.pad(self.lengths, (0, n_places - len(self.lengths)))
+        arch = self._model.arch
+        n_positions = capacity if arch.positions != "learned" else min(capacity, arch.max_positions)
+        self._positions = self._model.position_table("tgt", n_positions)
 
     def bytes_a_place(self, capacity: int) -> int:
         """The memory that a place with so many positions takes."""
@@ -78,7 +82,7 @@ class Slots:
 
     def move(self, old: Int[Tensor, " sentence"], new: Int[Tensor, " sentence"]) -> None:
         """What is at the old places is from now on at the new ones."""
-        for tensor in self._by_place():
+        for tensor in (*self._caches, *self._memories, self._src_bias, self._ancestors, self.lengths):
             tensor.index_copy_(0, new, tensor.index_select(0, old))
 
     def decode(self, tokens: Int[Tensor, "place beam"], width: int) -> Float[Tensor, "row vocab"]:
@@ -133,6 +137,12 @@ class Slots:
         """Row b of each of the first places is now what its row parents[b] was."""
         ancestors = self._ancestors[: len(parents), :width]
         ancestors.copy_(ancestors.gather(2, parents[:, None].expand(-1, ancestors.shape[1], -1)))
+
+
+def _enlarged(old: Tensor, fill: int | float, n_places: int, capacity: int) -> Tensor:
+    larger = old.new_full((n_places, capacity, *old.shape[2:]), fill)
+    larger[: old.shape[0], : old.shape[1]] = old
+    return larger
 
 
 def _bias(visible: Tensor, low: float, dtype: torch.dtype) -> Tensor:
