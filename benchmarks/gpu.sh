@@ -18,7 +18,7 @@ mkdir -p "$OUT"
 parts=("$@")
 # What matters most comes first.
 [ $# -gt 0 ] || parts=(
-  versions losses train-base decode-512-4-base ctranslate2-512-4-base torch-base
+  versions losses train-base decode-512-4-base ctranslate2-512-4-base plain-512-4-base torch-base
   train-{big,tiny} r-drop-base decode-512-1-base profile-base tests
   torch-{big,tiny} ctranslate2-512-{1-base,4-big} decode-512-{1,4}-{tiny,big} decode-32-4-base r-drop-{tiny,big}
   profile-{tiny,big} decode-32-{1-base,1-big,4-big} memory
@@ -41,7 +41,7 @@ for part in "${parts[@]}"; do
     preset=tiny shape=(--vocab 500 --tokens 500) lengths=(--vocab 500 --src-len 5 --tgt-len 5)
     sizes=(--vocab 500 --tokens 300 500 --presets tiny) forced=(--vocab 500 --forced 5 --sentences 16)
   fi
-  programs=()
+  kernels=${HEED_KERNELS:-} programs=()
   [ "$device" != cpu ] || programs=(--only heed-fp32-1x2 ct2-fp32-1x2)
   IFS=- read -r _ batch beam _ <<< "$part"
   case $part in
@@ -49,7 +49,7 @@ for part in "${parts[@]}"; do
     memory) command=(benchmarks/gpu_parts.py memory "${sizes[@]}") ;;
     train-*) command=(-m heed bench train --preset "$preset" "${shape[@]}" --json) ;;
     r-drop-*) command=(-m heed bench train --preset "$preset" "${shape[@]}" --consistency 3 --json) ;;
-    decode-*) command=(-m heed bench decode --preset "$preset" --batch "$batch" --beam "$beam" "${lengths[@]}" --json) ;;
+    decode-* | plain-*) command=(-m heed bench decode --preset "$preset" --batch "$batch" --beam "$beam" "${lengths[@]}" --json) ;;
     ctranslate2-*)
       command=(
         benchmarks/decode_peers.py --preset "$preset" --batch "$batch" --beam "$beam" "${forced[@]}" --device "$device"
@@ -61,7 +61,8 @@ for part in "${parts[@]}"; do
     *) echo "$part: unknown part; the head of $0 names them" >&2; exit 2 ;;
   esac
   echo "$part"
-  if timeout $((seconds < MINUTES * 15 ? seconds : MINUTES * 15)) "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log"; then
+  [[ $part != plain-* ]] || kernels=0  # the plain network's search, to compare with
+  if HEED_KERNELS=$kernels timeout $((seconds < MINUTES * 15 ? seconds : MINUTES * 15)) "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log"; then
     mv "$target.part" "$target"
   else
     failed+=("$part")

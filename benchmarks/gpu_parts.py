@@ -218,7 +218,7 @@ def summary(folder: Path) -> None:
         "|---|---|---|---|",
     ]
     for name, part in parts.items():
-        if name.startswith(("train-", "r-drop-", "decode-")):
+        if name.startswith(("train-", "r-drop-", "decode-", "plain-")):
             lines.append(_row(name, part))
         elif name.startswith(("torch-", "ctranslate2-")):
             lines += [_row(f"{name}, {program}", row) for program, row in part.items()]

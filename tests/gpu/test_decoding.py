@@ -19,7 +19,7 @@ from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 from tests.conftest import OTHERS
 from tests.gpu.conftest import Gpu, architecture
 from tests.gpu.emulation import emulated_cuda
-from tests.gpu.waits import ATTENTION, LOADING, ONCE, SCORING, SEARCH, Places
+from tests.gpu.waits import ATTENTION, CHOICE, LOADING, ONCE, PLAIN_SEARCH, SCORING, SEARCH, SLOTS, Places
 
 NUMBERS = (7, 42, 305, 90_011, 123_456, 800_000)
 SOURCES, TARGETS = [[words(number) for number in NUMBERS] for words in (english, german)]
@@ -170,17 +170,21 @@ def test_parses_are_those_of_the_cpu(gpu, parsers, leaves, constrained):
         assert [x.tree.words() for x in found] == sentences
 
 
-def test_every_allowed_place_is_waited_at(folders, parsers):
+@pytest.mark.parametrize("kernels", ["", "0"], ids=["slots", "HEED_KERNELS=0"])
+def test_every_allowed_place_is_waited_at(folders, parsers, monkeypatch, kernels):
     """Else the list could hide a wait that comes back."""
+    monkeypatch.setenv("HEED_KERNELS", kernels)
     with emulated_cuda() as cuda:
-        translator = Translator.load(folders["base"], device="cuda", beam_size=3, min_tokens=2, max_tokens=5)
+        translator = Translator.load(folders["base"], device="cuda", beam_size=3, min_tokens=2, max_tokens=9)
         parser = Parser.load(parsers["tags"], device="cuda", beam_size=1)
         assert cuda.places() == LOADING.keys()
         cuda.forget()
+        translator.translate(SOURCES)
+        assert kernels or cuda.places() == (ONCE | SLOTS).keys()
         translator.translate(SOURCES, prefix="ein")
         translator.translate(SOURCES, sampling=SamplingSettings())
         parser.parse([SENTENCE])
-        assert cuda.places() == (SEARCH | ONCE).keys()
+        assert cuda.places() == (ONCE | CHOICE | (PLAIN_SEARCH if kernels else SLOTS)).keys()
         cuda.forget()
         translator.log_probs(SOURCES, TARGETS)
         assert cuda.places() == SCORING.keys()

@@ -112,6 +112,40 @@ def test_a_result_larger_than_the_memory_left_is_refused():
             torch.cat([x, x])
 
 
+def test_a_graph_computes_when_it_is_replayed_and_on_the_memory_that_it_was_captured_with():
+    with emulated_cuda() as cuda:
+        x, y = torch.ones(2, 3, device=CUDA), torch.zeros(2, device=CUDA)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            best = (x + 1).max(dim=1)
+            y[:1] += best.values[:1]
+            attended = F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+        assert y.tolist() == [0, 0] and best.values.isnan().all() and cuda.graphs == [graph]
+        x.fill_(2)
+        n_allocations = cuda.n_allocations
+        for expected in (3, 6):
+            graph.replay()
+            assert y.tolist() == [expected, 0] and best.values.tolist() == [3, 3]
+            assert attended.flatten().tolist() == [2] * 6
+        assert cuda.n_allocations == n_allocations and graph.n_replays == 2
+        x = torch.full((2, 3), 9.0, device=CUDA)  # elsewhere: the graph does not see it
+        graph.replay()
+        assert y.tolist() == [9, 0]
+
+
+@pytest.mark.parametrize("work", WAITING.values(), ids=WAITING)
+def test_a_wait_in_a_region_that_is_captured_is_refused(work):
+    with emulated_cuda() as cuda:
+        x = torch.arange(12.0, device=CUDA).view(3, 4)
+        with (
+            pytest.raises(RuntimeError, match="not permitted when stream is capturing"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            x.mul_(2)
+            work(x)
+        assert not cuda.graphs and x.cpu()[0].tolist() == [0, 1, 2, 3]  # nothing was computed
+
+
 def test_it_is_the_device_that_heed_chooses(monkeypatch):
     monkeypatch.delenv("HEED_DEVICE", raising=False)
     with emulated_cuda():

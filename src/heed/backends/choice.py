@@ -9,9 +9,11 @@ from heed.backends import cpu
 from heed.backends.cpu.build import state
 from heed.backends.cpu.preference import wins
 from heed.backends.gpu import training as gpu_training
+from heed.backends.gpu.search import GpuSearchBackend
 from heed.backends.protocol import Backend
 from heed.backends.reference import ReferenceBackend
 from heed.model.transformer import Transformer
+from heed.runtime.device import native_kernels
 from heed.runtime.instruction_sets import chosen_set
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     device = device or weight.device
     if model.training and gpu_training.supports(device):
         return _gpu_training_backend(model)
+    if device.type == "cuda" and native_kernels() != "none":
+        return _gpu_search_backend(model)
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
     if not wins(model.arch, training=model.training):
@@ -41,6 +45,14 @@ def _gpu_training_backend(model: Transformer) -> Backend:
     if (missing := backend.covers(model)) is None:
         return backend
     _say_once(f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover.")
+    return ReferenceBackend()
+
+
+def _gpu_search_backend(model: Transformer) -> Backend:
+    backend = GpuSearchBackend()
+    if (missing := backend.covers(model)) is None:
+        return backend
+    _say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
     return ReferenceBackend()
 
 

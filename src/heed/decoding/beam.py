@@ -19,7 +19,7 @@ from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
 from heed.data.batching import pad_sources
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, SourceQueue, maximum_length
+from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length
 from heed.decoding.token_choice import Choice, Constraint, make_choice
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -67,7 +67,7 @@ def search(
     settings: DecodingSettings,
     *,
     n_best: int = 1,
-    n_sentences: int = MAX_SENTENCES,
+    n_sentences: int | None = None,
     sampling: SamplingSettings | None = None,
     constraint: Constraint | None = None,
     wait: Callable[[], object] = lambda: None,
@@ -77,9 +77,10 @@ def search(
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
-    At most `n_sentences` are searched at a time; one that is done makes room for the next of the stream. None in the
-    stream means that the next source has not arrived yet: the search continues with those that it has. When it has none
-    left, it yields None and calls `wait`, which blocks until a source arrives.
+    At most `n_sentences` are searched at a time, by default as many as the device is good at; one that is done makes
+    room for the next of the stream. None in the stream means that the next source has not arrived yet: the search
+    continues with those that it has. When it has none left, it yields None and calls `wait`, which blocks until a
+    source arrives.
 
     n_best may exceed beam_size: more hypotheses end during a search than it keeps unfinished ones.
 

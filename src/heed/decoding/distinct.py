@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heed.backends.beam_account import Ints
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import MAX_BEAM_SIZE, DecodingSettings, SamplingSettings
-from heed.decoding.stream import MAX_SENTENCES, SearchMemory, Source, maximum_length
+from heed.decoding.stream import SearchMemory, Source, maximum_length
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
@@ -30,7 +30,7 @@ def distinct_search(
     *,
     n_best: int,
     text_of: Callable[[Hypothesis], str] | None,
-    n_sentences: int = MAX_SENTENCES,
+    n_sentences: int | None = None,
     sampling: SamplingSettings | None = None,
     wait: Callable[[], object] = lambda: None,
     cancelled: Callable[[int], bool] | None = None,

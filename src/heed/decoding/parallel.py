@@ -35,7 +35,7 @@ def parallel_search(
     *,
     n_best: int = 1,
     text_of: Callable[[Hypothesis], str] | None = None,
-    n_sentences: int = MAX_SENTENCES,
+    n_sentences: int | None = None,
     sampling: SamplingSettings | None = None,
     wait: Callable[[], object] = lambda: None,
 ) -> Iterator[Result | None]:

@@ -74,7 +74,7 @@ class SearchThread:
             *(translator.models, sources, translator.tokenizer.special, translator.settings),
             n_best=n_best,
             text_of=translator.text_of,
-            n_sentences=-(-MAX_SENTENCES // n_searches),
+            n_sentences=None if n_searches == 1 else -(-MAX_SENTENCES // n_searches),
             wait=self._wait_for_pieces,
             cancelled=self._is_cancelled,
             n_waiting=self._queue.n_waiting,

@@ -1,0 +1,50 @@
+"""CUDA graphs of a search's step: one launch in place of several hundred."""
+
+import logging
+from collections.abc import Callable, Hashable
+
+import torch
+
+log = logging.getLogger(__name__)
+
+
+class StepGraphs:
+    """Runs a step's operations, from its third time on as a graph; a step has a graph for each of its shapes.
+
+    The operations must read and write tensors that stay where they are until `forget`, and ask the device for nothing.
+    The first time of a shape runs them one by one, which loads what they need; where a graph cannot be captured, all
+    further ones do, and one line says so. Without a GPU nothing is captured.
+    """
+
+    def __init__(self, device: torch.device):
+        self._captures = device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self.forget()
+
+    def forget(self) -> None:
+        """The tensors have moved: all graphs are captured anew."""
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._ran: set[Hashable] = set()
+
+    def run(self, shape: Hashable, step: Callable[[], None]) -> None:
+        """Runs the step; `shape` names all that decides which operations it consists of."""
+        if shape not in self._graphs and shape in self._ran and self._captures:
+            self._capture(shape, step)
+        if shape in self._graphs:
+            self._graphs[shape].replay()
+        else:
+            step()
+            self._ran.add(shape)
+
+    def _capture(self, shape: Hashable, step: Callable[[], None]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may use the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError as error:
+            self._captures = False
+            reason = str(error).partition("\n")[0].removesuffix(".")
+            log.warning("The search runs without CUDA graphs, more slowly: capturing a step failed (%s).", reason)
+        else:
+            self._graphs[shape] = graph
