@@ -177,6 +177,11 @@ class TokenBatches:
         """Tokens a side of a micro-batch at most."""
         return self.limits.micro_tokens
 
+    @property
+    def n_micro_batches(self) -> int:
+        """Micro-batches of a batch at most."""
+        return self._n_micro
+
     def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
         """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
 
