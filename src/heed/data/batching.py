@@ -177,11 +177,6 @@ class TokenBatches:
         """Tokens a side of a micro-batch at most."""
         return self.limits.micro_tokens
 
-    @property
-    def n_micro_batches(self) -> int:
-        """Micro-batches of a batch at most."""
-        return self._n_micro
-
     def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
         """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
 
@@ -238,6 +233,11 @@ class TokenBatches:
     def longest(self) -> int:
         """Tokens of the longest side."""
         return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
+
+    @property
+    def n_micro_batches(self) -> int:
+        """Micro-batches of a batch at most."""
+        return self._n_micro
 
     def workload(self, micro_batches: list[Rows]) -> Workload:
         """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
