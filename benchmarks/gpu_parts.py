@@ -54,7 +54,7 @@ LOSS_RUNS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu, fp32": ("fp32", {"HEED_DEVICE": "cpu", "HEED_KERNELS": "0"}),
     "device, fp32": ("fp32", {}),
     "device, bf16": ("bf16", {}),
-    "device, bf16, HEED_COMPILE=0": ("bf16", {"HEED_COMPILE": "0"}),
+    "device, bf16, HEED_KERNELS=0": ("bf16", {"HEED_KERNELS": "0"}),
 }
 
 
@@ -66,6 +66,7 @@ def versions() -> dict[str, Any]:
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return {
         "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
@@ -124,7 +125,7 @@ def losses() -> dict[str, Any]:
         "losses": found,
         "fp32 on the device against the CPU (bound: 1e-5)": difference(fp32, first),
         "bf16 against fp32, both on the device": difference(bf16, fp32),
-        "bf16 against bf16 with HEED_COMPILE=0": difference(bf16, plain),
+        "bf16 against bf16 with HEED_KERNELS=0": difference(bf16, plain),
     }
 
 

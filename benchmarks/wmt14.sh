@@ -22,9 +22,6 @@ esac
 OUT=${OUT:-runs/wmt14-en-de-$SIZE${REHEARSE:+-rehearsal}}
 CORPORA=${CORPORA:-corpora}
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
-# Workers that wait for the first one, as in an hour of preparation, look for its heartbeat each second; PyTorch warns
-# each time.
-export TORCH_CPP_LOG_LEVEL=${TORCH_CPP_LOG_LEVEL:-ERROR}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 if [ -s "$OUT/record.json" ]; then

@@ -45,6 +45,58 @@ def test_the_results_are_those_of_their_file_a_row_a_claim():
             assert date.fromisoformat(claim["date"]) and claim["value"] and claim["command"], claim
 
 
+def test_measurements_on_a_gpu_become_claims_once():
+    results = json.loads(report.SOURCE.read_text(encoding="utf-8"))
+    device = {"name": "NVIDIA H100 80GB HBM3", "bytes": 85 * 10**9}
+    about = {"commit": "9c8791f0", "date": "2026-12-01", "devices": [device], "cores": 16, "python": "3.12"}
+    speed = {"target_tokens_per_second": 600_000.0, "step_seconds": 0.04}
+    parts = {
+        "versions": about | {"torch": "2.11.0"},
+        "train-base": speed,
+        "r-drop-base": {"step_seconds": 0.1},
+        "torch-base": {"base": {"target_tokens_per_second": 200_000.0}},
+        "decode-512-4-base": {"target_tokens_per_second": 50_000.0, "dtype": "bf16"},
+        "ctranslate2-512-4-base": {
+            "ct2-bf16": {"target_tokens_per_second": 40_000.0},
+            "ct2-fp16": {"target_tokens_per_second": 100_000.0},
+            "heed-bf16": {"target_tokens_per_second": 300_000.0},
+        },
+        "losses": {"losses": {}, "fp32 on the device against the CPU (bound: 1e-5)": 4e-7},
+        "tests": {"tests": 9, "on a real GPU": 4, "failed": ["test_a[real]"], "skipped": ["test_b[emulated]"]},
+    }
+    for _ in range(2):
+        report.add(results, parts)
+    page = report.page(results)
+    for line in (
+        "| base on a GPU | **600,000 (3.00 times)** | 550,000: met | 200,000, PyTorch's module, bf16 | "
+        "H100 80GB HBM3 | `9c8791f` | 2026-12-01 | `heed bench train --preset base` |",
+        "| base, two passes on a GPU, step time against one | **2.50 times** | 2.3: missed | – |",
+        "| base on a GPU, bf16, beam 4, 512 sentences | **50,000 (0.50 times)** | 100,000: missed | "
+        "100,000, CTranslate2 (ct2-fp16) |",
+        "| fp32 losses of 20 steps on a GPU against a CPU's, relative difference | **4.0e-07** | 1e-05: met |",
+        "| Tests of the GPU's code that pass on a real one | **3 of 4** |",
+    ):
+        assert page.count(line) == 1, line
+    assert "Nobody has run the paper's own result" in page and "search of 512 sentences" not in page
+    run = {
+        "versions": parts["versions"] | {"devices": [device] * 8},
+        "processes": 8,
+        "rehearsal": False,
+        "model": "base",
+        "steps": 100_000,
+        "training_seconds": 3600.0,
+        "energy": {"kwh": 5.0},
+        "scores": {"newstest2014": {"paper_bleu": 27.5, "bleu": 26.4}},
+    }
+    report.add(results, run)
+    page = report.page(results)
+    assert "| **27.50** | 27.3: met | 27.3, Vaswani et al. 2017 | 8 × H100 80GB HBM3 |" in page
+    assert "| **1.0 h, 5.0 kWh** |" in page and "Nobody has run" not in page
+    for no_result in (run | {"rehearsal": True}, {"versions": parts["versions"] | {"devices": []}}):
+        with pytest.raises(SystemExit):
+            report.add(results, no_result)
+
+
 def test_the_page_of_settings_names_every_setting_and_default():
     page = (PROJECT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     for table, field in Recipe.model_fields.items():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,14 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.model.architecture import Architecture
-from heed.training import distributed
-from heed.training.distributed import (
-    OtherWorkerEnded,
-    SharedMemory,
-    UnresponsiveWorker,
-    Workers,
-    _anonymous_memory,
-)
+from heed.training import shared_memory
+from heed.training.distributed import OtherWorkerEnded, Sharing, Workers, _anonymous_memory
+from heed.training.shared_memory import SharedMemory, UnresponsiveWorker
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -61,18 +57,20 @@ def test_all_workers_have_the_sum_in_the_order_of_ranks_and_the_first_ones_value
             received.append(layer.bias.detach())
             received.append(workers.broadcast({"rank": workers.rank, "loss": float("inf"), "x": 0.1 * i, "y": None}))
             received.append((workers.any(workers.rank == n - 1), workers.any(False)))
+            received.append(workers.gather([workers.rank, "é" * (50_000 if i == 0 else 1)]))
         return received
 
     with joined(n) as workers, ThreadPoolExecutor(n) as pool:
-        for received in pool.map(rounds, workers):
+        for rank_of_these, received in enumerate(pool.map(rounds, workers)):
             for i in range(len(sizes)):
-                total, bias, value, flags = received[4 * i : 4 * i + 4]
+                total, bias, value, flags, gathered = received[5 * i : 5 * i + 5]
                 expected = numbers[0][i]
                 for rank in range(1, n):
                     expected = expected + numbers[rank][i]
                 assert torch.equal(total, expected) and torch.equal(bias, numbers[0][i])
                 assert value == {"rank": 0, "loss": float("inf"), "x": 0.1 * i, "y": None}
                 assert flags == (True, False)
+                assert gathered == [[rank, "é" * (50_000 if i == 0 else 1)] for rank in range(n) if rank_of_these == 0]
 
 
 def test_a_worker_whose_connection_breaks_is_noticed():
@@ -84,9 +82,9 @@ def test_a_worker_whose_connection_breaks_is_noticed():
 
 def test_a_signal_waits_for_what_the_first_worker_does_alone_but_not_for_a_step(monkeypatch):
     """As from a terminal during a long validation: the first worker decides, once it is done."""
-    monkeypatch.setattr(distributed, "overdue_signal", lambda seconds: signal.SIGINT)
-    monkeypatch.setattr(distributed, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(distributed, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(shared_memory, "overdue_signal", lambda seconds: signal.SIGINT)
+    monkeypatch.setattr(shared_memory, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shared_memory, "GRACE_SECONDS", 0.05)
     with joined(2) as (first, other), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.broadcast, None)
         with pytest.raises(TimeoutError):
@@ -151,18 +149,27 @@ def test_the_same_seed_gives_the_same_first_weights_in_every_process():
     assert {"share", "positions", "d_k", "d_v"} <= set(Architecture.model_fields)  # those that decide about weights
 
 
-@given(n_workers=st.integers(1, 5), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=7), merged=st.booleans())
-def test_workers_share_all_rows_of_a_step(n_workers, sizes, merged):
+SHARINGS = st.sampled_from(get_args(Sharing))
+
+
+@given(n_workers=st.integers(1, 5), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=7), sharing=SHARINGS)
+def test_workers_share_all_rows_of_a_step(n_workers, sizes, sharing):
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     micro_batches = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    shards = [Workers(rank, n_workers).shard(micro_batches, merged=merged) for rank in range(n_workers)]
+    shards = [Workers(rank, n_workers).shard(micro_batches, sharing) for rank in range(n_workers)]
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(sum(sizes)))
-    assert all(len(shard) <= (-(-len(sizes) // n_workers) if merged else len(sizes)) for shard in shards)
+    n_whole, n_rest = divmod(len(sizes), n_workers)
+    most = {"rows": len(sizes), "merged": n_whole + (n_rest > 0), "whole": n_whole + n_rest}
+    assert all(len(shard) <= most[sharing] for shard in shards)
+    if sharing == "whole":  # none is longer than its micro-batch, and those that can be are whole
+        for rank, shard in enumerate(shards):
+            for i, rows in enumerate(shard[:n_whole]):
+                assert np.array_equal(rows, micro_batches[i * n_workers + rank])
 
 
 @pytest.mark.parametrize(("n_workers", "n_rows"), [(2, 1), (2, 7), (4, 6), (8, 5)])
 def test_workers_have_as_many_rows_over_as_many_micro_batches(n_workers, n_rows):
     micro_batches = list(np.arange(n_workers * n_rows).reshape(n_workers, n_rows))
     for rank in range(n_workers):
-        (rows,) = Workers(rank, n_workers).shard(micro_batches, merged=True)
+        (rows,) = Workers(rank, n_workers).shard(micro_batches, "merged")
         assert len(rows) == n_rows

@@ -66,6 +66,23 @@ def test_the_trial_uses_the_runs_settings_and_leaves_neither_gradients_nor_momen
     assert all(map(torch.equal, before, weights.masters.parameters()))
 
 
+def test_a_worker_tries_the_part_of_a_micro_batch_that_it_will_have(parts, monkeypatch):
+    weights, optimizer, batches = parts
+    real, sizes = memory_probe.micro_batch_loss, []
+
+    def recorded(model, batch, settings):
+        sizes.append(len(batch.rows))
+        return real(model, batch, settings)
+
+    monkeypatch.setattr(memory_probe, "micro_batch_loss", recorded)
+    monkeypatch.setattr(memory_probe, "sharing_of", lambda model: "whole")  # as on a GPU
+    for some, n_workers, n_parts in ((batches, 3, 3), (batches.with_micro_tokens(150), 4, 1)):
+        sizes.clear()
+        assert MemoryProbe(weights, optimizer, FP32, Workers(1, n_workers), TrainingSettings()).fits(some)
+        most, _ = some.heaviest()
+        assert max(sizes) in (len(most) // n_parts, -(-len(most) // n_parts))
+
+
 def test_an_error_that_is_none_of_memory_is_not_taken_for_one(parts, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("shapes differ")

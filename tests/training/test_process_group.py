@@ -55,13 +55,13 @@ def test_a_message_is_awaited_while_the_first_worker_is_alive_and_no_longer(monk
     monkeypatch.setattr(process_group, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(process_group, "SILENCE_SECONDS", 0.5)
     _, first, other = clients(2)
-    sender, receiver = ProcessGroup(CPU, first, first=True), ProcessGroup(CPU, other, first=False)
-    first.set("heartbeat", "0")
+    sender, receiver = (ProcessGroup(CPU, store, rank=rank, n=2) for rank, store in enumerate((first, other)))
+    first.set("heartbeat/0", "0")
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(receiver.broadcast_bytes, b"")
         for n_sent in range(8):  # longer than it would wait in silence
             time.sleep(0.1)
-            first.set("heartbeat", str(n_sent))
+            first.set("heartbeat/0", str(n_sent))
         sender.broadcast_bytes(b"the first message")
         assert received.result(timeout=10) == b"the first message"
         sender.broadcast_bytes(b"the second one")

@@ -239,6 +239,11 @@ class TokenBatches:
         """Tokens of the longest side."""
         return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
+    @property
+    def n_micro_batches(self) -> int:
+        """Micro-batches of a batch at most."""
+        return self._n_micro
+
     def workload(self, micro_batches: list[Rows]) -> Workload:
         """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
         rows = np.concatenate(micro_batches)

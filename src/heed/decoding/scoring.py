@@ -51,9 +51,14 @@ def cross_entropy(model: Transformer, batches: Iterable[Batch]) -> float:
     """Mean negative log-likelihood a target token, eos included, in nats; `perplexity` is its exponential."""
     total, n_tokens = 0.0, 0
     for batch in batches:
-        total -= float(token_log_probs([model], batch).double().sum())
+        total += batch_nll(model, batch)
         n_tokens += batch.n_tgt_tokens
     return total / max(1, n_tokens)
+
+
+def batch_nll(model: Transformer, batch: Batch) -> float:
+    """Negative log-likelihood of the batch's targets, eos included, in nats."""
+    return -float(token_log_probs([model], batch).double().sum())
 
 
 def perplexity(nats_per_token: float) -> float:

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from heed.backends.choice import kernels_state
-from heed.data.batching import Batch, TokenBatches
+from heed.data.batching import Batch, Rows, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.download import Corpora, Report
 from heed.data.prepare import Prepared, prepare
 from heed.data.text_files import TextFiles
-from heed.decoding.scoring import cross_entropy, perplexity
+from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
@@ -34,7 +35,7 @@ from heed.runtime.files import remove_unfinished
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
-from heed.training.distributed import is_spawned, join_workers, may_spawn, spawn_workers
+from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
 from heed.training.trainer import train
@@ -166,11 +167,13 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
 
     # The number by which training chose its best checkpoint, of any model.
+    alone = replace(context, workers=ALONE)
+
     def measure(model: Transformer) -> float:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
             return cross_entropy(model, _all_batches(dev, machine))
-        return validate(model)[settings.best_number]
+        return _validation(alone, files, dev, tokenizer)(model)[settings.best_number]
 
     # RUN/model becomes an average of checkpoints or the best of them, as average_last and keep_better say.
     on_dev: Mapping[Path, Evaluation] = {}
@@ -294,13 +297,24 @@ def _card(context: RunContext, files: TextFiles, corpus: ParallelCorpus) -> Mode
 def _validation(
     context: RunContext, files: TextFiles, dev: TokenBatches, tokenizer: AnyTokenizer
 ) -> Callable[[Transformer], dict[str, float]]:
-    """The numbers logged at every checkpoint: cross-entropy and perplexity of dev, and the task's own score."""
+    """The numbers logged at every checkpoint: cross-entropy and perplexity of dev, and the task's own score.
 
-    validator = context.task.validator(files, tokenizer, context.report)
+    Workers share its batches and sentences; the first one has the numbers, which do not depend on how many share them.
+    """
+    workers, device = context.workers, context.machine.device
+    validator = context.task.validator(files, tokenizer, context.report, workers=workers)
+    batches = list(chain.from_iterable(dev.plan(0)))
+    n_tokens = dev.workload(batches).n_tgt
 
-    @context.workers.all_threads()
+    @workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
-        nats = cross_entropy(model, _all_batches(dev, context.machine))
+        def nlls(some: list[Rows]) -> list[float]:
+            return [batch_nll(model, dev.collate(rows).to(device)) for rows in some]
+
+        total = 0.0
+        for nll in workers.map(nlls, batches):  # in the order of `cross_entropy`, whose sum it is
+            total += nll
+        nats = total / n_tokens
         scores = {f"greedy_{name}": score for name, score in validator(model).items()}
         return {"loss": nats, "perplexity": perplexity(nats), **scores}
 

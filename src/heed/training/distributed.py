@@ -1,43 +1,40 @@
 """The processes that train one model together: those that torchrun starts, and those that Heed starts on a CPU.
 
 Nothing that one worker sends another is ever unpickled. Workers that Heed starts communicate over inherited socket
-pairs and anonymous memory, which have no name or port by which another user could reach them. Those of torchrun
-(process_group.py) use torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
+pairs and anonymous memory (shared_memory.py), which have no name or port by which another user could reach them. Those
+of torchrun (process_group.py) use torch.distributed, which trusts whoever reaches its ports (SECURITY.md).
 """
 
 import ctypes
 import functools
 import json
-import mmap
 import os
 import re
 import socket
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
+from heed.backends.protocol import NotFiniteError
 from heed.config import shown
-from heed.errors import HeedError, Stopped
-from heed.runtime.signals import overdue_signal
-from heed.training.process_group import ProcessGroup, end_with_torchrun, join_process_group
+from heed.errors import HeedError
+from heed.training.process_group import ProcessGroup, end_with_torchrun, join_process_group, unanswered
+from heed.training.shared_memory import SharedMemory
 
 # Environment variable of a spawned worker: rank, number of workers, threads, descriptors of its socket and the memory.
 SPAWNED = "HEED_SPAWNED_WORKER"
 ANOTHER_ENDED = "another worker has ended"
-MAX_MESSAGE_BYTES = 2**24
-POLL_SECONDS = 0.5  # between two checks for signals while a worker waits
-GRACE_SECONDS = 8.0  # that a worker waits, once asked to stop, for another to finish its step
+Sharing = Literal["rows", "merged", "whole"]  # how workers share a step: see `Workers.shard`
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -45,23 +42,26 @@ class OtherWorkerEnded(HeedError):
     """A worker cannot continue, since another one has ended."""
 
 
-class UnresponsiveWorker(Stopped):
-    """A signal asked to stop while another worker hangs: nothing since the last checkpoint is saved."""
-
-
 class Communicator(Protocol):
     """A worker's collectives. All workers make the same calls, in the same order, with the same shapes."""
 
     device: torch.device  # where tensors must be
+    beside: bool  # whether workers compute beside each other; else they share one CPU's threads
 
-    def all_reduce_(self, x: Tensor) -> None:
-        """Replaces x by the sum of all workers' x, the same on each of them."""
+    def start_all_reduce_(self, x: Tensor) -> Callable[[], object]:
+        """Starts to replace x by the sum of all workers' x, the same on each of them; the result waits for it."""
 
     def broadcast_(self, x: Tensor) -> None:
         """Replaces x by the first worker's."""
 
     def broadcast_bytes(self, message: bytes) -> bytes:
         """The first worker's message."""
+
+    def gather_bytes(self, message: bytes) -> list[bytes]:
+        """On the first worker all workers' messages, in the order of their ranks; on the others nothing."""
+
+    def deadline(self) -> AbstractContextManager[None]:
+        """In the block this worker waits for the others' computation; a wait without end becomes an error."""
 
 
 @dataclass(frozen=True)
@@ -78,31 +78,60 @@ class Workers:
         """Whether this worker writes and reports for all."""
         return self.rank == 0
 
-    def shard(self, micro_batches: Sequence[NDArray[Any]], *, merged: bool = False) -> list[NDArray[Any]]:
-        """This worker's rows of each micro-batch: every n-th, so that all have some of each length.
+    def shard(self, micro_batches: Sequence[NDArray[Any]], sharing: Sharing = "rows") -> list[NDArray[Any]]:
+        """This worker's part of a step.
 
-        In each of them another worker comes first, so that over n of them all have as many rows.
-
-        merged: its parts of n micro-batches form one, of about as many tokens as one of them.
+        rows: every n-th row of each micro-batch, so that all workers have some of each length. In each of them another
+        worker comes first, so that over n of them all have as many rows.
+        merged: the same, with its rows of n micro-batches in one, of about as many tokens as one of them.
+        whole: every n-th micro-batch, none of which is longer than planned; rows of the last ones, fewer than n.
         """
-        parts = [rows[(self.rank - i) % self.n :: self.n] for i, rows in enumerate(micro_batches)]
-        if merged:
+        n_whole = len(micro_batches) // self.n * self.n if sharing == "whole" else 0
+        whole = list(micro_batches[self.rank : n_whole : self.n])
+        parts = [rows[(self.rank - i) % self.n :: self.n] for i, rows in enumerate(micro_batches[n_whole:])]
+        if sharing == "merged":
             parts = [np.concatenate(parts[i : i + self.n]) for i in range(0, len(parts), self.n)]
-        return [rows for rows in parts if len(rows)]
+        return whole + [rows for rows in parts if len(rows)]
+
+    @property
+    def beside(self) -> bool:
+        """Whether there are others, each with a processor of its own."""
+        return self.communicator is not None and self.communicator.beside
 
     def all_reduce_(self, x: Tensor) -> None:
         """Replaces every worker's numbers by the sum of all workers'. OtherWorkerEnded if one of them has."""
-        if self.communicator is not None:
+        self.start_all_reduce_(x)()
+
+    def start_all_reduce_(self, x: Tensor) -> Callable[[], None]:
+        """As `all_reduce_`; x may be used once the result, which waits for it, has been called."""
+        if self.communicator is None:
+            return lambda: None
+        with _broken_connection_is_an_ended_worker():
+            wait = self.communicator.start_all_reduce_(x)
+
+        def finish() -> None:
             with _broken_connection_is_an_ended_worker():
-                self.communicator.all_reduce_(x)
+                wait()
+
+        return finish
+
+    @contextmanager
+    def deadline(self) -> Iterator[None]:
+        """In the block this worker waits for numbers that depend on the others' computation."""
+        if self.communicator is None:
+            yield
+            return
+        with self.communicator.deadline():
+            yield
 
     def any(self, flag: bool) -> bool:
         """Whether the flag of any worker is set."""
         if self.communicator is None:
             return flag
         flags = torch.full((1,), float(flag), device=self.communicator.device)
-        self.all_reduce_(flags)
-        return bool(flags > 0)
+        with self.deadline():
+            self.all_reduce_(flags)
+            return bool(flags > 0)
 
     def broadcast(self, value: T) -> T:
         """The first worker's value, anything that JSON can write; the others wait for it."""
@@ -113,11 +142,41 @@ class Workers:
         received: T = value if self.first else json.loads(message)
         return received
 
+    def gather(self, value: T) -> list[T]:
+        """On the first worker all workers' values, in the order of their ranks; on the others nothing.
+
+        A value is anything that JSON can write.
+        """
+        if self.communicator is None:
+            return [value]
+        with _broken_connection_is_an_ended_worker():
+            return [json.loads(message) for message in self.communicator.gather_bytes(json.dumps(value).encode())]
+
+    def map(self, function: Callable[[list[S]], list[T]], items: Sequence[S]) -> list[T]:
+        """On the first worker function(items), of which each computes every n-th; on the others nothing.
+
+        Where they share one CPU's threads, the first one computes all. A result is anything that JSON can write.
+        NotFiniteError on all that compute if one has met it.
+        """
+        if not self.beside:
+            return function(list(items)) if self.first else []
+        mine: list[T] | None = None
+        with suppress(NotFiniteError):
+            mine = function(list(items[self.rank :: self.n]))
+        parts = self.gather(mine)
+        # All take the same way from here on, or one would wait for another that has left.
+        if not self.broadcast(None not in parts):
+            raise NotFiniteError
+        results: dict[int, T] = {}
+        for rank, part in enumerate(parts):
+            results |= dict(zip(range(rank, len(items), self.n), part or [], strict=True))
+        return [results[i] for i in range(len(results))]
+
     @torch.no_grad()
     def broadcast_parameters(self, model: torch.nn.Module) -> None:
         """Gives every worker's model the first one's weights."""
         if self.communicator is not None:
-            with _broken_connection_is_an_ended_worker():
+            with _broken_connection_is_an_ended_worker(), self.deadline():  # the first contact of all GPUs
                 for parameter in model.parameters():
                     self.communicator.broadcast_(parameter.data)
 
@@ -132,100 +191,20 @@ class Workers:
             torch.set_num_threads(own)
 
 
+ALONE = Workers()
+
+
 @contextmanager
 def _broken_connection_is_an_ended_worker() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
+        if "Timed out waiting" in first_line:  # as gloo says of a worker that lives
+            raise OtherWorkerEnded(unanswered()) from None
         # gloo's begins with a place in its source and ends with advice to its own developers.
         fault = re.sub(r"^\[[^]]*\] ", "", first_line).partition(". ")[0].removesuffix(".")
         raise OtherWorkerEnded(f"{ANOTHER_ENDED}; its own message says why ({fault}).") from None
-
-
-class SharedMemory:
-    """Collectives over anonymous memory, with sockets as barriers.
-
-    channels: the first worker's to each other one, in the order of their ranks; another worker's to the first. The
-    memory holds a slot of floats for each worker and one more for results.
-    """
-
-    device = torch.device("cpu")
-
-    def __init__(self, rank: int, n: int, channels: Sequence[socket.socket], memory: int):
-        self._rank, self._n, self._channels, self._memory = rank, n, channels, memory
-        self._slots = torch.empty(n + 1, 0)
-        for channel in channels:
-            channel.settimeout(POLL_SECONDS)
-
-    def all_reduce_(self, x: Tensor) -> None:
-        slots = self._slots_for(x)
-        slots[self._rank].copy_(x.flatten())
-        self._barrier()
-        # Each worker sums a part of the numbers.
-        part = slice(*(x.numel() * rank // self._n for rank in (self._rank, self._rank + 1)))
-        total = slots[-1][part]
-        torch.add(slots[0][part], slots[1][part], out=total)
-        for other in slots[2:-1]:
-            total += other[part]
-        self._barrier()  # until all parts are summed; nobody writes to results before the next barrier
-        x.copy_(slots[-1].view_as(x))
-
-    def broadcast_(self, x: Tensor) -> None:
-        sent = self._slots_for(x)[0]
-        if self._rank == 0:
-            sent.copy_(x.flatten())
-        self._barrier()
-        x.copy_(sent.view_as(x))
-        self._barrier()  # until all have read it
-
-    def broadcast_bytes(self, message: bytes) -> bytes:
-        if self._rank == 0:
-            for channel in self._channels:
-                channel.sendall(struct.pack("<I", len(message)) + message)
-            return message
-        # The first worker may validate or prepare text meanwhile, for as long as that takes; a signal can wait.
-        (size,) = struct.unpack("<I", self._receive(self._channels[0], 4, patient=True))
-        if size > MAX_MESSAGE_BYTES:
-            raise OSError(f"a message of {size:,} bytes")
-        return self._receive(self._channels[0], size, patient=True)
-
-    def _slots_for(self, x: Tensor) -> Tensor:
-        """(n + 1, numbers of x): every worker's slot and that of results; the memory grows if need be."""
-        assert x.dtype == torch.float32
-        if x.numel() > self._slots.shape[1]:
-            self._barrier()  # until all have read what is there
-            n_bytes = 4 * (self._n + 1) * x.numel()
-            os.ftruncate(self._memory, n_bytes)
-            self._slots = torch.frombuffer(mmap.mmap(self._memory, n_bytes), dtype=torch.float32)
-            self._slots = self._slots.view(self._n + 1, -1)
-        return self._slots[:, : x.numel()]
-
-    def _barrier(self) -> None:
-        if self._rank == 0:
-            for channel in self._channels:
-                self._receive(channel, 1)
-            for channel in self._channels:
-                channel.sendall(b"\0")
-        else:
-            self._channels[0].sendall(b"\0")
-            self._receive(self._channels[0], 1)
-
-    def _receive(self, channel: socket.socket, n_bytes: int, *, patient: bool = False) -> bytes:
-        """The next bytes of a channel. UnresponsiveWorker, unless patient, if a signal has waited too long for them."""
-        received, started = b"", time.monotonic()
-        while len(received) < n_bytes:
-            try:
-                part = channel.recv(n_bytes - len(received))
-            except TimeoutError:
-                waited = time.monotonic() - started
-                if not patient and waited >= GRACE_SECONDS and (number := overdue_signal(GRACE_SECONDS)):
-                    raise UnresponsiveWorker(number) from None
-                continue
-            if not part:
-                raise ConnectionResetError("its connection is closed")
-            received += part
-        return received
 
 
 def join_workers(device: torch.device) -> Workers:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from heed.backends.choice import backend_for
 from heed.backends.protocol import TrainingPasses
 from heed.data.batching import Batch, Rows, TokenBatches
 from heed.errors import HeedError, is_out_of_memory
@@ -12,7 +11,7 @@ from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
 from heed.training.distributed import Workers
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, micro_batch_loss
+from heed.training.step import MasterWeights, micro_batch_loss, sharing_of
 
 # Sentences on which a backend's passes are compared with the plain network, and the largest difference of both
 # gradients relative to their norm: rounding to bf16 makes 0.01 of it, attention that sees the future 0.5 or more.
@@ -45,18 +44,17 @@ class MemoryProbe:
 
     def fits(self, batches: TokenBatches) -> bool:
         """Whether every worker can run forward and backward over the heaviest micro-batches."""
-        fits = torch.ones(1, device=self.machine.device)
+        fits = True
         try:
             self._try_heaviest(batches)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            fits.zero_()
+            fits = False
         self.weights.zero_sums()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.workers.all_reduce_(fits)
-        return int(fits) == self.workers.n
+        return not self.workers.any(not fits)
 
     def _try_heaviest(self, batches: TokenBatches) -> None:
         """Runs forward and backward over the heaviest micro-batches; an out-of-memory error if they do not fit.
@@ -69,8 +67,11 @@ class MemoryProbe:
         if (passes := self.weights.passes(self.settings)) is not None:
             passes.reserve(batches.pass_tokens, batches.longest)
         heaviest = batches.heaviest()
-        if backend_for(self.weights.model).computes_padding:  # else a pass merges a worker's parts: see _Loop
+        sharing = sharing_of(self.weights.model)
+        if sharing == "rows":
             heaviest = self.workers.shard(heaviest)
+        elif sharing == "whole" and batches.n_micro_batches < self.workers.n:  # then workers share each of them
+            heaviest = [part for rows in heaviest for part in self.workers.shard([rows])]
         moments = []
         if not self.optimizer.state:  # the first step allocates Adam's two moments
             moments = [torch.empty_like(self.weights.sums.buffer) for _ in range(2)]

@@ -1,32 +1,39 @@
 """The collectives of workers that torchrun starts, on one machine or several: gloo on CPUs, NCCL on GPUs.
 
-What they need besides tensors goes through torchrun's key-value store: how they find each other, the first worker's
-messages, and its heartbeat, by which the others know that it is still at work on what it does alone. A wait for a
-message may therefore last for hours, one for the slowest worker's step only STEP_TIMEOUT, and neither occupies a GPU.
+What they need besides tensors goes through torchrun's key-value store: how they find each other, messages, and each
+one's heartbeat, by which the others know that it is still at work on what it does alone. A wait for a message may
+therefore last for hours, and does not occupy a GPU; one for the slowest worker's step lasts only STEP_TIMEOUT.
 
 Faults are RuntimeErrors, as torch.distributed's own are, or OSErrors.
 """
 
 import atexit
 import functools
+import math
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from heed.runtime.signals import overdue_signal
+
 JOIN_TIMEOUT = timedelta(minutes=10)  # until all workers have found each other
 STEP_TIMEOUT = timedelta(minutes=10)  # that a worker waits for the others to compute a step, or to write a checkpoint
-HEARTBEAT_SECONDS = 10.0
-SILENCE_SECONDS = 300.0  # without a heartbeat, after which the first worker is given up
-POLL_SECONDS = 1.0  # between two looks for signals, and for heartbeats, while a worker waits for a message
+NCCL_TIMEOUT = STEP_TIMEOUT + timedelta(minutes=2)  # later than `Deadline`, which says more in fewer lines
+HEARTBEAT_SECONDS = 2.0
+SILENCE_SECONDS = 300.0  # without a heartbeat, after which a worker is given up
+STOPPING_SILENCE_SECONDS = 8.0  # the same, once a signal has asked to stop
+FIRST_PAUSE, POLL_SECONDS = 0.002, 0.25  # between two looks for a message or heartbeat; they grow
 ORPHAN_SECONDS = 30.0  # that a worker has to save its state after torchrun's process has ended
 
 
@@ -36,33 +43,100 @@ class ProcessGroup:
     Messages go through the store, which takes bytes.
     """
 
-    def __init__(self, device: torch.device, store: Store, *, first: bool):
-        self.device = device
-        self._store, self._first, self._n_messages = store, first, 0
+    beside = True
 
-    def all_reduce_(self, x: Tensor) -> None:
-        distributed.all_reduce(x)
+    def __init__(self, device: torch.device, store: Store, *, rank: int, n: int):
+        self.device = device
+        self._store, self._rank, self._n = store, rank, n
+        self._n_broadcast = self._n_gathered = 0
+        self._deadline = Deadline() if device.type == "cuda" else None
+
+    def start_all_reduce_(self, x: Tensor) -> Callable[[], object]:
+        work = distributed.all_reduce(x, async_op=True)
+        assert work is not None  # as it is for processes outside of the group
+        wait: Callable[[], object] = work.wait
+        return wait
 
     def broadcast_(self, x: Tensor) -> None:
         distributed.broadcast(x, src=0)
 
     def broadcast_bytes(self, message: bytes) -> bytes:
-        self._n_messages += 1
-        key = f"message/{self._n_messages}"
-        if self._first:
+        self._n_broadcast += 1
+        key = f"message/{self._n_broadcast}"
+        if self._rank == 0:
             self._store.set(key, message.decode("ascii"))
             return message
-        heartbeat, heard = b"", time.monotonic()
-        while True:
-            try:
-                self._store.wait([key], timedelta(seconds=POLL_SECONDS))
-                return bytes(self._store.get(key))
-            except DistStoreError:  # not yet
-                latest = self._store.get("heartbeat")
+        return self._await(key, sender=0)
+
+    def gather_bytes(self, message: bytes) -> list[bytes]:
+        self._n_gathered += 1
+        keys = [f"gathered/{self._n_gathered}/{rank}" for rank in range(self._n)]
+        if self._rank > 0:
+            self._store.set(keys[self._rank], message.decode("ascii"))
+            return []
+        messages = [message, *(self._await(key, sender=rank) for rank, key in enumerate(keys[1:], start=1))]
+        for key in keys[1:]:  # they may be a whole dev set's translations
+            self._store.delete_key(key)
+        return messages
+
+    def deadline(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._deadline is None else self._deadline.running()  # gloo has its own
+
+    def _await(self, key: str, *, sender: int) -> bytes:
+        """The message of this key, which the sender writes for as long as it lives.
+
+        The store is asked again and again: it warns whenever it has waited in vain.
+        """
+        heartbeat, heard, pause = b"", time.monotonic(), FIRST_PAUSE
+        while not self._store.check([key]):
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)
+            beating = f"heartbeat/{sender}"
+            latest = bytes(self._store.get(beating)) if self._store.check([beating]) else b""
             if latest != heartbeat:
                 heartbeat, heard = latest, time.monotonic()
-            if time.monotonic() - heard > SILENCE_SECONDS:
-                raise RuntimeError(f"nothing was heard of the first worker for {SILENCE_SECONDS:.0f} s")
+            # torchrun tells all workers to stop if one has ended, and kills them soon.
+            patience = STOPPING_SILENCE_SECONDS if overdue_signal(STOPPING_SILENCE_SECONDS) else SILENCE_SECONDS
+            if (silent := time.monotonic() - heard) > patience:
+                name = "the first worker" if sender == 0 else f"worker {sender}"
+                raise RuntimeError(f"nothing was heard of {name} for {silent:.0f} s")
+        return bytes(self._store.get(key))
+
+
+class Deadline:
+    """Ends this process, with one line, if it waits too long for a GPU that waits for the others.
+
+    Nothing else can: such a wait is inside CUDA, where no signal is heard. PyTorch's own watchdog aborts the process
+    with pages of addresses, and comes later (NCCL_TIMEOUT).
+    """
+
+    def __init__(self) -> None:
+        self._ends = math.inf
+        threading.Thread(target=self._watch, name="deadline", daemon=True).start()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The block must end in time."""
+        self._ends = time.monotonic() + STEP_TIMEOUT.total_seconds()
+        try:
+            yield
+        finally:
+            self._ends = math.inf
+
+    def _watch(self) -> None:
+        while time.monotonic() < self._ends:
+            time.sleep(POLL_SECONDS)
+        sys.stderr.write(f"heed: {unanswered()}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def unanswered() -> str:
+    """For the user to read: that a step has waited in vain."""
+    return (
+        f"the other workers have not answered for {STEP_TIMEOUT.total_seconds() / 60:.3g} minutes: one of them hangs, "
+        "or the network between them is broken. The same command resumes."
+    )
 
 
 def join_process_group(device: torch.device, *, rank: int, n: int) -> ProcessGroup:
@@ -73,19 +147,14 @@ def join_process_group(device: torch.device, *, rank: int, n: int) -> ProcessGro
     while isinstance(store, PrefixStore):  # by the number of restarts, which need not be the same on all machines
         store = store.underlying_store
     store = PrefixStore(f"heed/{_agreed_name(store, rank=rank, n=n)}", store)
-    if rank == 0:
-        _send_heartbeats(store)
+    _send_heartbeats(store, f"heartbeat/{rank}")
     if not distributed.is_initialized():  # else by a user's script
-        distributed.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=PrefixStore("torch", store),
-            rank=rank,
-            world_size=n,
-            timeout=STEP_TIMEOUT,
-        )
+        backend, timeout = ("nccl", NCCL_TIMEOUT) if device.type == "cuda" else ("gloo", STEP_TIMEOUT)
+        place = PrefixStore("torch", store)
+        distributed.init_process_group(backend, store=place, rank=rank, world_size=n, timeout=timeout)
     if device.type == "cpu":
         atexit.register(leave_process_group)
-    return ProcessGroup(device, store, first=rank == 0)
+    return ProcessGroup(device, store, rank=rank, n=n)
 
 
 def leave_process_group() -> None:
@@ -102,13 +171,16 @@ def _agreed_name(store: Store, *, rank: int, n: int) -> str:
     name that another process has given, with its own; only who still lives reads that and confirms it.
     """
     name = secrets.token_hex(8)
+    deadline = time.monotonic() + JOIN_TIMEOUT.total_seconds()
     if rank > 0:
         store.set(f"heed/joining/{rank}", name)
-        store.wait([f"heed/answer/{name}"], JOIN_TIMEOUT)
+        while not store.check([f"heed/answer/{name}"]):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the first worker has not answered within {JOIN_TIMEOUT}")
+            time.sleep(0.02)
         agreed = bytes(store.get(f"heed/answer/{name}")).decode()
         store.set(f"heed/{agreed}/joined/{rank}", "")
         return agreed
-    deadline = time.monotonic() + JOIN_TIMEOUT.total_seconds()
     missing = set(range(1, n))
     answered: set[bytes] = set()
     while missing:
@@ -125,9 +197,9 @@ def _agreed_name(store: Store, *, rank: int, n: int) -> str:
     return name
 
 
-def _send_heartbeats(store: Store) -> None:
+def _send_heartbeats(store: Store, key: str) -> None:
     """Writes another number to the store every few seconds, until this process ends."""
-    store.set("heartbeat", "0")
+    store.set(key, "0")
     ended = threading.Event()
 
     def send() -> None:
@@ -135,7 +207,7 @@ def _send_heartbeats(store: Store) -> None:
         while not ended.wait(HEARTBEAT_SECONDS):
             n_sent += 1
             try:
-                store.set("heartbeat", str(n_sent))
+                store.set(key, str(n_sent))
             except RuntimeError:  # the store has gone, and with it the training
                 return
 

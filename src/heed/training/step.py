@@ -2,18 +2,21 @@
 
 import copy
 import logging
+from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from heed.backends.choice import backend_for
-from heed.backends.protocol import PassSettings, TrainingPasses
+from heed.backends.protocol import PassSettings, TrainingOps, TrainingPasses
 from heed.data.batching import Batch
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
-from heed.training.distributed import Workers
+from heed.training.distributed import Sharing, Workers
+from heed.training.gradient_reduction import GradientReduction
 from heed.training.loss import consistent_loss, projected_loss
 from heed.training.settings import TrainingSettings
 
@@ -82,10 +85,21 @@ class MasterWeights:
         if self.model is self.masters:
             return
         backend = backend_for(self.model)
-        for master, parameter in self.pairs:
-            if parameter.grad is not None and master.grad is not None:
-                backend.add_gradient(parameter.grad, master.grad)
-                parameter.grad = None
+        for i in range(len(self.pairs)):
+            self.collect_gradient(i, backend)
+
+    @torch.no_grad()
+    def collect_gradient(self, i: int, backend: TrainingOps) -> None:
+        """Adds the i-th weight's gradient to its master's."""
+        master, parameter = self.pairs[i]
+        if master is not parameter and parameter.grad is not None and master.grad is not None:
+            backend.add_gradient(parameter.grad, master.grad)
+            parameter.grad = None
+
+    def reduction(self, workers: Workers) -> GradientReduction:
+        """The sum of a step over all workers, to be made anew for each step."""
+        collect = partial(self.collect_gradient, backend=backend_for(self.model))
+        return GradientReduction(self.sums.buffer, self.pairs, workers, collect=collect, output=self.masters.output)
 
     def zero_sums(self) -> None:
         """Forgets the gradients and all else that was summed."""
@@ -104,6 +118,17 @@ class MasterWeights:
     def are_finite(self) -> bool:
         """Whether the masters hold neither NaN nor ∞."""
         return all(bool(parameter.isfinite().all()) for parameter in self.masters.parameters())
+
+
+def sharing_of(model: Transformer) -> Sharing:
+    """How workers share this model's steps.
+
+    Without padding, as a CPU's kernels compute, sentences of any lengths can share a pass; a worker's rows of one
+    micro-batch alone would be a slow, short one. A GPU's passes must not be longer than the memory was tried for.
+    """
+    if not model.src_embedding.weight.is_cpu:
+        return "whole"
+    return "rows" if backend_for(model).computes_padding else "merged"
 
 
 def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Adam:
@@ -197,17 +222,18 @@ def train_step(
     batches: this worker's micro-batches. n_tgt_tokens: target tokens of all workers, if there are several. Nothing in
     here waits for a GPU's numbers. OutOfMemory, or OtherWorkerEnded, before the weights change.
     """
-    sums = weights.sums
+    sums, reduction = weights.sums, weights.reduction(workers)
     accumulate_gradients(
         weights,
         batches,
         settings,
         machine,
         n_tgt_tokens=n_tgt_tokens or sum(batch.n_tgt_tokens for batch in batches),
+        reduction=reduction,
     )
     sums.n_stopping.fill_(stop)
     sums.seconds.fill_(seconds if workers.first else 0)
-    workers.all_reduce_(sums.buffer)
+    reduction.finish()
     norm = torch.linalg.vector_norm(sums.gradients)
     finite = torch.isfinite(norm) & torch.isfinite(sums.loss)
     result = StepResult(sums, finite)
@@ -221,18 +247,26 @@ def train_step(
 
 
 def accumulate_gradients(
-    weights: MasterWeights, batches: list[Batch], settings: TrainingSettings, machine: Machine, *, n_tgt_tokens: int
+    weights: MasterWeights,
+    batches: list[Batch],
+    settings: TrainingSettings,
+    machine: Machine,
+    *,
+    n_tgt_tokens: int,
+    reduction: GradientReduction | None = None,
 ) -> None:
     """Adds losses and gradients of the micro-batches, the gradients divided by n_tgt_tokens, to `weights.sums`.
 
-    OutOfMemory with the sums at zero.
+    reduction: sums the gradients over all workers from the last backward pass on. OutOfMemory with the sums at zero.
     """
     weights.model.train()
     exhausted = None
     try:
         if not _accumulated_by_passes(weights, batches, settings, n_tgt_tokens):
-            for batch in batches:
-                _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
+            for i, batch in enumerate(batches, start=1):
+                last = reduction.during_backward() if reduction and i == len(batches) else nullcontext()
+                with last:
+                    _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -245,7 +279,7 @@ def accumulate_gradients(
     if passes is None or not passes.halve():
         raise OutOfMemory(exhausted)
     log.warning("Memory ran out; training continues with passes of %s tokens.", f"{passes.n_tokens:,}")
-    accumulate_gradients(weights, batches, settings, machine, n_tgt_tokens=n_tgt_tokens)
+    accumulate_gradients(weights, batches, settings, machine, n_tgt_tokens=n_tgt_tokens, reduction=reduction)
 
 
 def _accumulated_by_passes(

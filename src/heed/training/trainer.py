@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import torch
 
-from heed.backends.choice import backend_for
 from heed.backends.protocol import NotFiniteError
 from heed.data.batching import PlanPart, Rows, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
@@ -21,7 +20,7 @@ from heed.runtime.progress import Task, progress
 from heed.runtime.signals import StopSignals, stop_signals
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
-from heed.training.distributed import UnresponsiveWorker, Workers
+from heed.training.distributed import Workers
 from heed.training.divergence import MAX_DIVERGED, Diverged, DivergenceCheck
 from heed.training.faults import MAX_FAULTS, FaultCounter, NotFinite, PendingStep, no_way_back
 from heed.training.limits import Limits
@@ -30,7 +29,8 @@ from heed.training.memory_probe import MemoryProbe
 from heed.training.progress import Progress
 from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, train_step
+from heed.training.shared_memory import UnresponsiveWorker
+from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, sharing_of, train_step
 
 # Distances between the dropout seeds before and after a rollback, and between those of two workers.
 ROLLBACK_SEED, WORKER_SEED = 7919, 104_729
@@ -60,8 +60,9 @@ def train(
 ) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
-    `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode. Every random
-    draw depends only on seed, step and epoch, so a resumed run takes the same steps as one that was never stopped.
+    `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode; it is called on
+    all workers, and the first one's numbers count. Every random draw depends only on seed, step and epoch, so a resumed
+    run takes the same steps as one that was never stopped.
     After SIGINT or SIGTERM it finishes the current step, saves its state and raises Stopped. HeedError if losses stay
     not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or if the dev
     loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
@@ -200,8 +201,7 @@ class _Loop:
         self.divergence = DivergenceCheck(
             self.settings, state, unigram_loss=setup.unigram_loss, vocab_size=self.weights.model.vocab_size
         )
-        # Without padding, sentences of any lengths can share a pass; a worker's parts alone would be slow short passes.
-        self.merged = not backend_for(setup.weights.model).computes_padding
+        self.sharing = sharing_of(setup.weights.model)
         self.epoch_batches = 1
         # The step before, which is checked only when the next one is queued, so that nothing waits for a GPU.
         self.pending: PendingStep | None = None
@@ -256,7 +256,7 @@ class _Loop:
         seed = settings.seed + ROLLBACK_SEED * state.rollbacks + WORKER_SEED * workers.rank
         torch.manual_seed(seed * 1_000_003 + step)
         # This worker's share is padded; the work is counted for all workers together.
-        shard = workers.shard(micro_batches, merged=self.merged)
+        shard = workers.shard(micro_batches, self.sharing)
         collated = [self.batches.collate(rows) for rows in shard]
         work = self.batches.workload(micro_batches)
         # Forward, backward, the sum over all workers and Adam, queued on the device.
@@ -297,7 +297,8 @@ class _Loop:
         """Waits for the pending step, which may have been skipped. NotFinite after MAX_FAULTS in a row."""
         if self.pending is not None:
             pending, self.pending = self.pending, None
-            outcome = self.faults.check(pending)
+            with self.workers.deadline():
+                outcome = self.faults.check(pending)
             self.stopping |= outcome.stopping
             self.limits.elapsed = outcome.seconds
 
@@ -310,11 +311,11 @@ class _Loop:
         """Validates, then saves. NotFinite if the weights, or the model's numbers on dev, are not finite."""
         self._check_last_step()
         state = self.state
-        # The first worker validates for all.
+        # All workers validate; the first one has the numbers.
         if not self.weights.are_finite():
             self.logbook.report(f"step {state.step:,}: the weights are not finite, so they are not saved.")
             raise NotFinite
-        numbers = self.workers.broadcast(self._validate() if self.workers.first else {})
+        numbers = self.workers.broadcast(self._validate())
         if numbers is None:
             self.logbook.report(f"step {state.step:,}: the model's numbers on dev are not finite; nothing is saved.")
             raise NotFinite
@@ -345,7 +346,7 @@ class _Loop:
         """The numbers of dev, or None if the model's are not finite there."""
         try:
             numbers = self.validate(self.weights.model.eval())
-            return numbers if math.isfinite(numbers["loss"]) else None
+            return numbers if not self.workers.first or math.isfinite(numbers["loss"]) else None
         except NotFiniteError:
             return None
         except (MemoryError, RuntimeError) as error:

@@ -25,13 +25,12 @@ from heed.model.cost import Workload, forward_flops, matrix_products, n_paramete
 from heed.model.transformer import Transformer
 from heed.runs.recipe import read_preset
 from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
-from heed.training.distributed import Workers
+from heed.training.distributed import ALONE, Workers
 from heed.training.loss import CPU_CHUNK, GPU_CHUNK
 from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, make_optimizer, train_step
+from heed.training.step import MasterWeights, make_optimizer, sharing_of, train_step
 
-ALONE = Workers()
 N_WINDOWS = 5
 WINDOW_SECONDS = 3.0
 LEARNING_RATE = 1e-5  # of every step: small, so that random targets do no harm
@@ -246,7 +245,7 @@ class _TrainingLoop:
         _synchronize(self._machine.device)
         started = time.perf_counter()
         for rows in itertools.islice(self._plans, n_steps):
-            shard = self._workers.shard(rows, merged=not backend_for(self._weights.model).computes_padding)
+            shard = self._workers.shard(rows, sharing_of(self._weights.model))
             work = self._batches.workload(rows)
             train_step(
                 self._weights,

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 
 from heed.apps.bench.inputs import SPECIAL, random_corpus
-from heed.apps.bench.training import ALONE, LEARNING_RATE
+from heed.apps.bench.training import LEARNING_RATE
 from heed.backends.kernels import counted_work
 from heed.data.batching import TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training.distributed import ALONE
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, train_step
 

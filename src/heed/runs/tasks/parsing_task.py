@@ -18,6 +18,7 @@ from heed.runs.recipe import Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
 from heed.text.tokenizer_kinds import AnyTokenizer
+from heed.training.distributed import ALONE, Workers
 
 
 class ParsingTask:
@@ -47,7 +48,7 @@ class ParsingTask:
         )
 
     def validator(
-        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report, *, workers: Workers = ALONE
     ) -> Callable[[Transformer], dict[str, float]]:
         """F1 of greedy parses of dev, with all gold brackets counted."""
         gold, lexicon = gold_trees(files.dev[0]), read_lexicon(files.dev[0])
@@ -55,6 +56,8 @@ class ParsingTask:
         longest_sentence(self.recipe.model, greedy, self.settings)  # no room for a tree shows before training
 
         def validate(model: Transformer) -> dict[str, float]:
+            if not workers.first:  # it parses alone
+                return {}
             parser = Parser(model, tokenizer, greedy, self.settings, lexicon=lexicon, precision="auto")
             return {"f1": parsing_scores(parser, gold)[self.ranked_by].value}
 

@@ -14,6 +14,7 @@ from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.tasks.parsing_task import ParsingTask
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.tokenizer_kinds import AnyTokenizer
+from heed.training.distributed import Workers
 
 
 class Validator(Protocol):
@@ -41,8 +42,13 @@ class Task(Protocol):
     def card(self, files: TextFiles) -> ModelCard:
         """The model card before training: languages, search settings, name of the corpus. files: of `text_files`."""
 
-    def validator(self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = ...) -> Validator:
-        """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time."""
+    def validator(
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = ..., *, workers: Workers = ...
+    ) -> Validator:
+        """For models in training: greedy search ranks checkpoints as beam search does, in a fraction of the time.
+
+        All workers call it, may share the work, and the first one has the scores.
+        """
 
     def evaluate(
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report

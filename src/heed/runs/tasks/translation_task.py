@@ -24,6 +24,7 @@ from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
 from heed.text.line_rules import Mentions, reason_against_loss
 from heed.text.tokenizer_kinds import AnyTokenizer
+from heed.training.distributed import ALONE, Workers
 
 LONGEST_PAIR = "tokens of the longest side"  # on the card
 
@@ -120,7 +121,7 @@ class TranslationTask:
         )
 
     def validator(
-        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report
+        self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report, *, workers: Workers = ALONE
     ) -> Callable[[Transformer], dict[str, float]]:
         """BLEU of greedy translations of dev; their chrF too if training.best_by asks for it."""
         sources, references = read_sides(files.dev)
@@ -130,7 +131,13 @@ class TranslationTask:
 
         def validate(model: Transformer) -> dict[str, float]:
             translator = Translator(model, tokenizer, greedy)
-            texts = [translation.text for translation in translator.translate(sources)]
+
+            def translate(some: list[str]) -> list[str]:
+                return [translation.text for translation in translator.translate(some)]
+
+            texts = workers.map(translate, sources)
+            if not workers.first:
+                return {}
             scores = {"bleu": bleu(texts, references, tokenize=tokenize).value}
             if self.recipe.training.best_by == "chrf":
                 scores["chrf"] = chrf(texts, references).value

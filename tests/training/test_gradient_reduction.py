@@ -1,0 +1,180 @@
+"""Two processes over gloo, as torchrun starts them: sums in slices during the backward pass, shares, hangs."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import SPECIAL
+from tests.training.runs import BF16, FP32, copy_corpus, run_training
+from torch import Tensor
+
+from heed.backends.protocol import NotFiniteError
+from heed.data.batching import TokenBatches
+from heed.decoding.scoring import batch_nll
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.runtime.device import Machine
+from heed.text.tokenizer_kinds import load_tokenizer
+from heed.training import gradient_reduction, process_group, trainer
+from heed.training.distributed import ALONE, OtherWorkerEnded, Workers, join_workers
+from heed.training.process_group import Deadline
+from heed.training.settings import TrainingSettings
+from heed.training.step import MasterWeights, accumulate_gradients
+
+PROJECT = Path(__file__).resolve().parents[2]
+STEPS = {"max_steps": 20, "report_every": 1, "micro_batch_tokens": 150}
+NO_DROPOUT = Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.0)
+
+
+def run_two(folder: Path, part: str, *, statuses: tuple[int, int] = (0, 0)) -> list[str]:
+    """Two processes that each call this file's function `part`; returns their messages."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place |= {
+        "HEED_DEVICE": "cpu",
+        "HEED_KERNELS": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    code = f"import pathlib, sys; from {__name__} import {part}; {part}(pathlib.Path(sys.argv[1]))"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, folder],
+            cwd=PROJECT,
+            env=os.environ | place | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        messages = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert tuple(process.returncode for process in processes) == statuses, messages
+    return messages
+
+
+def small_batches(folder: Path) -> TokenBatches:
+    """Of four micro-batches."""
+    return TokenBatches(
+        copy_corpus(folder, 50, n_pairs=40), SPECIAL, max_src_tokens=240, max_tgt_tokens=240, micro_tokens=60, seed=1
+    )
+
+
+def sums_of(
+    machine: Machine, share: str, batches: TokenBatches, workers: Workers, *, overlapping: bool
+) -> tuple[Tensor, int]:
+    """The step's sums over all workers, and how many slices the backward pass has started."""
+    torch.manual_seed(1)
+    arch = Architecture(n_layers=2, d_model=16, d_ff=16, n_heads=2, dropout=0.0, share=share, output_bias=True)
+    weights = MasterWeights(Transformer(arch, 50), machine)
+    reduction = weights.reduction(workers) if overlapping else None
+    micro_batches = batches.plan(0)[0]
+    collated = [batches.collate(rows) for rows in workers.shard(micro_batches, "whole")]
+    n_tgt_tokens = batches.workload(micro_batches).n_tgt
+    accumulate_gradients(weights, collated, TrainingSettings(), machine, n_tgt_tokens=n_tgt_tokens, reduction=reduction)
+    if reduction is None:
+        workers.all_reduce_(weights.sums.buffer)
+        return weights.sums.buffer, 0
+    started = len(reduction._waits)
+    assert started < len(reduction._slices)
+    reduction.finish()
+    return weights.sums.buffer, started
+
+
+def reduce_in_slices(folder: Path) -> None:
+    workers = join_workers(FP32.device)
+    batches = small_batches(folder / f"corpus{workers.rank}")
+    assert len(batches.plan(0)[0]) == 4
+    for machine in (FP32, BF16):
+        for share in ("all", "tgt", "none"):
+            for slice_bytes, most_before in ((1, 40), (2000, 4), (2**25, 0)):
+                gradient_reduction.SLICE_BYTES = slice_bytes
+                summed, started = sums_of(machine, share, batches, workers, overlapping=True)
+                assert started >= most_before, (machine, share, slice_bytes, started)
+                at_once, _ = sums_of(machine, share, batches, workers, overlapping=False)
+                assert torch.equal(summed, at_once)
+            alone, _ = sums_of(machine, share, batches, ALONE, overlapping=True)
+            torch.testing.assert_close(summed, alone, **({} if machine == FP32 else {"rtol": 0.02, "atol": 1e-3}))
+
+
+@pytest.mark.slow
+def test_gradients_are_summed_to_the_same_bits_in_slices_that_start_during_the_backward_pass(tmp_path):
+    run_two(tmp_path, "reduce_in_slices")
+
+
+def train_with_whole_micro_batches(folder: Path) -> None:
+    trainer.sharing_of = lambda model: "whole"  # as on a GPU
+    gradient_reduction.SLICE_BYTES = 2000
+    workers = join_workers(FP32.device)
+    run_training(folder, load_tokenizer(folder / "tokenizer"), "two", workers=workers, arch=NO_DROPOUT, **STEPS)
+
+
+@pytest.mark.slow
+def test_two_ranks_take_the_same_steps_as_one_by_whole_micro_batches(tmp_path, number_tokenizer, monkeypatch):
+    monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+    number_tokenizer.save(tmp_path / "tokenizer")
+    run_two(tmp_path, "train_with_whole_micro_batches")
+    run_training(tmp_path, number_tokenizer, "one", arch=NO_DROPOUT, **STEPS)
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours["step"] == theirs["step"] and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+
+
+def share_and_hang(folder: Path) -> None:
+    """The second worker hangs in the end; the first one learns it from gloo, it itself from what watches a GPU."""
+    process_group.STEP_TIMEOUT = timedelta(seconds=6)
+    workers = join_workers(FP32.device)
+    batches, model = small_batches(folder / f"corpus{workers.rank}"), Transformer(NO_DROPOUT, 50).eval()
+    rows = [rows for micro_batches in batches.plan(0) for rows in micro_batches]
+
+    def nlls(some: list[Any]) -> list[float]:
+        return [batch_nll(model, batches.collate(rows)) for rows in some]
+
+    workers.broadcast_parameters(model)
+    found = workers.map(nlls, rows[:3])
+    assert found == (nlls(rows[:3]) if workers.first else [])
+
+    def faulty(some: list[int], rank: int) -> list[int]:
+        if workers.rank == rank:
+            raise NotFiniteError
+        return some
+
+    for rank in range(2):
+        with pytest.raises(NotFiniteError):
+            workers.map(partial(faulty, rank=rank), [1, 2, 3])
+    assert workers.map(partial(faulty, rank=2), [5, 6, 7]) == ([5, 6, 7] if workers.first else [])
+
+    if workers.first:
+        with pytest.raises(OtherWorkerEnded, match=r"have not answered for 0\.1 minutes: one of them hangs"):
+            workers.all_reduce_(torch.ones(9))
+    workers.broadcast("it has hung")
+    workers.gather(None)
+    if not workers.first:
+        process_group.STEP_TIMEOUT = timedelta(seconds=0.3)
+        with Deadline().running():
+            time.sleep(60)
+
+
+@pytest.mark.slow
+def test_work_is_shared_and_a_worker_that_does_not_answer_is_reported_in_one_line(tmp_path):
+    first, other = run_two(tmp_path, "share_and_hang", statuses=(0, 1))
+    assert not first, first
+    line = "heed: the other workers have not answered for 0.005 minutes: one of them hangs, or the network between them"
+    assert [said.startswith(line) for said in other.splitlines()] == [True], other
