@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.choice import backend_for
-from heed.data.batching import TokenBatches
+from heed.data.batching import Batches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
@@ -24,7 +24,7 @@ class MemoryProbe:
     workers: Workers
     settings: TrainingSettings
 
-    def largest_fitting(self, batches: TokenBatches) -> TokenBatches:
+    def largest_fitting(self, batches: Batches) -> Batches:
         """The batches, their micro-batches halved until every worker's memory holds the largest of them.
 
         HeedError if not even one pair fits.
@@ -38,7 +38,7 @@ class MemoryProbe:
             batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
         return batches
 
-    def fits(self, batches: TokenBatches) -> bool:
+    def fits(self, batches: Batches) -> bool:
         """Whether every worker can run forward and backward over the heaviest micro-batches."""
         fits = torch.ones(1, device=self.machine.device)
         try:
@@ -53,7 +53,7 @@ class MemoryProbe:
         self.workers.all_reduce_(fits)
         return int(fits) == self.workers.n
 
-    def _try_heaviest(self, batches: TokenBatches) -> None:
+    def _try_heaviest(self, batches: Batches) -> None:
         """Runs forward and backward over the heaviest micro-batches; an out-of-memory error if they do not fit.
 
         A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the

@@ -36,6 +36,7 @@ from heed.leases.driver import Driver, Outcome
 from heed.leases.inputs import counted
 from heed.leases.packages import needed
 from heed.leases.storage import is_passing, is_url, joined, write_whole
+from heed.runtime.cores import n_cores
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished
 
@@ -204,12 +205,7 @@ def _usual_workers(job: Job) -> int:
         import torch
 
         return max(1, int(torch.cuda.device_count() / job.gpus))
-    return max(1, _cores() // job.threads)
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, n_cores() // job.threads)
 
 
 def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:
