@@ -78,7 +78,7 @@ class ThisProcess:
         return events
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        self._worker.close()
 
 
 class Processes:
@@ -108,16 +108,17 @@ class Processes:
 
     def _hear(self, slot: int, worker: "subprocess.Popen[str]") -> None:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            try:
-                found = json.loads(line)
-            except ValueError:  # cut off by its death
-                break
-            if "refused" in found:
-                event = Event(slot, "refused", found["refused"])
-            else:
-                event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
-            self._heard.put((worker, event))
+        with worker.stdout as answers:
+            for line in answers:
+                try:
+                    found = json.loads(line)
+                except ValueError:  # cut off by its death
+                    break
+                if "refused" in found:
+                    event = Event(slot, "refused", found["refused"])
+                else:
+                    event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
+                self._heard.put((worker, event))
         status = worker.wait()
         why = f"signal {-status}" if status < 0 else f"status {status}"
         self._heard.put((worker, Event(slot, "lost", f"its process ended with {why}")))

@@ -24,6 +24,9 @@ class LeaseWorker(Protocol):
     def attempt(self, part: int) -> dict[str, Any]:
         """The answer of `attempted`."""
 
+    def close(self) -> None:
+        """Closes what the worker has opened."""
+
 
 class Loading(Protocol):
     """The settings of a worker, a frozen dataclass of what JSON can write.

@@ -77,6 +77,10 @@ class Worker:
         """As `attempted`: "done" is the part's sidecar."""
         return attempted(self._sidecar, part, clean_up=self._sources.close)
 
+    def close(self) -> None:
+        """Closes the input that is open."""
+        self._sources.close()
+
     def _sidecar(self, part: int) -> dict[str, Any]:
         return sidecar(self._out, self._plan, part) or self._make(part)
 

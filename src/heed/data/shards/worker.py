@@ -73,6 +73,10 @@ class ShardWorker:
         """As `attempted`: "done" is what the job's sidecar says, with "seconds"."""
         return attempted(self._make, part, clean_up=self._reader.close)
 
+    def close(self) -> None:
+        """Closes the file that is open."""
+        self._reader.close()
+
     def _make(self, part: int) -> dict[str, Any]:
         started = time.monotonic()
         found = finished(self._folder, self._plan, part) or self._result(part)
@@ -174,20 +178,14 @@ class _Encoder:
         """Writes a shard with its list of what is left out; what its sidecar says."""
         made = _Shard(self._plan, self._tokenizer)
         path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
-        # The list has neither a name nor a time in its header, so that the same list gives the same bytes.
-        with (
-            whole_file(path.with_suffix(".dropped.tsv.gz")) as temporary,
-            temporary.open("wb") as file,
-            gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
-            TextIOWrapper(packed, encoding="utf-8", newline="") as made.left_out,
-        ):
-            corpus = write_corpus(
-                path,
-                self._encoded(self._readable(shard, pairs, made), made),
-                vocab_size=len(self._tokenizer),
-                src_vocab_size=self._tokenizer.src_vocab_size,
-                lines=made.lines,
-            )
+        corpus = write_corpus(
+            path,
+            self._encoded(self._readable(shard, pairs, made), made),
+            vocab_size=len(self._tokenizer),
+            src_vocab_size=self._tokenizer.src_vocab_size,
+            lines=made.lines,
+        )
+        made.write_left_out(path.with_suffix(".dropped.tsv.gz"))
         lengths, counts = corpus.length_counts(), corpus.counts("tgt", vocab_size=len(self._tokenizer))
         for name, numbers in (("lengths", lengths), ("counts", counts)):
             with whole_file(path.with_suffix(f".{name}.npy")) as temporary, temporary.open("wb") as file:
@@ -248,11 +246,10 @@ class _Encoder:
 class _Shard:
     """What is counted while a shard is made."""
 
-    left_out: TextIOWrapper
-
     def __init__(self, plan: ShardPlan, tokenizer: AnyTokenizer):
         self._texts, self._unk = plan.texts, tokenizer.special.unk
         self._starts = np.cumsum([0, *(rows for _, rows in plan.texts)])
+        self._left_out: list[tuple[int, str, str]] = []
         self.dropped = Counter[str]()
         self.lines = array("Q")
         self.overlaps: dict[str, set[int]] = {}
@@ -262,9 +259,21 @@ class _Shard:
     def drop(self, line: int, reason: str, detail: str = "") -> None:
         """Leaves a line out. detail: more than its reason says."""
         self.dropped[reason] += 1
-        source = int(np.searchsorted(self._starts, line - 1, side="right")) - 1
-        number = line - int(self._starts[source])
-        self.left_out.write(f"{number}\t{reason}{': ' * bool(detail)}{detail}\t{self._texts[source][0]}\n")
+        self._left_out.append((line, reason, detail))
+
+    def write_left_out(self, path: Path) -> None:
+        """Writes the list of the lines that are left out, in their order: number, reason, file."""
+        # The list has neither a name nor a time in its header, so that the same list gives the same bytes.
+        with (
+            whole_file(path) as temporary,
+            temporary.open("wb") as file,
+            gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+            TextIOWrapper(packed, encoding="utf-8", newline="") as text,
+        ):
+            for line, reason, detail in sorted(self._left_out):
+                source = int(np.searchsorted(self._starts, line - 1, side="right")) - 1
+                number = line - int(self._starts[source])
+                text.write(f"{number}\t{reason}{': ' * bool(detail)}{detail}\t{self._texts[source][0]}\n")
 
     def count_unknown(self, ids: Sequence[list[int]]) -> None:
         """Counts a pair's tokens that stand for text which the vocabulary lacks."""
