@@ -364,6 +364,7 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
     from heed.data.batching import TokenBatches
+    from heed.data.corpus import ParallelCorpus
     from heed.data.download import Corpora
     from heed.data.prepare import prepare
     from heed.runs.recipe import read_recipe
@@ -373,6 +374,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     recipe = read_recipe("multi30k-en-de")
     files = task_of(recipe).text_files(work, Corpora(work / "corpora", mirror, print))
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
+    assert isinstance(prepared.train, ParallelCorpus)
     special = SpecialIds(PAD, BOS, EOS)
     batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)
     arrays: dict[str, Any] = {}

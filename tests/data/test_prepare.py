@@ -8,7 +8,7 @@ import pytest
 from heed.config import validated
 from heed.data.corpus import ParallelCorpus, write_corpus
 from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
-from heed.data.prepare import DataSettings, Prepared, _encode_chunks, _number_pairs, prepare
+from heed.data.prepare import DataSettings, Prepared, _number_pairs, encode_chunks, prepare
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.manifest import seal
@@ -43,7 +43,7 @@ def test_long_lines_are_encoded_a_few_at_a_time(tmp_path, number_tokenizer):
     long, short = "one " * 50_000, "one"  # characters: 200,000 a line
     src = write(tmp_path / "src", [long] * 13 + [short])
     tgt = write(tmp_path / "tgt", [short] * 13 + [long])
-    chunks = list(_encode_chunks(_number_pairs([(src, tgt)], []), number_tokenizer))
+    chunks = list(encode_chunks(_number_pairs([(src, tgt)], []), number_tokenizer))
     lengths = [[len(s) + len(t) for _, (s, t) in pairs] for pairs, *_ in chunks]
     assert all(sum(chunk) - chunk[-1] < MAX_CHARACTERS for chunk in lengths) and len(chunks) == 3
     assert [number for pairs, *_ in chunks for number, _ in pairs] == list(range(1, 15))

@@ -44,12 +44,13 @@ def run_training(
     dev_loss=None,
     dev_score=None,
     unigram_loss=math.inf,
+    batches=None,
     **changes,
 ):
     """Trains on copying; after `stop_after` validations an exception cuts it off, as a killed process would be.
 
     falling: whether the dev loss falls from validation to validation, if `dev_loss` does not say what it is.
-    dev_score: what says the greedy BLEU.
+    dev_score: what says the greedy BLEU. batches: those of another corpus.
     """
     torch.manual_seed(1)
     model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
@@ -66,7 +67,7 @@ def run_training(
         "report_every": 5,
     }
     settings = TrainingSettings(**(values | changes))
-    batches = TokenBatches(
+    batches = batches or TokenBatches(
         corpus,
         SPECIAL,
         max_src_tokens=settings.batch_src_tokens,

@@ -1,10 +1,10 @@
 """Batches of pairs of similar length, filled by tokens (section 5.1)."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
-Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
+Rows = NDArray[Any]  # of a corpus: numbers of 4 bytes are all that an epoch's plan takes; of shards, 8
 EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of consecutive sentences, and their lengths
 
 
@@ -87,7 +87,7 @@ def pad_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, 
 
 def make_batch(pairs: Sequence[tuple[Ids, Ids]], special: SpecialIds, *, rows: Rows) -> Batch:
     """A batch of these pairs, in this order."""
-    return _batch(_end_to_end([src for src, _ in pairs]), _end_to_end([tgt for _, tgt in pairs]), special, rows)
+    return batch_of(_end_to_end([src for src, _ in pairs]), _end_to_end([tgt for _, tgt in pairs]), special, rows)
 
 
 def _end_to_end(sequences: Sequence[Ids]) -> EndToEnd:
@@ -95,7 +95,8 @@ def _end_to_end(sequences: Sequence[Ids]) -> EndToEnd:
     return np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(lengths.sum())), lengths
 
 
-def _batch(src: EndToEnd, tgt: EndToEnd, special: SpecialIds, rows: Rows) -> Batch:
+def batch_of(src: EndToEnd, tgt: EndToEnd, special: SpecialIds, rows: Rows) -> Batch:
+    """The batch of sources and targets that lie end to end."""
     src_mask, tgt_mask = _real(src[1]), _real(tgt[1])
     src_ids, tgt_out = _with_eos(*src, src_mask, special), _with_eos(*tgt, tgt_mask, special)
     tgt_in = np.full(tgt_mask.shape, special.pad, dtype=np.int64)
@@ -130,12 +131,77 @@ class BatchLimits(NamedTuple):
     micro_tokens: int
     seed: int
 
+    @property
+    def n_micro_batches(self) -> int:
+        """Micro-batches of a batch at most."""
+        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
+        return -(-max(self.max_src_tokens, self.max_tgt_tokens) // self.micro_tokens)
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest micro-batch, which one long pair may exceed."""
+        return max(self.max_src_tokens, self.max_tgt_tokens) // self.n_micro_batches
+
 
 class PlanPart(NamedTuple):
     """The first `n_batches` of the batches that these limits make."""
 
     limits: BatchLimits
     n_batches: int
+
+
+class Lengths(Protocol):
+    """Pairs as batches are planned of them."""
+
+    @property
+    def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Number of ids of each source and of each target."""
+
+    def __len__(self) -> int: ...
+
+
+class Batches(Protocol):
+    """The order of training, in windows of an epoch that are planned one after another."""
+
+    limits: BatchLimits
+
+    @property
+    def n_windows(self) -> int:
+        """Of an epoch."""
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens a side of a micro-batch at most."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side."""
+
+    def plan(
+        self, epoch: int, *, window: int = 0, order_seed: int | None = None, earlier: Sequence[PlanPart] = ()
+    ) -> list[list[Rows]]:
+        """A window's batches, each a list of micro-batches, each an array of rows.
+
+        order_seed: by which the epoch's windows were drawn, if not by that of the limits. earlier: used of the window.
+        """
+
+    def with_micro_tokens(self, micro_tokens: int) -> "Batches":
+        """The same with another limit of a micro-batch."""
+
+    def heaviest(self) -> list[Rows]:
+        """The micro-batches that need the most memory."""
+
+    def workload(self, micro_batches: list[Rows]) -> Workload:
+        """Tokens of these rows, and pairs of them that attention compares."""
+
+    def lines(self, micro_batches: list[Rows]) -> list[int]:
+        """Where these rows stood in the training text."""
+
+    def named(self, lines: Sequence[int]) -> str:
+        """Some of `lines` for the user to read."""
+
+    def collate(self, rows: Rows) -> Batch:
+        """The batch of these rows."""
 
 
 class TokenBatches:
@@ -150,15 +216,17 @@ class TokenBatches:
 
     def __init__(
         self,
-        corpus: ParallelCorpus,
+        corpus: ParallelCorpus | Lengths,
         special: SpecialIds,
         *,
         max_src_tokens: int,
         max_tgt_tokens: int,
         micro_tokens: int,
         seed: int,
+        key: tuple[int, ...] = (),
     ):
-        self._corpus, self._special = corpus, special
+        """key: draws another order than that of seed and epoch alone."""
+        self._corpus, self._special, self._key = corpus, special, key
         src, tgt = corpus.lengths
         # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
         smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
@@ -167,10 +235,8 @@ class TokenBatches:
 
     def _limit(self, limits: BatchLimits) -> None:
         self.limits = limits
-        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
-        self._n_micro = -(-max(limits.max_src_tokens, limits.max_tgt_tokens) // limits.micro_tokens)
-        self._src_limit = limits.max_src_tokens // self._n_micro
-        self._tgt_limit = limits.max_tgt_tokens // self._n_micro
+        self._src_limit = limits.max_src_tokens // limits.n_micro_batches
+        self._tgt_limit = limits.max_tgt_tokens // limits.n_micro_batches
 
     @property
     def micro_tokens(self) -> int:
@@ -178,12 +244,14 @@ class TokenBatches:
         return self.limits.micro_tokens
 
     @property
-    def pass_tokens(self) -> int:
-        """Tokens a side of the largest micro-batch that the limits allow, which one long pair may exceed."""
-        return max(self._src_limit, self._tgt_limit)
+    def n_windows(self) -> int:
+        """One: an epoch is planned as a whole."""
+        return 1
 
-    def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
-        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
+    def plan(
+        self, epoch: int, *, window: int = 0, order_seed: int | None = None, earlier: Sequence[PlanPart] = ()
+    ) -> list[list[Rows]]:
+        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus; it is one window.
 
         earlier: what has been used of the epoch under other limits, in this order; its pairs are left out.
         """
@@ -194,7 +262,7 @@ class TokenBatches:
         return self._plan(epoch, left)
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
-        draw = np.random.default_rng((self.limits.seed, epoch))
+        draw = np.random.default_rng((self.limits.seed, epoch, *self._key))
         order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
         if not left.all():
             order = order[left[order]]
@@ -204,13 +272,13 @@ class TokenBatches:
         return self._group([micro_batches[i] for i in draw.permutation(len(micro_batches))])
 
     def _group(self, micro_batches: list[Rows]) -> list[list[Rows]]:
-        """Batches of `_n_micro` each, or of fewer where pairs longer than a share would make one too large."""
+        """Batches of as many as the limits allow, or of fewer where pairs longer than a share would make one too large."""
         batches: list[list[Rows]] = []
         n_src = n_tgt = 0
         for rows in micro_batches:
             src, tgt = (len(rows) * int(lengths[rows].max()) for lengths in (self._src_lengths, self._tgt_lengths))
             full = n_src + src > self.limits.max_src_tokens or n_tgt + tgt > self.limits.max_tgt_tokens
-            if not batches or full or len(batches[-1]) == self._n_micro:
+            if not batches or full or len(batches[-1]) == self.limits.n_micro_batches:
                 batches.append([])
                 n_src = n_tgt = 0
             batches[-1].append(rows)
@@ -239,11 +307,6 @@ class TokenBatches:
         """Tokens of the longest side."""
         return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
-    @property
-    def n_micro_batches(self) -> int:
-        """Micro-batches of a batch at most."""
-        return self._n_micro
-
     def workload(self, micro_batches: list[Rows]) -> Workload:
         """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
         rows = np.concatenate(micro_batches)
@@ -252,14 +315,13 @@ class TokenBatches:
 
     def lines(self, micro_batches: list[Rows]) -> list[int]:
         """Where these rows stood in the training text, counted from 1 through all of its files."""
+        assert isinstance(self._corpus, ParallelCorpus)
         return sorted(self._corpus.lines[np.concatenate(micro_batches)].tolist())
 
     def named(self, lines: Sequence[int]) -> str:
         """Some of `lines` for the user to read, each by its number in its file."""
-        by_file: dict[str, list[str]] = {}
-        for file, number in map(self._corpus.place, lines):
-            by_file.setdefault(file, []).append(f"{number:,}")
-        return " and ".join(f"lines {', '.join(of)} of {file or 'the training text'}" for file, of in by_file.items())
+        assert isinstance(self._corpus, ParallelCorpus)
+        return lines_named(lines, self._corpus.place)
 
     def _cut(self, order: Rows) -> list[Rows]:
         """Consecutive pieces of `order`, each as long as both its padded sides stay within the limits."""
@@ -278,5 +340,14 @@ class TokenBatches:
 
     def collate(self, rows: Rows) -> Batch:
         """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
+        assert isinstance(self._corpus, ParallelCorpus)
         src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
-        return _batch(src, tgt, self._special, rows)
+        return batch_of(src, tgt, self._special, rows)
+
+
+def lines_named(lines: Sequence[int], place: Callable[[int], tuple[str, int]]) -> str:
+    """Lines for the user to read, each by its number in its file. place: gives both."""
+    by_file: dict[str, list[str]] = {}
+    for file, number in map(place, lines):
+        by_file.setdefault(file, []).append(f"{number:,}")
+    return " and ".join(f"lines {', '.join(of)} of {file or 'the training text'}" for file, of in by_file.items())

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,30 @@ ID_TYPES = ("uint16", "uint32")
 Texts = Sequence[Sequence[Any]]  # a name of a file and its number of lines, of each
 
 
+class TrainingCorpus(Protocol):
+    """The facts of a corpus that a run asks for, whether it is read from one folder or from shards."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all ids."""
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The ids of its longest side, and the line of that pair."""
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+
+    def counts(self, side: str, *, vocab_size: int) -> NDArray[np.int64]:
+        """How often each id occurs among the sources ("src") or targets ("tgt")."""
+
+    def length_counts(self) -> NDArray[np.int64]:
+        """(pair of lengths, 4): a source's ids, its target's, how many pairs have these, the first one's line."""
+
+    def place(self, line: int) -> tuple[str, int]:
+        """The file in which a line of a pair stands, and its number there."""
+
+
 class ParallelCorpus:
     """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids.
 
@@ -40,12 +64,17 @@ class ParallelCorpus:
     and write beyond its tables.
     """
 
-    def __init__(self, folder: Path, *, vocab_size: int, src_vocab_size: int | None = None):
-        """vocab_size: of targets; src_vocab_size: of sources, if it differs."""
+    def __init__(self, folder: Path, *, vocab_size: int, src_vocab_size: int | None = None, verify: bool = True):
+        """vocab_size: of targets; src_vocab_size: of sources, if it differs.
+
+        verify: whether hashes and ids are checked, for which all is read; not needed for files that have not been
+        written to since they were (`stamps`).
+        """
         self.folder = folder
         try:
-            self._stamps = self._file_stamps()
-            check(folder, STORE_FILES)
+            self._stamps = self.stamps(folder)
+            if verify:
+                check(folder, STORE_FILES)
             facts = read_json(folder / "corpus.json")
             self._texts = _texts(facts.pop("texts", []))
             if facts.get("dtype") not in ID_TYPES:
@@ -55,7 +84,7 @@ class ParallelCorpus:
             self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
             for side, size in zip(SIDES, (src_vocab_size or vocab_size, vocab_size), strict=True):
-                self._ids[side] = _Ids(folder / f"{side}.bin", dtype, size)
+                self._ids[side] = _Ids(folder / f"{side}.bin", dtype, size if verify else None)
                 self._offsets[side] = _offsets(folder / f"{side}.offsets.npy", len(self._ids[side]))
             if len(self._offsets["tgt"]) != len(self._offsets["src"]):
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
@@ -96,13 +125,15 @@ class ParallelCorpus:
             counts += np.bincount(some, minlength=vocab_size)
         return counts
 
-    def _file_stamps(self) -> list[tuple[int, int]]:
-        states = [(self.folder / name).stat() for name in STORE_FILES]
+    @staticmethod
+    def stamps(folder: Path) -> list[tuple[int, int]]:
+        """Size and date of each file of a corpus."""
+        states = [(folder / name).stat() for name in STORE_FILES]
         return [(state.st_size, state.st_mtime_ns) for state in states]
 
     def _changed(self) -> bool:
         try:
-            return self._file_stamps() != self._stamps
+            return self.stamps(self.folder) != self._stamps
         except OSError:
             return False  # the folder has gone, but open files stay
 
@@ -114,6 +145,19 @@ class ParallelCorpus:
     def place(self, line: int) -> tuple[str, int]:
         """The file in which one of `lines` stands, and its number there; without a file if that was not recorded."""
         return place_of_line(self._texts, line)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The ids of its longest side, and the line of that pair."""
+        longer = np.maximum(*self.lengths)
+        row = int(longer.argmax())
+        return int(longer[row]), int(self._lines[row])
+
+    def length_counts(self) -> NDArray[np.int64]:
+        """(pair of lengths, 4): a source's ids, its target's, how many pairs have these, the first one's line."""
+        src, tgt = (lengths.astype(np.int64) for lengths in self.lengths)
+        both, first, n = np.unique(src << 32 | tgt, return_index=True, return_counts=True)
+        return np.stack([both >> 32, both & (2**32 - 1), n, self._lines[first].astype(np.int64)], axis=1)
 
     @property
     def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -141,15 +185,15 @@ def _texts(recorded: Any) -> Texts:
 
 
 class _Ids:
-    """A file of ids, open. HeedError if one of them is not below `vocab_size`."""
+    """A file of ids, open. HeedError if one of them is not below `vocab_size`; None if all were found to be."""
 
-    def __init__(self, path: Path, dtype: np.dtype, vocab_size: int):
+    def __init__(self, path: Path, dtype: np.dtype, vocab_size: int | None):
         n_bytes = path.stat().st_size
         if n_bytes % dtype.itemsize:
             raise HeedError(f"{path.name}: {n_bytes:,} bytes are no whole number of {dtype} ids.")
         self._dtype, self._n = dtype, n_bytes // dtype.itemsize
         with path.open("rb") as file:
-            while len(ids := np.fromfile(file, dtype, CHUNK_NUMBERS)):
+            while vocab_size is not None and len(ids := np.fromfile(file, dtype, CHUNK_NUMBERS)):
                 if (largest := int(ids.max())) >= vocab_size:
                     raise HeedError(f"{path.name} has the id {largest:,}; the vocabulary has {vocab_size:,}.")
             self._file = os.dup(file.fileno())
@@ -222,7 +266,8 @@ def write_corpus(
             np.save(temporary / f"{side}.offsets.npy", offsets, allow_pickle=False)
             facts[f"n_{side}_tokens"] = int(offsets[-1])
         numbers = np.arange(1, len(lengths["src"]) + 1) if lines is None else np.asarray(lines)
-        np.save(temporary / "lines.npy", numbers.astype(np.uint32), allow_pickle=False)
+        smallest = np.uint32 if numbers.max(initial=0) < 2**32 else np.uint64
+        np.save(temporary / "lines.npy", numbers.astype(smallest), allow_pickle=False)
         write_json(temporary / "corpus.json", facts | ({"texts": list(texts)} if texts else {}))
         seal(temporary)
     return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)

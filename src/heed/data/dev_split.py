@@ -19,6 +19,7 @@ from heed.errors import HeedError
 from heed.runtime.files import whole_file
 from heed.text.line_rules import is_blank
 
+Read = Callable[[FilePair], Iterator[tuple[str, str]]]
 HASH_BITS = 64
 MAX_SHARE = 0.5
 CHUNK_HASHES = 2**16
@@ -39,15 +40,15 @@ class DevSplit:
     max_tokens: int  # longer pairs, estimated by their characters, stay in training, as do pairs of unequal length
     max_ratio: float
 
-    def pairs(self, train: FilePair) -> Iterator[tuple[int, tuple[str, str]]]:
+    def pairs(self, train: FilePair, *, read: Read = read_pairs) -> Iterator[tuple[int, tuple[str, str]]]:
         """The dev pairs with their line numbers in `train`, the first copy of each.
 
-        Reads the text twice for a number, once for a share; memory grows with dev only. HeedError if the text is too
-        small.
+        read: gives the pairs of `train`; those of more files may follow. They are read twice for a number, once for a
+        share; memory grows with dev only. HeedError if the text is too small.
         """
-        bound = self._bound(train)
+        bound = self._bound(train, read)
         n_pairs, n_dev_lines, seen = 0, 0, set[int]()
-        for src, tgt in read_pairs(train):
+        for src, tgt in read(train):
             n_pairs += 1
             if not self._is_suitable(src, tgt) or (number := pair_hash(src, tgt)) >= bound:
                 continue
@@ -66,8 +67,8 @@ class DevSplit:
                 "included: more than half; choose fewer."
             )
 
-    def write(self, train: FilePair, dev: FilePair, *, report: Callable[[str], None]) -> None:
-        """Writes the dev pairs as two text files. HeedError as in `pairs`."""
+    def write(self, train: FilePair, dev: FilePair, *, report: Callable[[str], None], read: Read = read_pairs) -> None:
+        """Writes the dev pairs as two text files. read, and HeedError, as in `pairs`."""
         n_dev = 0
         with ExitStack() as stack:
             temporary = [stack.enter_context(whole_file(side)) for side in dev]
@@ -75,13 +76,13 @@ class DevSplit:
                 stack.enter_context(side.open("w", encoding="utf-8", errors="surrogatepass", newline=""))
                 for side in temporary
             )
-            for _, (src, tgt) in self.pairs(train):
+            for _, (src, tgt) in self.pairs(train, read=read):
                 n_dev += 1
                 src_file.write(f"{src}\n")
                 tgt_file.write(f"{tgt}\n")
         report(f"Splitting {n_dev:,} pairs off {train[0]} and {train[1]} for dev: {dev[0]}, {dev[1]}.")
 
-    def _bound(self, train: FilePair) -> int:
+    def _bound(self, train: FilePair, read: Read) -> int:
         """The hash at which dev ends."""
         if isinstance(self.size, float):
             return int(self.size * 2**HASH_BITS)
@@ -89,7 +90,7 @@ class DevSplit:
 
         def smaller_hashes() -> Iterator[int]:
             nonlocal n_pairs
-            for src, tgt in read_pairs(train):
+            for src, tgt in read(train):
                 n_pairs += 1
                 if self._is_suitable(src, tgt) and (number := pair_hash(src, tgt)) < bound:
                     yield number

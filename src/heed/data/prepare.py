@@ -12,14 +12,18 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_corpus
-from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
+from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, place_of_line, write_corpus
+from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut, Read, pair_hash
+from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles, check_test_names
+from heed.data.training_files import stands_for_many
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
@@ -66,7 +70,11 @@ class DataSettings(Settings):
     tgt: Language = Field(description="target language: de")
     corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
     variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
-    train: list[str] | None = Field(default=None, description="own corpus: [src file, tgt file], plain or .gz")
+    train: list[str] | None = Field(
+        default=None,
+        description="own corpus: [src file, tgt file], plain, .gz or .zst; files of both sides (JSON Lines, Parquet, "
+        ".tsv), patterns, folders",
+    )
     dev: Dev = Field(
         default=None,
         description="own corpus: [src file, tgt file]; or how many pairs to split off the training text (500), or what "
@@ -99,6 +107,33 @@ class DataSettings(Settings):
         description="drop a training pair if one side is more than this many times longer than the other",
     )
 
+    drop_duplicates: bool = Field(default=False, description="drop a training pair that is a copy of an earlier one")
+    drop_identical: bool = Field(default=False, description="drop a training pair whose sides are the same text")
+    check_languages: bool = Field(
+        default=False,
+        description="drop a training pair if a detector (py3langid, of the extra serve) takes a side for another "
+        "language",
+    )
+    columns: list[str] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="names of the columns of JSON Lines and Parquet: [src, tgt]; by default the languages' codes",
+    )
+    shard_pairs: int | None = Field(
+        default=None,
+        ge=1,
+        le=2_000_000,
+        description="prepare in shards of this many pairs, by any number of workers (heed prepare); by default larger "
+        "corpora than 10 million pairs have shards of 1,000,000, and smaller ones none",
+    )
+
+    @property
+    def column_names(self) -> tuple[str, str]:
+        """The columns of sources and targets in files that hold both."""
+        src, tgt = self.columns or (self.src, self.tgt)
+        return src, tgt
+
     @property
     def corpus_name(self) -> str:
         """The text's name in cards and captions."""
@@ -118,7 +153,9 @@ class DataSettings(Settings):
                 "data.corpus names a corpus, so data.train, data.dev and data.tests may not be set; to train on your "
                 "own files, remove data.corpus and data.variant"
             )
-        for name, files in (("train", self.train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
+        many = self.train is not None and any(map(stands_for_many, self.train))
+        train = None if many else self.train
+        for name, files in (("train", train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
             if isinstance(files, list) and len(files) != 2:
                 raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
         if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
@@ -131,7 +168,7 @@ class Prepared:
     """The prepared text: a tokenizer, and the ids of train and dev."""
 
     tokenizer: AnyTokenizer
-    train: ParallelCorpus
+    train: TrainingCorpus
     dev: ParallelCorpus
 
 
@@ -161,23 +198,42 @@ def prepare(
             count_pairs(pair)
         if given is None:
             training_pairs = partial(_training_pairs, files, held_out)
-            _train_tokenizer(training_pairs, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
+            learn_tokenizer(training_pairs, tokenizer_settings, tokenizer_path, data.tgt_symbols, report)
         else:
             given.save(tokenizer_path)
-    tokenizer = load_tokenizer(tokenizer_path)
-    if given is not None and tokenizer != given:
-        raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
+    tokenizer = given_or_kept_tokenizer(folder, given)
     if data.tgt_symbols and not tokenizer.symbols:
         raise HeedError("data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols.")
-    sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
     for name, pairs in (("dev", (files.dev,)), ("train", files.train)):
         written = (folder / f"{name}.report.json").exists()  # last
         if not (written and (folder / name).is_dir()):  # which an error may have advised to delete
             sets = {set_name: read_pairs(pair) for set_name, pair in files.evaluation_sets.items()}
             repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(sets)
             held = held_out if name == "train" else None
-            _write_split(folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions)
+            copies = None
+            if name == "train" and data.drop_duplicates:
+                copies = later_copies(
+                    hashes_of(pair_hash(*pair) for side_by_side in pairs for pair in read_pairs(side_by_side))
+                )
+            write_split(
+                folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions, copies=copies
+            )
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
+    refuse_empty(train, dev, folder)
+    return Prepared(tokenizer, train, dev)
+
+
+def given_or_kept_tokenizer(folder: Path, given: AnyTokenizer | None) -> AnyTokenizer:
+    """The tokenizer in a folder of prepared text. HeedError if another one is given."""
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    if given is not None and tokenizer != given:
+        raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
+    return tokenizer
+
+
+def refuse_empty(train: TrainingCorpus, dev: ParallelCorpus, folder: Path) -> None:
+    """HeedError if no pair is left to learn from, or to validate by; it names the reasons."""
     for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
         if not len(corpus):
             dropped = read_json(folder / f"{name}.report.json").get("dropped")
@@ -186,16 +242,15 @@ def prepare(
                 f"no {kind} pair is left, all are {reasons or 'left out'}: change the text or the setting, and delete "
                 f"{folder.parent}."
             )
-    return Prepared(tokenizer, train, dev)
 
 
-def write_dev(files: TextFiles, *, report: Callable[[str], None], anew: bool = False) -> None:
+def write_dev(files: TextFiles, *, report: Callable[[str], None], anew: bool = False, read: Read = read_pairs) -> None:
     """Writes dev if it is split off the training text; `anew` if it is there, since the text may have been corrected.
 
-    HeedError if the text is too small.
+    read: gives the pairs of the training text. HeedError if the text is too small.
     """
     if files.dev_split is not None and (anew or not all(side.exists() for side in files.dev)):
-        files.dev_split.write(files.train[0], files.dev, report=report)
+        files.dev_split.write(files.train[0], files.dev, report=report, read=read)
 
 
 def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
@@ -235,7 +290,7 @@ def _training_pairs(files: TextFiles, held_out: HeldOut | None) -> Iterator[tupl
                 yield src, tgt
 
 
-def _train_tokenizer(
+def learn_tokenizer(
     training_pairs: Callable[[], Iterator[tuple[str, str]]],
     settings: TokenizerSettings,
     path: Path,
@@ -263,7 +318,7 @@ def _train_tokenizer(
     tokenizer.save(path)
 
 
-def _write_split(
+def write_split(
     folder: Path,
     name: str,
     pairs: tuple[FilePair, ...],
@@ -271,9 +326,15 @@ def _write_split(
     data: DataSettings,
     report: Callable[[str], None],
     *,
-    held_out: HeldOut | None,
-    repetitions: Repetitions | None,
+    held_out: HeldOut | None = None,
+    repetitions: Repetitions | None = None,
+    copies: NDArray[np.bool_] | None = None,
 ) -> None:
+    """Encodes pairs into FOLDER/NAME; what is left out is listed, counted and reported.
+
+    held_out: dev's pairs, which are left out. repetitions: counts all pairs. copies: whether a pair is one of an
+    earlier pair, and left out for that.
+    """
     dropped: Counter[str] = Counter()
     lines = array("L")
     texts: list[tuple[str, int]] = []
@@ -289,6 +350,8 @@ def _write_split(
             numbered = _without(held_out, numbered, texts, drop)
         if repetitions is not None:
             numbered = _noted(repetitions, numbered)
+        if name == "train":
+            numbered = _filtered(numbered, data, copies, drop)
         unknown = _Unknown(tokenizer.special.unk, name, texts)
         encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, report)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
@@ -367,6 +430,27 @@ def _noted(repetitions: Repetitions, numbered: Iterator[NumberedPair]) -> Iterat
         yield line, pair
 
 
+def _filtered(
+    numbered: Iterator[NumberedPair],
+    data: DataSettings,
+    copies: NDArray[np.bool_] | None,
+    drop: Callable[[int, str], None],
+) -> Iterator[NumberedPair]:
+    """The pairs that data's filters leave. copies: of `write_split`."""
+    if copies is None and not (data.drop_identical or data.check_languages):
+        yield from numbered
+        return
+    of_settings = PairFilter(
+        src=data.src, tgt=data.tgt, drop_identical=data.drop_identical, check_languages=data.check_languages
+    )
+    for line, pair in numbered:
+        reason = of_settings.reason(*pair) or (COPY if copies is not None and copies[line - 1] else None)
+        if reason is None:
+            yield line, pair
+        else:
+            drop(line, reason)
+
+
 def _number_pairs(pairs: Iterable[FilePair], texts: list[tuple[str, int]]) -> Iterator[tuple[int, tuple[str, str]]]:
     """Pairs of lines, counted from 1 through all files; `texts` gets each file of sources with the lines read of it."""
     numbers = count(1)
@@ -391,13 +475,12 @@ def _encoded(
 
     training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
     """
-    for chunk, *both_sides in _encode_chunks(counted(numbered, "Encoding", unit="pairs"), tokenizer):
+    for chunk, *both_sides in encode_chunks(counted(numbered, "Encoding", unit="pairs"), tokenizer):
         for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
             unknown.count(line, ids)
             reason = reason_against_loss((src, tgt), ids, tokenizer, max_tokens=data.max_tokens, training=training)
-            shorter, longer = sorted(map(len, ids))
-            if training and reason is None and longer > data.max_ratio * shorter:
-                reason = f"with a length ratio above {data.max_ratio:g} (data.max_ratio)"
+            if training and reason is None:
+                reason = length_ratio_reason(ids, data.max_ratio)
             if reason is None:
                 lines.append(line)
                 yield ids[0], ids[1]
@@ -406,12 +489,18 @@ def _encoded(
     unknown.check(data.max_unknown)
 
 
+def length_ratio_reason(ids: Sequence[Sequence[int]], max_ratio: float) -> str | None:
+    """Why a pair is left out whose sides differ too much in length, None if they do not. ids: of both sides."""
+    shorter, longer = sorted(map(len, ids))
+    return f"with a length ratio above {max_ratio:g} (data.max_ratio)" if longer > max_ratio * shorter else None
+
+
 def _characters(numbered_pair: tuple[int, tuple[str, str]]) -> int:
     _, lines = numbered_pair
     return sum(map(len, lines))
 
 
-def _encode_chunks(
+def encode_chunks(
     numbered: Iterator[tuple[int, tuple[str, str]]], tokenizer: AnyTokenizer
 ) -> Iterator[tuple[NumberedPairs, list[list[int]], list[list[int]]]]:
     """(numbered pairs of lines, ids of the sources, ids of the targets), a chunk at a time.

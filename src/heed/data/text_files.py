@@ -16,13 +16,16 @@ T = TypeVar("T")
 class TextFiles:
     """Parallel text as pairs of (source, target) files, plain or .gz, one sentence per line.
 
-    dev_split: if given, `prepare` writes dev: pairs of the first of `train`, which are not learned from.
+    In `train`, files of the formats that only a preparation in shards reads may stand too (`needs_shards`). dev_split:
+    if given, `prepare` writes dev: pairs of the first of `train`, which are not learned from; in shards, of the first
+    `n_given`. n_given: how many of `train` are the corpus itself; those after them were added.
     """
 
     train: tuple[FilePair, ...]  # several pairs are read one after another
     dev: FilePair
     tests: Mapping[str, FilePair] = field(default_factory=dict)  # by the name of the test set
     dev_split: DevSplit | None = None
+    n_given: int = 1
 
     @property
     def evaluation_sets(self) -> dict[str, FilePair]:

@@ -42,11 +42,11 @@ FIXED_SETTINGS = (("training", "start_from"), ("training", "n_teachers"))  # of 
 
 
 @contextmanager
-def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[None]:
+def open_run_folder(recipe: Recipe, run: Path, *, report: Report, wait: float = 0.0) -> Iterator[None]:
     """Locks a new or existing run folder for this process and writes its config.toml.
 
     HeedError if the folder is not a run's, or if the run began with other settings that must not change. Busy if
-    another process has locked it.
+    another process has locked it for longer than `wait` seconds.
     """
     try:
         os.path.abspath(run).encode()
@@ -56,7 +56,7 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report) -> Iterator[No
             "another --run."
         ) from None
     _check_run_folder(run)
-    with locked(run):
+    with locked(run, wait=wait):
         _write_config(recipe, run, report)
         check_replaceable(run / "model", MODEL_FOLDER_NAMES)
         yield

@@ -10,10 +10,13 @@ import numpy as np
 import torch
 
 from heed.backends.choice import kernels_state
-from heed.data.batching import Batch, Rows, TokenBatches
-from heed.data.corpus import ParallelCorpus
+from heed.data.batching import Batch, Batches, BatchLimits, Rows, TokenBatches
+from heed.data.corpus import ParallelCorpus, TrainingCorpus
 from heed.data.download import Corpora, Report
-from heed.data.prepare import Prepared, prepare
+from heed.data.prepare import Prepared
+from heed.data.shards.batches import ShardBatches
+from heed.data.shards.corpus import ShardedCorpus
+from heed.data.shards.preparation import prepare_corpus
 from heed.data.text_files import TextFiles
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
@@ -27,12 +30,13 @@ from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, ave
 from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
 from heed.runs.folder import check_all_see, open_run_folder
+from heed.runs.prepare import lost_tokenizer
 from heed.runs.recipe import Recipe, anchor_recipe
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
-from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
@@ -105,7 +109,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     settings = recipe.training
     report(_machine_line(context))
     given = _given_model(recipe, run)
-    known = given.tokenizer if given else _lost_tokenizer(run)
+    known = given.tokenizer if given else lost_tokenizer(run)
     prepared = _prepare(context, files, known)
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
@@ -215,15 +219,7 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
     return given
 
 
-def _lost_tokenizer(run: Path) -> AnyTokenizer | None:
-    """That of a run's newest checkpoint, if RUN/data has been deleted: the text might give another one now."""
-    names = state_names(run / "checkpoints")
-    if not names or (run / "data" / "tokenizer.json").exists():
-        return None
-    return load_tokenizer(run / "checkpoints" / names[-1] / "tokenizer.json")
-
-
-def _check_same_text(corpus: ParallelCorpus, run: Path) -> None:
+def _check_same_text(corpus: TrainingCorpus, run: Path) -> None:
     """HeedError if a run's checkpoints are of another text: RUN/data, which would tell, may have been deleted."""
     for name in state_names(run / "checkpoints"):
         try:
@@ -242,7 +238,9 @@ def _prepare(context: RunContext, files: TextFiles, given: AnyTokenizer | None) 
     recipe, folder = context.recipe, context.run / "data"
     for first in (True, False):
         if context.workers.first == first:
-            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=folder, report=context.report, given=given)
+            prepared = prepare_corpus(
+                files, recipe.data, recipe.tokenizer, folder=folder, report=context.report, given=given
+            )
         context.workers.broadcast(None)
     return prepared
 
@@ -254,9 +252,8 @@ def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
     most = recipe.model.max_positions
     longest = []  # ids of the longest side of each set, and where it stands
     for corpus in (prepared.train, prepared.dev):
-        longer = np.maximum(*corpus.lengths)
-        row = int(longer.argmax())
-        longest.append((int(longer[row]), *corpus.place(int(corpus.lines[row]))))
+        n_ids, line = corpus.longest
+        longest.append((n_ids, *corpus.place(line)))
     for n_ids, file, line in longest:
         if n_ids >= most:  # with bos or eos
             raise HeedError(
@@ -265,23 +262,24 @@ def _check_positions(recipe: Recipe, prepared: Prepared) -> None:
             )
 
 
-def _report_unreachable(corpus: ParallelCorpus, settings: DecodingSettings, report: Report) -> None:
+def _report_unreachable(corpus: TrainingCorpus, settings: DecodingSettings, report: Report) -> None:
     """Says how many targets to learn from are longer than a search will ever make theirs."""
-    n_src, n_tgt = corpus.lengths
+    n_src, n_tgt, n_pairs, lines = corpus.length_counts().T
     limits = np.zeros(n_src.max() + 1, np.int64)
     for length in np.unique(n_src).tolist():
         limits[length] = maximum_length(Source(0, (), length=length), settings)
-    (rows,) = np.nonzero(n_tgt >= limits[n_src])  # eos counts too
-    if len(rows):
-        file, line = corpus.place(int(corpus.lines[rows[0]]))
+    too_long = n_tgt >= limits[n_src]  # eos counts too
+    if too_long.any():
+        file, line = corpus.place(int(lines[too_long].min()))
+        n_too_long = int(n_pairs[too_long].sum())
         report(
-            f"{len(rows):,} of {len(corpus):,} training targets are longer than decoding.max_extra_tokens="
+            f"{n_too_long:,} of {len(corpus):,} training targets are longer than decoding.max_extra_tokens="
             f"{settings.max_extra_tokens} or max_tokens let a translation be, first in the pair of {file}, line "
             f"{line:,}."
         )
 
 
-def _card(context: RunContext, files: TextFiles, corpus: ParallelCorpus) -> ModelCard:
+def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus) -> ModelCard:
     card = context.task.card(files)
     card.trained_on.update(
         {
@@ -295,7 +293,7 @@ def _card(context: RunContext, files: TextFiles, corpus: ParallelCorpus) -> Mode
 
 
 def _validation(
-    context: RunContext, files: TextFiles, dev: TokenBatches, tokenizer: AnyTokenizer
+    context: RunContext, files: TextFiles, dev: Batches, tokenizer: AnyTokenizer
 ) -> Callable[[Transformer], dict[str, float]]:
     """The numbers logged at every checkpoint: cross-entropy and perplexity of dev, and the task's own score.
 
@@ -321,24 +319,26 @@ def _validation(
     return validate
 
 
-def _batches(context: RunContext, corpus: ParallelCorpus, tokenizer: AnyTokenizer) -> TokenBatches:
+def _batches(context: RunContext, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> Batches:
     settings = context.recipe.training
-    return TokenBatches(
-        corpus,
-        tokenizer.special,
+    limits = BatchLimits(
         max_src_tokens=settings.batch_src_tokens,
         max_tgt_tokens=settings.batch_tgt_tokens,
         micro_tokens=settings.micro_tokens(micro_batch_tokens(context.machine.device)),
         seed=settings.seed,
     )
+    if isinstance(corpus, ShardedCorpus):
+        return ShardBatches(corpus, tokenizer.special, limits=limits)
+    assert isinstance(corpus, ParallelCorpus)
+    return TokenBatches(corpus, tokenizer.special, **limits._asdict())
 
 
-def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
+def _all_batches(batches: Batches, machine: Machine) -> Iterator[Batch]:
     for micro_batches in batches.plan(0):
         for rows in micro_batches:
             yield batches.collate(rows).to(machine.device)
 
 
-def _epochs(state: TrainState, batches: TokenBatches) -> float:
+def _epochs(state: TrainState, batches: Batches) -> float:
     """Passes over the corpus, the last one counted by its share of batches."""
-    return round(state.epochs(len(batches.plan(state.epoch, earlier=state.earlier_parts))), 2)
+    return round(state.epochs(len(state.plan_of(batches))), 2)

@@ -21,6 +21,11 @@ class FastCores:
     cpus: frozenset[int]  # as the system numbers what runs a thread; none where a thread cannot be held to them
 
 
+def n_cores() -> int:
+    """The number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def fast_cores(root: Path = Path("/"), *, allowed: Collection[int] | None = None) -> FastCores | None:
     """The fast cores that this process may use; None if all are alike, or all that it may use.
 

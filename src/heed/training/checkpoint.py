@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.data.batching import BatchLimits, PlanPart
+from heed.data.batching import Batches, BatchLimits, PlanPart, Rows
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -38,9 +38,12 @@ class TrainState:
 
     step: int = 0  # optimizer steps, including those skipped because loss or gradient was not finite
     epoch: int = 0
-    batch: int = 0  # batches of this epoch already used, of those that the limits below make
+    window: int = 0  # of the epoch, where it is planned in several: see Batches
+    n_windows: int = 1
+    order_seed: int | None = None  # by which the epoch's windows were drawn, if that of the limits has changed since
+    batch: int = 0  # batches of this window already used, of those that the limits below make
     limits: BatchLimits | None = None  # not known to older checkpoints
-    earlier_parts: list[PlanPart] = field(default_factory=list)  # used of this epoch before, under other limits
+    earlier_parts: list[PlanPart] = field(default_factory=list)  # used of this window before, under other limits
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
     src_src: int = 0  # pairs that attention compared: see Workload
@@ -73,14 +76,21 @@ class TrainState:
         """Tokens and pairs of tokens that the run has processed."""
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
 
-    def end_epoch(self) -> None:
-        """Goes to the beginning of the next epoch."""
-        self.epoch, self.batch, self.earlier_parts = self.epoch + 1, 0, []
+    def plan_of(self, batches: Batches) -> list[list[Rows]]:
+        """The batches of the present window, those used under earlier limits left out."""
+        return batches.plan(self.epoch, window=self.window, order_seed=self.order_seed, earlier=self.earlier_parts)
+
+    def end_window(self) -> None:
+        """Goes to the beginning of the next window, after the last one to that of the next epoch."""
+        self.window, self.batch, self.earlier_parts = self.window + 1, 0, []
+        if self.window >= self.n_windows:
+            self.epoch, self.window, self.order_seed = self.epoch + 1, 0, None
 
     def epochs(self, n_batches: int) -> float:
         """Passes over the corpus, the last one counted by its share of batches; `n_batches` are in the present plan."""
         earlier = sum(part.n_batches for part in self.earlier_parts)
-        return self.epoch + (earlier + self.batch) / max(1, earlier + n_batches)
+        share = (earlier + self.batch) / max(1, earlier + n_batches)
+        return self.epoch + (self.window + share) / self.n_windows
 
     def rank_validation(self, settings: TrainingSettings, numbers: Mapping[str, float]) -> None:
         """Counts a validation of this step: whether it is the best so far, by the setting `best_by`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heed.data.corpus import ParallelCorpus
+from heed.data.corpus import TrainingCorpus
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import short
@@ -20,7 +20,7 @@ class Diverged(HeedError):
     """Training has failed, though all its numbers are finite."""
 
 
-def unigram_loss(train: ParallelCorpus, dev: ParallelCorpus, *, vocab_size: int, eos: int) -> float:
+def unigram_loss(train: TrainingCorpus, dev: TrainingCorpus, *, vocab_size: int, eos: int) -> float:
     """Cross-entropy of dev's targets, in nats a token, by how often each id occurs among train's; one is added to each.
 
     Every target ends with eos, as in the dev loss. What guesses without looking at the source has at least this loss.

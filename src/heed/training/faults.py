@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.data.batching import Rows, TokenBatches
+from heed.data.batching import Batches, Rows
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
 from heed.training.settings import TrainingSettings
@@ -28,7 +28,7 @@ class PendingStep(NamedTuple):
 class FaultCounter:
     """Checks steps once the device has computed them, and counts those in a row that it skipped."""
 
-    def __init__(self, batches: TokenBatches, logbook: Logbook, state: TrainState):
+    def __init__(self, batches: Batches, logbook: Logbook, state: TrainState):
         self._batches, self._logbook, self._state = batches, logbook, state
         self._n_faults = 0
 

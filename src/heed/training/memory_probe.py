@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.protocol import TrainingPasses
-from heed.data.batching import Batch, Rows, TokenBatches
+from heed.data.batching import Batch, Batches, Rows
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
@@ -28,7 +28,7 @@ class MemoryProbe:
     workers: Workers
     settings: TrainingSettings
 
-    def largest_fitting(self, batches: TokenBatches) -> TokenBatches:
+    def largest_fitting(self, batches: Batches) -> Batches:
         """The batches, their micro-batches halved until every worker's memory holds the largest of them.
 
         HeedError if not even one pair fits.
@@ -42,7 +42,7 @@ class MemoryProbe:
             batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
         return batches
 
-    def fits(self, batches: TokenBatches) -> bool:
+    def fits(self, batches: Batches) -> bool:
         """Whether every worker can run forward and backward over the heaviest micro-batches."""
         fits = True
         try:
@@ -56,7 +56,7 @@ class MemoryProbe:
             torch.cuda.empty_cache()
         return not self.workers.any(not fits)
 
-    def _try_heaviest(self, batches: TokenBatches) -> None:
+    def _try_heaviest(self, batches: Batches) -> None:
         """Runs forward and backward over the heaviest micro-batches; an out-of-memory error if they do not fit.
 
         A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the
@@ -65,12 +65,12 @@ class MemoryProbe:
         on_cpu = self.machine.device.type == "cpu"
         self.weights.model.train()  # a validation may have come before
         if (passes := self.weights.passes(self.settings)) is not None:
-            passes.reserve(batches.pass_tokens, batches.longest)
+            passes.reserve(batches.limits.pass_tokens, batches.longest)
         heaviest = batches.heaviest()
         sharing = sharing_of(self.weights.model)
         if sharing == "rows":
             heaviest = self.workers.shard(heaviest)
-        elif sharing == "whole" and batches.n_micro_batches < self.workers.n:  # then workers share each of them
+        elif sharing == "whole" and batches.limits.n_micro_batches < self.workers.n:  # then workers share each of them
             heaviest = [part for rows in heaviest for part in self.workers.shard([rows])]
         moments = []
         if not self.optimizer.state:  # the first step allocates Adam's two moments
@@ -85,7 +85,7 @@ class MemoryProbe:
                 self._try_pass(part, batches)
         moments.clear()
 
-    def _try_pass(self, rows: Rows, batches: TokenBatches) -> None:
+    def _try_pass(self, rows: Rows, batches: Batches) -> None:
         batch = batches.collate(rows)
         if (passes := self.weights.passes(self.settings)) is not None:
             try:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import torch
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import PlanPart, Rows, TokenBatches
+from heed.data.batching import Batches, PlanPart, Rows
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -46,7 +46,7 @@ Validate = Callable[[Transformer], dict[str, float]]
 
 def train(
     model: Transformer,
-    batches: TokenBatches,
+    batches: Batches,
     settings: TrainingSettings,
     machine: Machine,
     workers: Workers,
@@ -136,9 +136,7 @@ def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
     return state
 
 
-def _fit_into_memory(
-    setup: _Setup, batches: TokenBatches, state: TrainState, report: Callable[[str], None]
-) -> TokenBatches:
+def _fit_into_memory(setup: _Setup, batches: Batches, state: TrainState, report: Callable[[str], None]) -> Batches:
     probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, setup.settings)
     fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
     if fitting.micro_tokens != state.micro_tokens:
@@ -151,8 +149,11 @@ def _fit_into_memory(
     return fitting
 
 
-def _resume_epoch(batches: TokenBatches, state: TrainState, report: Callable[[str], None]) -> None:
+def _resume_epoch(batches: Batches, state: TrainState, report: Callable[[str], None]) -> None:
     """Lets the limits of the batches apply to what is left of the epoch, if it began with other ones."""
+    state.n_windows = batches.n_windows
+    if state.limits is not None and (state.window or state.batch) and state.order_seed is None:
+        state.order_seed = state.limits.seed
     if state.limits not in (None, batches.limits) and state.batch:
         state.earlier_parts.append(PlanPart(state.limits, state.batch))
         state.batch = 0
@@ -190,7 +191,7 @@ def _stop_error(stop: StopSignals) -> Stopped:
 class _Loop:
     """The steps from a checkpoint to a limit."""
 
-    def __init__(self, setup: _Setup, batches: TokenBatches, logbook: Logbook, state: TrainState):
+    def __init__(self, setup: _Setup, batches: Batches, logbook: Logbook, state: TrainState):
         self.weights, self.optimizer, self.settings = setup.weights, setup.optimizer, setup.settings
         self.machine, self.workers = setup.machine, setup.workers
         self.checkpoints, self.validate = setup.checkpoints, setup.validate
@@ -218,7 +219,7 @@ class _Loop:
             self._checkpoint()
         with progress("Training", total=self.limits.max_steps, unit="steps", done=state.step) as self.task:
             while not (reason := self.limits.reason_to_end()):
-                self._run_epoch(stop)
+                self._run_window(stop)
                 if self.stopping:
                     self._stop(stop)
         if state.checkpoint_step != state.step:
@@ -227,17 +228,17 @@ class _Loop:
         if warning := self.divergence.warning():
             self.logbook.report(warning)
 
-    def _run_epoch(self, stop: StopSignals) -> None:
-        """The rest of the epoch's steps, or those until a limit or a signal."""
+    def _run_window(self, stop: StopSignals) -> None:
+        """The rest of the steps of the epoch's window, or those until a limit or a signal."""
         state = self.state
-        plan = self.batches.plan(state.epoch, earlier=state.earlier_parts)
+        plan = state.plan_of(self.batches)
         self.epoch_batches = len(plan)
         for micro_batches in plan[state.batch :]:
             self._step(micro_batches, stop=bool(stop.signal))
             if state.step % self.settings.report_every == 0:
                 self._report()
             if state.batch == len(plan):
-                state.end_epoch()
+                state.end_window()
             self._listen(stop)
             if self.limits.checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                 self._checkpoint()
@@ -245,7 +246,7 @@ class _Loop:
             if self.limits.reason_to_end() or self.stopping:
                 return
         if state.batch or not plan:  # an older Heed saved the end of an epoch like this
-            state.end_epoch()
+            state.end_window()
 
     def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.apps.cluster.plan import Work, make_plan
-from heed.apps.cluster.records import Columns, Sources, _lines, examine
 from heed.data.lines import MAX_LINE_BYTES
+from heed.data.records import Columns, Sources, examine, lines_of_pieces
 from heed.errors import HeedError
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)
@@ -62,7 +62,7 @@ def test_lines_do_not_depend_on_where_the_pieces_end(content, at):
     cuts = [0, *sorted(min(one, len(content)) for one in at), len(content)]
     pieces = [content[a:b] for a, b in pairwise(cuts)]
     expected = content.split(b"\n")
-    assert list(_lines(pieces)) == (expected if expected[-1] else expected[:-1])
+    assert list(lines_of_pieces(pieces)) == (expected if expected[-1] else expected[:-1])
 
 
 def test_a_line_that_is_too_long_is_one_bad_row(tmp_path):

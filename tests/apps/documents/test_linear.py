@@ -14,8 +14,8 @@ from tests.apps.documents.translators import linked, translated
 
 from heed.apps.documents.formats import Format
 from heed.apps.documents.sentences import splitter
-from heed.apps.serving.languages import LanguageDetector
 from heed.errors import HeedError
+from heed.text.language_detection import LanguageDetector
 
 SIZE, SECONDS = 200_000, 15
 UNITS = (

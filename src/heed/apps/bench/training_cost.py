@@ -73,7 +73,7 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         )
         if (passes := weights.passes(settings)) is None:
             raise AssertionError("the meta device has passes")
-        passes.reserve(batches.pass_tokens, batches.longest)
+        passes.reserve(batches.limits.pass_tokens, batches.longest)
         plans = itertools.chain.from_iterable(batches.plan(epoch) for epoch in itertools.count())
         collated = ([batches.collate(rows) for rows in micro_batches] for micro_batches in plans)
         for batch in itertools.islice(collated, 2):

@@ -16,6 +16,7 @@ from heed.apps.cli.document_files import translate_file
 from heed.apps.cli.exchange import export, import_
 from heed.apps.cli.paper import paper_app
 from heed.apps.cli.parsing import evalb, parse
+from heed.apps.cli.preparation import prepare
 from heed.apps.cli.process import Verb, VerbGroup, first_sentence, run_and_exit
 from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
@@ -33,6 +34,7 @@ COMMANDS: dict[str, dict[Any, str]] = {
     "Train": {
         recipe_app: "recipe",
         data_app: "data",
+        prepare: "heed prepare mine.toml --workers 8",
         train: "heed train multi30k-en-de --set training.max_steps=2000",
         plot: "heed plot runs/demo runs/second --out curves.svg",
         average: "heed average runs/multi30k-en-de --last 5 --out runs/last-5",

@@ -140,7 +140,7 @@ def _run(
     price: float | None,
 ) -> None:
     check_options(SEARCH_RULES, **decoding)
-    share, checked = _share(part), decoding_precision(precision)
+    share, checked = share_of(part), decoding_precision(precision)
     import_torch()
     import torch
 
@@ -155,7 +155,7 @@ def _run(
     (estimate if dry_run else run_job)(job, say)
 
 
-def _share(part: str | None) -> tuple[int, int]:
+def share_of(part: str | None) -> tuple[int, int]:
     """(i, n) of I/N. HeedError unless 1 ≤ i ≤ n."""
     if part is None:
         return 1, 1

@@ -7,20 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from heed.apps.cluster.crews import Crew, Processes, RayActors, ThisProcess, check_address
-from heed.apps.cluster.driver import Driver, Outcome
-from heed.apps.cluster.packages import needed
 from heed.apps.cluster.plan import (
     ADDED,
+    ERRORS,
     SUCCESS,
     Plan,
     Task,
     Work,
     agreed_plan,
     columns_of,
-    counted,
     inputs_of,
     make_plan,
     manifest_hash,
@@ -28,12 +26,17 @@ from heed.apps.cluster.plan import (
     sidecar,
     write_plan,
 )
-from heed.apps.cluster.storage import is_passing, is_url, joined, write_whole
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
+from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
+from heed.leases.driver import Driver, Outcome
+from heed.leases.inputs import counted
+from heed.leases.packages import needed
+from heed.leases.storage import is_passing, is_url, joined, write_whole
+from heed.runtime.cores import n_cores
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished
 
@@ -97,9 +100,8 @@ def _run(job: Job, report: Report) -> None:
     if todo:
         crew, n_workers = _crew(job, report, len(todo))
         progress = _Progress(plan, before, started, n_rows=sum(map(plan.rows_of, mine)))
-        driver = Driver(
-            plan, crew, n_workers=n_workers, max_errors=job.max_errors, report=report, progress=progress.line
-        )
+        check = partial(_check_bad_rows, max_errors=job.max_errors)
+        driver = Driver(plan, crew, n_workers=n_workers, report=report, progress=progress.line, check=check)
         try:
             driver.run(todo, outcome)
         finally:
@@ -113,6 +115,16 @@ def _run(job: Job, report: Report) -> None:
             "again for them."
         )
     _finish(job, plan, outcome, report)
+
+
+def _check_bad_rows(outcome: Outcome, *, max_errors: int) -> None:
+    """HeedError if the parts have more bad rows."""
+    n_bad = sum(said["bad_rows"] for said in outcome.said.values())
+    if n_bad > max_errors:
+        raise HeedError(
+            f"{n_bad:,} rows are bad, more than --max-errors {max_errors:,}; the folder {ERRORS} lists them. Mend them "
+            "and choose another folder, or run this again with a larger number."
+        )
 
 
 def estimate(job: Job, report: Report) -> None:
@@ -193,12 +205,7 @@ def _usual_workers(job: Job) -> int:
         import torch
 
         return max(1, int(torch.cuda.device_count() / job.gpus))
-    return max(1, _cores() // job.threads)
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, n_cores() // job.threads)
 
 
 def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:

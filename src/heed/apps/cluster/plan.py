@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from heed.apps.cluster.records import (
+from heed.config import shown
+from heed.data.records import (
     FORMATS,
     Columns,
     Format,
@@ -22,39 +23,16 @@ from heed.apps.cluster.records import (
     format_of,
     infer_schema,
 )
-from heed.apps.cluster.storage import facts, is_url, joined, matching, read_whole, write_whole
-from heed.config import shown
 from heed.errors import HeedError
-from heed.runtime.locks import locked
+from heed.leases.inputs import PLAN, Input, counted, differences, planning
+from heed.leases.storage import facts, is_url, joined, matching, read_whole, write_whole
 from heed.runtime.manifest import MANIFEST, sha256_of
 
-PLAN, SUCCESS, ERRORS = "plan.json", "_SUCCESS", "errors"
+SUCCESS, ERRORS = "_SUCCESS", "errors"
 FORMAT = 1
 MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
-PLANNED_SECONDS = 3600.0  # how long the plan of another process is awaited
 Task = Literal["translate", "score"]
 ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "ended"), "score": ("log_prob", "score")}
-
-
-@dataclass(frozen=True)
-class Input:
-    """A file, as it was when the plan was made. digest: SHA-256 of a file, etag of an object.
-
-    version: as long as it and the size stay, a file is not hashed again.
-    """
-
-    name: str
-    n_bytes: int
-    digest: str
-    version: str
-    rows: int
-
-    def is_unchanged(self) -> bool:
-        """Whether it has the content that was planned; reads it only if it was written since."""
-        found = facts(self.name)
-        if found is None or found.n_bytes != self.n_bytes:
-            return False
-        return found.version == self.version or (not is_url(self.name) and sha256_of(Path(self.name)) == self.digest)
 
 
 @dataclass(frozen=True)
@@ -123,11 +101,6 @@ class Plan:
     def digest(self) -> str:
         """Of its identity; every part's sidecar names it."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-
-
-def counted(n: int, noun: str) -> str:
-    """The number and the noun, such as "1 part" or "2 parts"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def manifest_hash(model: str | Path) -> str:
@@ -286,30 +259,12 @@ def read_plan(out: str) -> Plan | None:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
 
 
-def differences(found: Plan, asked: Plan) -> list[str]:
-    """How two plans differ, such as "settings.beam_size (4, now 5)"."""
-    before, now = _flat(found.identity()), _flat(asked.identity())
-    return [
-        f"{key} ({shown(before.get(key, 'none'))}, now {shown(now.get(key, 'none'))})"
-        for key in dict.fromkeys([*before, *now])
-        if before.get(key) != now.get(key)
-    ]
-
-
-def _flat(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        full = f"{name}.{key}" if name else key
-        flat |= _flat(value, full) if isinstance(value, dict) else {full: value}
-    return flat
-
-
 def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[str], None]) -> Plan:
     """The plan in the folder, or a new one if it has none. HeedError if it is another one, and says what differs."""
     found = read_plan(out)
     if found is not None:
         return _same(found, out, names, work)
-    with _planning(out):
+    with planning(out):
         found = read_plan(out)  # which another process has made meanwhile
         if found is not None:
             return _same(found, out, names, work)
@@ -327,27 +282,6 @@ def _check_empty(out: Path) -> None:
         raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
 
 
-@contextmanager
-def _planning(out: str) -> Iterator[None]:
-    """Keeps other processes from planning at the same time; leaves no folder behind if planning fails."""
-    if is_url(out):
-        yield  # no locks there: two plans of the same are the same
-        return
-    folder = Path(out)
-    locked_before = (folder / ".lock").exists()
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        with locked(folder, wait=PLANNED_SECONDS):
-            yield
-    finally:
-        if not (folder / PLAN).exists():
-            with suppress(OSError):
-                if not locked_before:
-                    (folder / ".lock").unlink()
-                for one in made:
-                    one.rmdir()
-
-
 def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
     """The plan of before. HeedError if it has other inputs, work or settings."""
     known = {one.name: one for one in found.inputs}
@@ -359,7 +293,7 @@ def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
             size, version = (now.n_bytes, now.version) if now else (0, "missing")
             one = Input(name, size, "another content" if not is_url(name) else version, version, one.rows if one else 0)
         inputs.append(one)
-    if differing := differences(found, Plan(tuple(inputs), work, found.parts)):
+    if differing := differences(found.identity(), Plan(tuple(inputs), work, found.parts).identity()):
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise HeedError(
             f"{joined(out, PLAN)}: another plan; what differs: {', '.join(differing[:5])}{more}. Choose another folder."

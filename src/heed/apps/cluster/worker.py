@@ -1,29 +1,21 @@
-"""One worker: a loaded model that makes parts of a plan, each written whole with its sidecar.
-
-It is called in this process, is an actor of Ray, or is started as a process of its own: `python -m
-heed.apps.cluster.worker`, whose argument says in JSON what to load. That process reads numbers of parts from standard
-input, a line each, and answers with lines of JSON on standard output: first {"ready": true}, then what
-`Worker.attempt` gives. It ends when standard input does.
-"""
+"""One worker: a loaded model that makes parts of a plan, each written whole with its sidecar."""
 
 import json
 import math
-import os
-import queue
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
-from heed.apps.cluster.records import Rows, Sources, writer_of
-from heed.apps.cluster.storage import facts, is_passing, joined, whole, write_whole
+from heed.apps.cluster.writers import writer_of
 from heed.apps.documents.split_text import SplitText, split_text
-from heed.errors import HeedError, is_out_of_memory, place_of
-from heed.runtime.process_tuning import tune_process
+from heed.data.records import Rows, Sources
+from heed.errors import HeedError
+from heed.leases.storage import facts, joined, whole, write_whole
+from heed.leases.worker import StopAll, attempted, serve
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translation
@@ -38,9 +30,14 @@ class Loading:
     threads: int
     device: str
     max_errors: int
+    module: ClassVar[str] = "heed.apps.cluster.worker"
+
+    def make(self) -> "Worker":
+        """The worker of these settings."""
+        return Worker(self)
 
 
-class TooManyBadRows(HeedError):
+class TooManyBadRows(StopAll):
     """More rows are bad than --max-errors allows."""
 
 
@@ -76,27 +73,16 @@ class Worker:
         if loading.device != "cpu":
             self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
 
-    def ready(self) -> bool:
-        """Answers: an actor that does so is alive, and its model loaded."""
-        return True
-
     def attempt(self, part: int) -> dict[str, Any]:
-        """{"done": the part's sidecar}, or {"failed": a line, "again": whether another attempt may succeed}.
+        """As `attempted`: "done" is the part's sidecar."""
+        return attempted(self._sidecar, part, clean_up=self._sources.close)
 
-        {"stop": a line} if too many rows are bad.
-        """
-        try:
-            return {"done": sidecar(self._out, self._plan, part) or self._make(part)}
-        except TooManyBadRows as error:
-            return {"stop": str(error)}
-        except HeedError as error:
-            return {"failed": str(error), "again": is_passing(error)}
-        except Exception as error:  # one part's fault must not end the others
-            self._sources.close()
-            if not is_passing(error) and not is_out_of_memory(error):
-                message = f"{type(error).__name__} at {place_of(error)}: {' '.join(str(error).split())}"
-                return {"failed": f"internal error, {message}", "again": False}
-            return {"failed": " ".join(str(error).split()) or type(error).__name__, "again": True}
+    def close(self) -> None:
+        """Closes the input that is open."""
+        self._sources.close()
+
+    def _sidecar(self, part: int) -> dict[str, Any]:
+        return sidecar(self._out, self._plan, part) or self._make(part)
 
     def _make(self, part: int) -> dict[str, Any]:
         """Writes a part and its sidecar, which is returned."""
@@ -236,41 +222,9 @@ def _kernels() -> str:
 
 
 def main() -> None:
-    """Makes the parts that standard input names, until it ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    tune_process()
-    parts: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(parts,), daemon=True).start()
-    try:
-        worker = Worker(Loading(**json.loads(sys.argv[1])))
-    except HeedError as error:
-        _answer(answers, {"refused": str(error)})
-        sys.exit(1)
-    except Exception as error:
-        if not is_passing(error):
-            raise
-        sys.exit(f"A worker cannot start: {' '.join(str(error).split())}")  # whoever started it tries again
-    _answer(answers, {"ready": True})
-    while True:
-        _answer(answers, worker.attempt(parts.get()))
-
-
-def _listen(parts: "queue.SimpleQueue[int]") -> None:
-    """Takes what is asked. The end of standard input is the end of who asks: nobody waits for the part at hand."""
-    for line in sys.stdin:
-        parts.put(int(line))
-    os._exit(0)
-
-
-def _answer(answers: IO[str], content: dict[str, Any]) -> None:
-    answers.write(json.dumps(content) + "\n")
-    answers.flush()
-
-
-def argument(loading: Loading) -> str:
-    """The argument that starts the process."""
-    return json.dumps(asdict(loading))
+    """Serves as a process of its own."""
+    loading = Loading(**json.loads(sys.argv[1]))
+    serve(loading.make)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,6 @@
-"""Languages by code: their names, and which of them a text is in."""
+"""Languages by code, and their names."""
 
-from collections.abc import Collection, Iterable
-
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-from heed.runtime.files import no_temporary_files
+from collections.abc import Collection
 
 # fmt: off
 NAMES = {
@@ -50,27 +46,3 @@ def known_code(code: str, known: Collection[str]) -> str:
 
 def _normalize(code: str) -> str:
     return code.strip().lower().replace("_", "-")
-
-
-class LanguageDetector:
-    """Tells in which of some languages a text is."""
-
-    def __init__(self, languages: Iterable[str]):
-        """HeedError if the folder of temporary files has no room for what it knows."""
-        self._languages = sorted(set(languages))
-        try:  # which is unpacked into a temporary file
-            self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        except OSError as error:
-            raise no_temporary_files(error) from None
-        self._known = [language for language in self._languages if language in set(self._identifier.labels)]
-
-    def rank(self, text: str) -> list[tuple[str, float]]:
-        """The languages with their probabilities among all that the detector knows, the most probable first.
-
-        A text in another language has low ones. Languages that the detector does not know come last, with 0; so does
-        every language for a text without letters.
-        """
-        if not any(c.isalpha() for c in text) or not self._known:
-            return [(language, 0.0) for language in self._languages]
-        found = [(str(language), float(p)) for language, p in self._identifier.rank(text) if language in self._known]
-        return found + [(language, 0.0) for language in self._languages if language not in self._known]

@@ -16,11 +16,12 @@ from heed.apps.documents.split_text import SplitText, split_text
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
-from heed.apps.serving.languages import LanguageDetector, language_name
+from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
 from heed.decoding.translator import Translation
 from heed.errors import HeedError
+from heed.text.language_detection import LanguageDetector
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24

@@ -9,7 +9,9 @@ from pathlib import Path
 from heed.data.download import Corpora, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.prepare import DataSettings
+from heed.data.shards.sources import count_source
 from heed.data.text_files import TextFiles
+from heed.data.training_files import needs_shards, training_files
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
 from heed.decoding.stream import longest_source
@@ -74,9 +76,10 @@ class TranslationTask:
             command = shlex.join(["heed", "data", "get", str(data.corpus), *options])
             corpora.report(f"{missing} The run will do that (or {command}).")
             return None
-        counts = [count_pairs(pair) for pair in files.train]
+        columns = self.recipe.data.column_names
+        counts = [count_source(pair, columns) if needs_shards(pair) else count_pairs(pair) for pair in files.train]
         n_dev = 0
-        if files.dev_split is not None:
+        if files.dev_split is not None and not needs_shards(files.train[0]):
             n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
             corpora.report(f"{n_dev:,} of the training pairs will be split off for dev.")
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
@@ -106,7 +109,9 @@ class TranslationTask:
             assert data.train is not None and data.dev is not None  # Recipe checks it
             tests = {name: _file_pair(names) for name, names in data.tests.items()}
             dev = _file_pair(data.dev) if isinstance(data.dev, list) else _split_off(Path())
-            files = TextFiles(train=(_file_pair(data.train),), dev=dev, tests=tests, dev_split=data.dev_split)
+            train = training_files(data.train, src=data.src, tgt=data.tgt)
+            files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
+        files = replace(files, n_given=len(files.train))
         return replace(files, train=(*files.train, _file_pair(data.added))) if data.added else files
 
     def card(self, files: TextFiles) -> ModelCard:

@@ -6,11 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from heed.apps.cluster.crews import Crew, Event
-from heed.apps.cluster.plan import ERRORS, Plan
 from heed.errors import HeedError
+from heed.leases.crews import Crew, Event
 
 
 @dataclass(frozen=True)
@@ -58,23 +57,29 @@ class Outcome:
     given_up: dict[int, str] = field(default_factory=dict)
 
 
+class Named(Protocol):
+    """A plan of numbered parts that have names."""
+
+    def name_of(self, part: int) -> str: ...
+
+
 class Driver:
     """Works off parts of a plan. `report` takes a line for the user."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Named,
         crew: Crew,
         *,
         n_workers: int,
-        max_errors: int,
         report: Callable[[str], None],
         progress: Callable[[Outcome, int], str],
+        check: Callable[[Outcome], None] = lambda outcome: None,
         patience: Patience | None = None,
     ):
-        """progress: a line, given what is done so far and how many parts there are."""
-        self._plan, self._crew, self._max_errors = plan, crew, max_errors
-        self._report, self._progress = report, progress
+        """progress: a line, given what is done so far and how many parts there are. check: raises to end the work."""
+        self._plan, self._crew = plan, crew
+        self._report, self._progress, self._check = report, progress, check
         self._patience = patience or Patience()
         self._slots = [_Slot() for _ in range(n_workers)]
         self._tried: dict[int, _Part] = {}
@@ -83,7 +88,7 @@ class Driver:
         self._waiting_said = False
 
     def run(self, parts: Iterable[int], outcome: Outcome) -> None:
-        """Makes these parts. HeedError if no worker can start, or if more than max_errors rows are bad."""
+        """Makes these parts. HeedError if no worker can start, or by `check`."""
         self._due = [(0.0, part) for part in parts]
         if not self._due:
             return
@@ -98,7 +103,7 @@ class Driver:
                 self._hear(event, outcome)
             self._take_back(outcome)
             self._restart()
-            self._check_bad_rows(outcome)
+            self._check(outcome)
             if time.monotonic() - said >= self._patience.said:
                 said = time.monotonic()
                 self._report(self._progress(outcome, n_parts))
@@ -207,11 +212,3 @@ class Driver:
         ):
             self._waiting_said = True
             self._report("No worker has started for a minute: no node has room for one. Waiting for nodes.")
-
-    def _check_bad_rows(self, outcome: Outcome) -> None:
-        n_bad = sum(said["bad_rows"] for said in outcome.said.values())
-        if n_bad > self._max_errors:
-            raise HeedError(
-                f"{n_bad:,} rows are bad, more than --max-errors {self._max_errors:,}; the folder {ERRORS} lists them. "
-                "Mend them and choose another folder, or run this again with a larger number."
-            )

@@ -6,20 +6,19 @@ from collections import deque
 
 import pytest
 
-from heed.apps.cluster.crews import Event
-from heed.apps.cluster.driver import Driver, Outcome, Patience
-from heed.apps.cluster.plan import Input, Plan, Work
-from heed.apps.cluster.records import Columns, Range
 from heed.errors import HeedError
+from heed.leases.crews import Event
+from heed.leases.driver import Driver, Outcome, Patience
 
 FAST = Patience(first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, said=0.0)
 DONE = {"done": {"rows": 1, "bad_rows": 0, "seconds": 0.0, "tokens": 1}}
 
 
-def plan_of(n_parts: int) -> Plan:
-    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "text", 1)
-    parts = tuple((Range(0, part, 1, 0),) for part in range(n_parts))
-    return Plan((Input("lines", 1, "hash", "1", n_parts),), work, parts)
+class Numbered:
+    """A plan whose parts are named by their numbers."""
+
+    def name_of(self, part):
+        return f"part-{part:05d}"
 
 
 class Script:
@@ -66,13 +65,13 @@ class Script:
         pass
 
 
-def run(crew, n_parts=5, n_workers=2, max_errors=0):
+def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
     outcome, lines = Outcome(), []
     driver = Driver(
-        plan_of(n_parts),
+        Numbered(),
         crew,
         n_workers=n_workers,
-        max_errors=max_errors,
+        check=check,
         report=lines.append,
         progress=lambda outcome, n: f"{len(outcome.said)} of {n}",
         patience=FAST,
@@ -118,7 +117,7 @@ def test_a_part_that_always_fails_is_named_and_the_others_are_made():
     outcome, lines = run(crew)
     assert sorted(outcome.said) == [0, 1, 3, 4] and outcome.given_up == {2: "the disk is full."}
     assert crew.leased.count(2) == FAST.attempts
-    assert any("part-00002.txt" in line and "Next attempt" in line for line in lines)
+    assert any("part-00002" in line and "Next attempt" in line for line in lines)
 
 
 def test_a_part_that_fails_for_good_is_not_tried_again():
@@ -162,10 +161,14 @@ def test_that_all_workers_wait_for_a_node_is_said():
     assert len(outcome.said) == 5 and sum("Waiting for nodes" in line for line in lines) == 1
 
 
-def test_too_many_bad_rows_end_the_run():
-    crew = Script(lambda slot, part: {"done": DONE["done"] | {"bad_rows": 2}})
-    with pytest.raises(HeedError, match="4 rows are bad, more than --max-errors 3"):
-        run(crew, n_workers=1, max_errors=3)
+def test_a_check_of_what_is_done_or_a_worker_ends_the_run():
+    def two_are_enough(outcome):
+        if len(outcome.said) == 2:
+            raise HeedError("two are enough.")
+
+    crew = Script()
+    with pytest.raises(HeedError, match="two are enough"):
+        run(crew, n_workers=1, check=two_are_enough)
     assert len(crew.leased) == 2
     with pytest.raises(HeedError, match="bad.jsonl, row 7"):
         run(Script(lambda slot, part: {"stop": "bad.jsonl, row 7: not JSON"}))

@@ -15,13 +15,13 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from heed.apps.cluster.packages import needed
-from heed.apps.cluster.worker import Loading, Worker, argument
 from heed.errors import HeedError
+from heed.leases.packages import needed
+from heed.leases.worker import LeaseWorker, Loading
 from heed.runtime.process_tuning import tune_process
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +32,7 @@ STORE_BYTES = 2**27  # of Ray's shared memory, which parts do not pass through
 class Event(NamedTuple):
     """News of a slot's worker. ready: it waits for parts. refused: it cannot work at all, and why.
 
-    answered: what `Worker.attempt` gives. lost: it died.
+    answered: what `LeaseWorker.attempt` gives. lost: it died.
     """
 
     slot: int
@@ -58,7 +58,7 @@ class ThisProcess:
     """A crew of one, which works while events are awaited."""
 
     def __init__(self, loading: Loading):
-        self._worker = Worker(loading)
+        self._worker: LeaseWorker = loading.make()
         self._events: list[Event] = []
         self._part: int | None = None
 
@@ -78,7 +78,7 @@ class ThisProcess:
         return events
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        self._worker.close()
 
 
 class Processes:
@@ -91,14 +91,16 @@ class Processes:
 
     def start(self, slot: int) -> None:
         self._end(slot)
-        loading = replace(self._loading, device=f"cuda:{slot % self._n_gpus}") if self._n_gpus else self._loading
+        loading: Any = self._loading  # of a class that is a dataclass
+        if self._n_gpus:
+            loading = replace(loading, device=f"cuda:{slot % self._n_gpus}")
         worker = subprocess.Popen(
-            [sys.executable, "-m", "heed.apps.cluster.worker", argument(loading)],
+            [sys.executable, "-m", loading.module, json.dumps(asdict(loading))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env=os.environ | {"OMP_NUM_THREADS": str(loading.threads)},
+            env=os.environ | {"OMP_NUM_THREADS": str(loading.threads), "RAYON_NUM_THREADS": str(loading.threads)},
             start_new_session=True,  # Ctrl-C is the driver's
         )
         self._workers[slot] = worker
@@ -106,16 +108,17 @@ class Processes:
 
     def _hear(self, slot: int, worker: "subprocess.Popen[str]") -> None:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            try:
-                found = json.loads(line)
-            except ValueError:  # cut off by its death
-                break
-            if "refused" in found:
-                event = Event(slot, "refused", found["refused"])
-            else:
-                event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
-            self._heard.put((worker, event))
+        with worker.stdout as answers:
+            for line in answers:
+                try:
+                    found = json.loads(line)
+                except ValueError:  # cut off by its death
+                    break
+                if "refused" in found:
+                    event = Event(slot, "refused", found["refused"])
+                else:
+                    event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
+                self._heard.put((worker, event))
         status = worker.wait()
         why = f"signal {-status}" if status < 0 else f"status {status}"
         self._heard.put((worker, Event(slot, "lost", f"its process ended with {why}")))
@@ -149,12 +152,20 @@ class Processes:
             self._end(slot)
 
 
-class _Actor(Worker):
+class _Actor:
     """A worker in a process of Ray's, which is set up as Heed's own are."""
 
     def __init__(self, loading: Loading):
         tune_process()
-        super().__init__(loading)
+        self._worker = loading.make()
+
+    def ready(self) -> bool:
+        """Answers: an actor that does so is alive, and its worker made."""
+        return True
+
+    def attempt(self, part: int) -> dict[str, Any]:
+        """As the worker's."""
+        return self._worker.attempt(part)
 
 
 class RayActors:

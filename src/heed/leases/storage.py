@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from heed.apps.cluster.packages import needed
 from heed.errors import HeedError
+from heed.leases.packages import needed
 from heed.runtime.files import whole_file
 from heed.runtime.reading import regular_file
 

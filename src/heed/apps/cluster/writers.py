@@ -1,0 +1,91 @@
+"""Parts of output: Parquet, JSON Lines, and text with tabs between columns."""
+
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from heed.data.records import Format, Rows
+from heed.leases.packages import needed
+
+GROUP_ROWS = 2**14  # of a Parquet file that is written
+GROUP_BYTES = 2**26
+TYPES = {"translation": "string", "score": "float64", "log_prob": "float64", "ended": "bool_"}
+
+
+class Writer(ABC):
+    """Writes the rows of a part into a file."""
+
+    @abstractmethod
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        """The rows at the places `kept`, with these columns added."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class LineWriter(Writer):
+    """Writes JSON Lines, or text: the columns with tabs between them, in which tabs and line ends become spaces."""
+
+    def __init__(self, path: Path, *, output: Format):
+        self._file, self._output = path.open("w", encoding="utf-8", newline="\n"), output
+
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        for number, place in enumerate(kept):
+            row = rows.content[place] | {name: values[number] for name, values in added.items()}
+            if self._output == "jsonl":
+                line = json.dumps(row, ensure_ascii=False, default=str)
+            else:
+                line = "\t".join(map(_cell, row.values()))
+            self._file.write(line + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value.translate({9: " ", 10: " ", 13: " "})
+    return str(value).lower() if isinstance(value, bool) else f"{value:.4f}"
+
+
+class ParquetWriter(Writer):
+    """Writes Parquet, its row groups full or at the end, so that the same rows give the same bytes."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._writer: Any = None
+        self._tables: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        arrow = needed("pyarrow", "Parquet is written with")
+        table = rows.content if len(kept) == len(rows) else rows.content.take(arrow.array(kept, type=arrow.int64()))
+        for name, values in added.items():
+            kind = TYPES[next(one for one in TYPES if name.endswith(one))]
+            table = table.append_column(name, arrow.array(values, type=getattr(arrow, kind)()))
+        self._tables.append(table)
+        self._rows += len(kept)
+        self._bytes += table.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrow = needed("pyarrow", "Parquet is written with")
+        if self._tables:
+            table = arrow.concat_tables(self._tables)
+            if self._writer is None:
+                parquet = needed("pyarrow.parquet", "Parquet is written with")
+                self._writer = parquet.ParquetWriter(str(self._path), table.schema, compression="zstd")
+            self._writer.write_table(table)
+        self._tables, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def writer_of(path: Path, output: Format) -> Writer:
+    """A writer of the format."""
+    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)

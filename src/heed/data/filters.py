@@ -1,0 +1,69 @@
+"""Training pairs that are left out by settings of their own: copies, untranslated text, text in another language.
+
+Their lengths, which need a vocabulary, are judged where they are encoded.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.errors import HeedError
+from heed.text.line_rules import is_blank
+
+BLANK = "with a blank side"  # as reason_against_loss says it
+COPY = "repeating an earlier pair (data.drop_duplicates)"
+IDENTICAL = "with identical sides (data.drop_identical)"
+CERTAIN = 0.9  # probability from which a line is taken to be in another language than its side
+FEWEST_LETTERS = 20  # of a line whose language is judged: shorter ones are names, numbers and guesses
+
+
+class PairFilter:
+    """Says why a pair is left out, before it is encoded."""
+
+    def __init__(self, *, src: str, tgt: str, drop_identical: bool, check_languages: bool):
+        """HeedError if languages are to be checked and the detector is not installed, or does not know one of them."""
+        self._drop_identical = drop_identical
+        self._languages = tuple(code.partition("-")[0].lower() for code in (src, tgt))
+        self._most_probable = _detector(self._languages) if check_languages else None
+
+    def reason(self, src: str, tgt: str) -> str | None:
+        """Why the pair is left out, None if it stays."""
+        if is_blank(src) or is_blank(tgt):
+            return BLANK
+        if self._drop_identical and src.strip() == tgt.strip():
+            return IDENTICAL
+        if self._most_probable is not None:
+            for side, text, language in zip(("source", "target"), (src, tgt), self._languages, strict=True):
+                if sum(map(str.isalpha, text)) >= FEWEST_LETTERS:
+                    found, probability = self._most_probable(text)
+                    if found != language and probability >= CERTAIN:
+                        return f"with a {side} in another language (data.check_languages)"
+        return None
+
+
+def _detector(languages: tuple[str, ...]) -> Callable[[str], tuple[str, float]]:
+    try:
+        from heed.text.language_detection import LanguageDetector
+    except ImportError:
+        raise HeedError(
+            "data.check_languages needs py3langid, which is not installed: pip install 'heed-mt[serve]'."
+        ) from None
+    detector = LanguageDetector(languages)
+    if unknown := detector.unknown():
+        raise HeedError(f"data.check_languages: the detector does not know {unknown[0]}; leave the setting out.")
+    return detector.most_probable
+
+
+def later_copies(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether a number has occurred before, for each."""
+    order = np.argsort(hashes, kind="stable")
+    copies = np.zeros(len(hashes), bool)
+    copies[order[1:]] = hashes[order[1:]] == hashes[order[:-1]]
+    return copies
+
+
+def hashes_of(hashes: Any) -> NDArray[np.uint64]:
+    """As an array, of an iterable of numbers below 2**64."""
+    return np.fromiter(hashes, np.uint64)

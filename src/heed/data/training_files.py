@@ -1,0 +1,102 @@
+"""The files that the names in data.train stand for: files, patterns and folders.
+
+Text holds one side, so it comes in twos, sources and targets, line by line. JSON Lines, Parquet and .tsv hold both; in
+a pair of files, such a file stands twice.
+"""
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from heed.config import shown
+from heed.data.lines import FilePair
+from heed.data.records import format_of
+from heed.errors import HeedError
+
+PACKED = (".gz", ".zst")
+
+
+def holds_both_sides(name: str | Path) -> bool:
+    """Whether a file of this name holds sources and targets."""
+    return format_of(str(name)) != "text" or _unpacked(str(name)).endswith(".tsv")
+
+
+def needs_shards(files: FilePair) -> bool:
+    """Whether only the preparation in shards reads these files."""
+    return holds_both_sides(files[0]) or any(side.suffix == ".zst" for side in files)
+
+
+def stands_for_many(name: str) -> bool:
+    """Whether a name is a folder's or a pattern, or holds both sides: then it needs no other name beside it."""
+    return holds_both_sides(name) or os.path.isdir(name) or _is_pattern(name)
+
+
+def training_files(names: Sequence[str], *, src: str, tgt: str) -> tuple[FilePair, ...]:
+    """The pairs of files that data.train names, those of a folder or of a pattern sorted by their names.
+
+    src, tgt: the languages, by which the text files of a folder are told: NAME.en, NAME.de.gz. HeedError names what is
+    missing.
+    """
+    pairs: list[FilePair] = []
+    left = list(names)
+    while left:
+        name = left.pop(0)
+        if os.path.isdir(name):
+            pairs += _of_folder(Path(name), src, tgt)
+            continue
+        found = _matching(name)
+        if all(map(holds_both_sides, found)):
+            pairs += [(file, file) for file in found]
+            continue
+        # Files of sources: the name after it stands for their targets.
+        if any(map(holds_both_sides, found)):
+            raise HeedError(f"data.train: {name} stands for text and for files that hold both sides; name them apart.")
+        targets = _matching(left.pop(0)) if left else []
+        if len(targets) != len(found):
+            raise HeedError(
+                f"data.train: {name} stands for {len(found):,} files of sources, and {len(targets):,} of targets "
+                "follow; text comes in twos, [src, tgt]."
+            )
+        pairs += zip(found, targets, strict=True)
+    return tuple(pairs)
+
+
+def _is_pattern(name: str) -> bool:
+    return glob.has_magic(name) and not os.path.exists(name)
+
+
+def _matching(name: str) -> list[Path]:
+    if not _is_pattern(name):
+        return [Path(name)]  # which may be missing: said when it is read
+    found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
+    if not found:
+        raise HeedError(f"data.train: no file matches {shown(name)}.")
+    return list(map(Path, found))
+
+
+def _of_folder(folder: Path, src: str, tgt: str) -> list[FilePair]:
+    """Its files of both sides, and its text files of both languages."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    pairs: list[FilePair] = []
+    by_name = {_unpacked(path.name): path for path in files}
+    for path in files:
+        name = _unpacked(path.name)
+        if holds_both_sides(path):
+            pairs.append((path, path))
+        elif name.endswith(f".{src}"):
+            other = by_name.get(f"{name.removesuffix(src)}{tgt}")
+            if other is None:
+                raise HeedError(f"data.train: {path} has no file of targets beside it, {name.removesuffix(src)}{tgt}.")
+            pairs.append((path, other))
+    if not pairs:
+        raise HeedError(
+            f"data.train: {folder} has no files NAME.{src} and NAME.{tgt}, and none of JSON Lines, Parquet or .tsv."
+        )
+    return pairs
+
+
+def _unpacked(name: str) -> str:
+    for suffix in PACKED:
+        name = name.removesuffix(suffix)
+    return name

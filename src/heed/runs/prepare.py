@@ -1,0 +1,60 @@
+"""A recipe's text → ids in RUN/data, by any number of workers."""
+
+from pathlib import Path
+
+from heed.data.download import Corpora
+from heed.data.prepare import prepare
+from heed.data.shards.preparation import ShardPreparation, Workforce, is_in_shards
+from heed.errors import HeedError
+from heed.leases.inputs import PLANNED_SECONDS
+from heed.runs.folder import open_run_folder
+from heed.runs.recipe import Recipe, anchor_recipe
+from heed.runs.tasks.translation_task import TranslationTask
+from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
+from heed.training.checkpoint import state_names
+
+
+def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforce) -> bool:
+    """Prepares the text of a run, which then begins with it; whether all of it is there.
+
+    It is not while shares of other processes are missing. Called again, it resumes.
+    """
+    if recipe.parsing is not None:
+        raise HeedError("heed prepare is for translation; heed train prepares trees.")
+    if recipe.training.n_teachers:
+        raise HeedError("training.n_teachers: the teachers come first, so heed train prepares the text.")
+    recipe, report = anchor_recipe(recipe, Path.cwd()), corpora.report
+    wait = PLANNED_SECONDS if workforce.share[1] > 1 else 0.0  # other shares begin at the same time
+    with open_run_folder(recipe, run, report=report, wait=wait):
+        files = TranslationTask(recipe).text_files(run, corpora)
+        given, folder = _given_tokenizer(recipe, run), run / "data"
+        if not is_in_shards(files, recipe.data, folder=folder):
+            if workforce != Workforce():
+                report("The corpus is prepared whole, by this process; data.shard_pairs=1000000 would make shards.")
+            prepare(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
+            return True
+        preparation = ShardPreparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
+        preparation.begin()
+
+    # Outside the lock: shares work side by side, and what two of them make is the same.
+    if not preparation.work(workforce):
+        return False
+    with open_run_folder(recipe, run, report=report, wait=wait):
+        preparation.finish()
+    return True
+
+
+def _given_tokenizer(recipe: Recipe, run: Path) -> AnyTokenizer | None:
+    """That of the model which a new run starts from."""
+    folder = recipe.training.start_from
+    if folder is None or state_names(run / "checkpoints"):
+        return lost_tokenizer(run)
+    return load_tokenizer(Path(folder) / "tokenizer.json")
+
+
+def lost_tokenizer(run: Path) -> AnyTokenizer | None:
+    """That of a run's newest checkpoint, if RUN/data has been deleted: the text might give another one now."""
+    names = state_names(run / "checkpoints")
+    if not names or (run / "data" / "tokenizer.json").exists():
+        return None
+    return load_tokenizer(run / "checkpoints" / names[-1] / "tokenizer.json")

@@ -1,0 +1,283 @@
+"""Preparation in shards: what whole preparation gives, the same bytes by whomever, and errors that say what to do."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data.shards.made import digest, preparation, prepared, sentences, settings, write_lines
+
+from heed.data import filters
+from heed.data.prepare import prepare
+from heed.data.shards import plan as plans
+from heed.data.shards.preparation import Workforce, is_in_shards
+from heed.data.text_files import TextFiles
+from heed.data.training_files import training_files
+from heed.errors import HeedError
+from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+
+SETTINGS = TokenizerSettings(vocab_size=600)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Good pairs, and some of every kind that is left out."""
+    good = sentences(240, seed=1)
+    good[20] = ("", "leer")
+    good[60] = ("abc " * 200, "cba " * 200)
+    good[61] = ("ab", "ba " * 40)
+    good[100] = ("same same", "same same")
+    for copy, original in ((5, 3), (130, 3), (131, 100), (200, 150)):
+        good[copy] = good[original]
+    return good
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pairs):
+    return train_tokenizer([line for pair in pairs for line in pair], SETTINGS)
+
+
+@pytest.fixture
+def text(tmp_path, pairs):
+    """The corpus as two files, and dev."""
+    sets = {"train": pairs, "dev": sentences(30, seed=2) + pairs[:3]}
+    train, dev = (
+        [write_lines(tmp_path / f"{name}.{code}", [pair[i] for pair in of_set]) for i, code in enumerate(("en", "de"))]
+        for name, of_set in sets.items()
+    )
+    return train, dev
+
+
+def read(corpus, n_shards):
+    """All pairs of a corpus in shards, with their lines."""
+    found = []
+    for number in range(n_shards):
+        shard = corpus.shard(number)
+        found += [(*(ids.tolist() for ids in shard[row]), int(shard.lines[row])) for row in range(len(shard))]
+    return found
+
+
+FILTERS = [
+    {},
+    {"drop_duplicates": True},
+    {"drop_identical": True, "max_tokens": 20, "max_ratio": 3.0},
+    {"drop_duplicates": True, "dev": 15},
+]
+
+
+@pytest.mark.parametrize("changes", FILTERS, ids=["none", "copies", "lengths", "dev split off"])
+def test_shards_hold_what_whole_preparation_holds(tmp_path, text, tokenizer, changes, monkeypatch):
+    monkeypatch.setattr(plans, "HASHES_AT_A_TIME", 64)  # several ranges of hashes
+    train, dev = text
+    data = settings(train, dev).model_copy(update=changes)
+    lines: list[str] = []
+    corpus = prepared(data, tmp_path / "shards", given=tokenizer, lines=lines).train
+
+    whole_folder = tmp_path / "whole"
+    split = (whole_folder / "dev.src", whole_folder / "dev.tgt") if data.dev_split else None
+    files = TextFiles(
+        train=training_files(train, src="en", tgt="de"), dev=split or dev_files(dev), dev_split=data.dev_split
+    )
+    whole = prepare(files, data, SETTINGS, folder=whole_folder, report=lines.append, given=tokenizer).train
+    expected = [(*(ids.tolist() for ids in whole[row]), int(whole.lines[row])) for row in range(len(whole))]
+    assert read(corpus, corpus.n_shards) == expected and len(corpus) == len(whole)
+    assert (corpus.counts("tgt", vocab_size=len(tokenizer)) == whole.counts("tgt", vocab_size=len(tokenizer))).all()
+    assert corpus.length_counts().tolist() == whole.length_counts().tolist() and corpus.longest == whole.longest
+    assert [corpus.place(line) for line in (1, 77)] == [whole.place(line) for line in (1, 77)]
+    reports = [json.loads((f / "train.report.json").read_text()) for f in (tmp_path / "shards/data", whole_folder)]
+    assert reports[0] == reports[1]
+    lists = [
+        gzip.decompress(path.read_bytes()).decode()
+        for path in sorted((tmp_path / "shards/data/shards").glob("*.dropped.tsv.gz"))
+    ]
+    by_line = sorted(
+        (whole_folder / "train.dropped.tsv").read_text().splitlines(), key=lambda row: int(row.split("\t")[0])
+    )
+    assert "".join(lists).splitlines() == by_line
+
+
+def dev_files(names):
+    ((src, tgt),) = training_files(names, src="en", tgt="de")
+    return src, tgt
+
+
+def test_formats_folders_and_patterns_give_the_same_shards(tmp_path, pairs, text, tokenizer):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    zstandard = pytest.importorskip("zstandard")
+    train, dev = text
+    plain = prepared(settings(train, dev), tmp_path / "plain", given=tokenizer).train
+    expected = read(plain, plain.n_shards)
+    halves = [pairs[:90], pairs[90:]]
+
+    def check(names, name, **changes):
+        corpus = prepared(settings(names, dev, **changes), tmp_path / name, given=tokenizer).train
+        assert read(corpus, corpus.n_shards) == expected, name
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number, half in enumerate(halves):
+        for code, side in zip(("en", "de"), zip(*half, strict=True), strict=True):
+            packed = "".join(f"{line}\n" for line in side).encode()
+            content = gzip.compress(packed) if number else zstandard.ZstdCompressor().compress(packed)
+            (folder / f"part-{number}.{code}{'.gz' if number else '.zst'}").write_bytes(content)
+    (folder / "README.txt").write_text("not a corpus\n")
+    check([str(folder)], "folder")
+    check([str(folder / "*.en.*"), str(folder / "*.de.*")], "patterns")
+
+    records = tmp_path / "records"
+    records.mkdir()
+    for number, half in enumerate(halves):
+        rows = [{"source": src, "target": tgt, "id": row} for row, (src, tgt) in enumerate(half)]
+        if number:
+            parquet.write_table(arrow.Table.from_pylist(rows), records / "b.parquet", row_group_size=40)
+        else:
+            text_of_rows = "".join(json.dumps(row) + "\n" for row in rows)
+            (records / "a.jsonl.gz").write_bytes(gzip.compress(text_of_rows.encode()))
+    check([str(records)], "records", columns=["source", "target"])
+    (tmp_path / "pairs.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    check([str(tmp_path / "pairs.tsv")], "tabs")
+
+
+def test_who_works_and_how_the_work_is_shared_changes_no_byte(tmp_path, text, tokenizer):
+    data = settings(*text, drop_duplicates=True)
+    prepared(data, tmp_path / "one", given=tokenizer)
+    prepared(data, tmp_path / "threads", given=tokenizer, workforce=Workforce(threads=2))
+    expected = digest(tmp_path / "one")
+    assert digest(tmp_path / "threads") == expected
+
+    # Two shares, whose commands are given again until all stages are there.
+    lines: list[str] = []
+    shares = [preparation(data, tmp_path / "shares", given=tokenizer, lines=lines) for _ in range(2)]
+    rounds = 0
+    while True:
+        done = []
+        for number, share in enumerate(shares, start=1):
+            share.begin()
+            done.append(share.work(Workforce(threads=1, share=(number, 2))))
+        rounds += 1
+        if done[-1]:
+            break
+    assert rounds >= 2 and sum("others of other shares are still missing" in line for line in lines) >= 1
+    shares[0].finish()
+    assert digest(tmp_path / "shares") == expected
+
+
+@pytest.mark.slow
+def test_processes_write_the_same_bytes(tmp_path, text, tokenizer):
+    data = settings(*text, drop_duplicates=True)
+    prepared(data, tmp_path / "one", given=tokenizer)
+    prepared(data, tmp_path / "two", given=tokenizer, workforce=Workforce(cluster="local", n_workers=2, threads=1))
+    assert digest(tmp_path / "two") == digest(tmp_path / "one")
+
+
+def test_lines_that_cannot_be_read_are_left_out_and_listed(tmp_path, text, tokenizer):
+    (src, tgt), dev = text
+    lines = Path(src).read_bytes().split(b"\n")
+    lines[7] = b"sch\xf6n"
+    Path(src).write_bytes(b"\n".join(lines))
+    said: list[str] = []
+    corpus = prepared(settings([src, tgt], dev), tmp_path / "run", given=tokenizer, lines=said).train
+    assert "1 that cannot be read" in " ".join(said) and 8 not in corpus.shard(0).lines
+    listed = gzip.decompress((tmp_path / "run/data/shards/shard-00000.dropped.tsv.gz").read_bytes()).decode()
+    assert (
+        f"8\tthat cannot be read: byte 4 (0xf6) is not UTF-8; convert the text, with iconv for example\t{src}" in listed
+    )
+
+
+def test_a_damaged_shard_is_made_again_alone(tmp_path, text, tokenizer):
+    data = settings(*text)
+    corpus = prepared(data, tmp_path / "run", given=tokenizer).train
+    before, shards = digest(tmp_path / "run"), tmp_path / "run/data/shards"
+    (shards / "shard-00002" / "src.bin").write_bytes(b"")
+    with pytest.raises(HeedError, match=r"delete it and .*index, and run heed prepare again"):
+        corpus.shard(2)
+    dates = {path.name: path.stat().st_mtime_ns for path in shards.glob("shard-*.json")}
+    for folder in (shards / "shard-00002", shards / "index"):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    prepared(data, tmp_path / "run", given=tokenizer)
+    assert digest(tmp_path / "run") == before
+    assert [name for name, date in dates.items() if (shards / name).stat().st_mtime_ns != date] == ["shard-00002.json"]
+
+
+def test_text_that_has_changed_is_refused_and_text_that_was_moved_is_not(tmp_path, text, tokenizer):
+    (src, tgt), dev = text
+    prepared(settings([src, tgt], dev), tmp_path / "run", given=tokenizer)
+    moved = tmp_path / "elsewhere.en"
+    moved.write_bytes(Path(src).read_bytes())
+    prepared(settings([str(moved), tgt], dev), tmp_path / "run", given=tokenizer)
+    moved.write_text(moved.read_text().replace("a", "b"))
+    with pytest.raises(HeedError, match=r"elsewhere.en: changed since this run prepared it"):
+        prepared(settings([str(moved), tgt], dev), tmp_path / "run", given=tokenizer)
+    with pytest.raises(HeedError, match="stands for 2 sources now; it was 1"):
+        both = [str(tmp_path / "train.e*"), str(tmp_path / "train.d*")]
+        write_lines(tmp_path / "train.ex", ["x"])
+        write_lines(tmp_path / "train.dx", ["x"])
+        prepared(settings(both, dev), tmp_path / "run", given=tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (["one", "two"], "train.en has 240 lines, .*short.de 2: both sides of a corpus must have the same number"),
+        (None, "missing.de: no such file"),
+    ],
+)
+def test_sides_that_do_not_fit_are_refused(tmp_path, text, content, message):
+    (src, _), dev = text
+    tgt = str(tmp_path / "missing.de") if content is None else write_lines(tmp_path / "short.de", content)
+    with pytest.raises(HeedError, match=message):
+        prepared(settings([src, tgt], dev), tmp_path / "run")
+
+
+def test_small_text_is_prepared_whole_unless_its_format_or_a_setting_asks_for_shards(tmp_path, text):
+    train, dev = text
+    files = TextFiles(train=training_files(train, src="en", tgt="de"), dev=dev_files(dev))
+    data = settings(train, dev, shard_pairs=None)
+    assert not is_in_shards(files, data, folder=tmp_path / "data")
+    assert is_in_shards(files, settings(train, dev), folder=tmp_path / "data")
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    tabs = TextFiles(train=training_files([str(tmp_path / "pairs.tsv")], src="en", tgt="de"), dev=dev_files(dev))
+    assert is_in_shards(tabs, data, folder=tmp_path / "data")
+    with pytest.raises(HeedError, match=r"pairs.tsv is read in shards only, but data.tgt_symbols is true"):
+        is_in_shards(tabs, data.model_copy(update={"tgt_symbols": True}), folder=tmp_path / "data")
+
+    # A run stays as it was begun.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tokenizer.json").write_text("{}")
+    assert not is_in_shards(files, settings(train, dev), folder=tmp_path / "data")
+
+
+def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
+    (tmp_path / "a.en").write_text("x\n")
+    (tmp_path / "b.en").write_text("x\n")
+    for names, message in (
+        ([str(tmp_path)], r"a\.en has no file of targets beside it, a\.de"),
+        ([str(tmp_path / "*.fr")], r"no file matches .*\*\.fr"),
+        ([str(tmp_path / "*.en"), str(tmp_path / "a.en")], "2 files of sources, and 1 of targets follow"),
+    ):
+        with pytest.raises(HeedError, match=message):
+            training_files(names, src="en", tgt="de")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(HeedError, match=r"has no files NAME\.en and NAME\.de"):
+        training_files([str(tmp_path / "none")], src="en", tgt="de")
+
+
+def test_of_equal_numbers_all_but_the_first_are_copies():
+    numbers = np.array([5, 2, 5, 2**64 - 1, 2, 5], np.uint64)
+    assert filters.later_copies(numbers).tolist() == [False, False, True, False, True, True]
+    assert filters.later_copies(numbers[:0]).tolist() == []
+
+
+def test_text_in_another_language_is_left_out_if_it_is_long_enough_to_tell():
+    pytest.importorskip("py3langid")
+    checks = filters.PairFilter(src="en", tgt="de", drop_identical=False, check_languages=True)
+    english = "The president of the committee opened the meeting in the morning."
+    german = "Der Vorsitzende des Ausschusses eröffnete am Morgen die Sitzung."
+    assert checks.reason(english, german) is None and checks.reason("Berlin", "Paris") is None
+    assert checks.reason(english, english) == "with a target in another language (data.check_languages)"
+    assert checks.reason(german, german) == "with a source in another language (data.check_languages)"
+    with pytest.raises(HeedError, match="does not know xx"):
+        filters.PairFilter(src="xx", tgt="de", drop_identical=False, check_languages=True)

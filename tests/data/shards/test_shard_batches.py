@@ -1,0 +1,149 @@
+"""The order of training over shards: every pair once an epoch, in windows that are corpora of their own."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conftest import SPECIAL
+from tests.data.shards.made import sharded
+from tests.training.runs import run_training
+
+from heed.data.batching import BatchLimits, PlanPart, TokenBatches
+from heed.data.corpus import write_corpus
+from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
+from heed.errors import HeedError
+from heed.training.checkpoint import TrainState
+from heed.training.distributed import Workers
+
+LIMITS = BatchLimits(max_src_tokens=120, max_tgt_tokens=120, micro_tokens=60, seed=3)
+
+
+def made_pairs(n, seed):
+    draw = random.Random(seed)
+    return [tuple([draw.randrange(3, 90) for _ in range(draw.randrange(1, 12))] for _ in range(2)) for _ in range(n)]
+
+
+@pytest.fixture
+def shards():
+    return [made_pairs(n, seed) for seed, n in enumerate((40, 0, 35, 61, 7, 50, 33, 20, 44))]
+
+
+def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    orders = []
+    for epoch in (0, 1):
+        plans = [batches.plan(epoch, window=window) for window in range(batches.n_windows)]
+        orders.append(np.concatenate([rows for plan in plans for batch in plan for rows in batch]))
+        assert sorted(orders[-1].tolist()) == list(range(len(corpus)))
+    assert batches.n_windows == -(-len(shards) // WINDOW_SHARDS) and orders[0].tolist() != orders[1].tolist()
+    first = set(orders[0][:30].tolist())
+    assert len({int(np.searchsorted(corpus.starts, row, side="right")) for row in first}) > 1  # shards are mixed
+
+
+def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    order = np.random.default_rng((LIMITS.seed, 2)).permutation(len(shards))
+    for window in range(batches.n_windows):
+        chosen = order[window * WINDOW_SHARDS : (window + 1) * WINDOW_SHARDS]
+        pairs = [pair for number in chosen for pair in shards[number]]
+        one = write_corpus(tmp_path / f"window-{window}", pairs, vocab_size=100)
+        alone = TokenBatches(one, SPECIAL, **LIMITS._asdict(), key=(window,))
+        earlier = [PlanPart(LIMITS._replace(micro_tokens=30), 2)]
+        for parts in ([], earlier):
+            ours, expected = batches.plan(2, window=window, earlier=parts), alone.plan(2, earlier=parts)
+            assert len(ours) == len(expected) and [len(batch) for batch in ours] == [len(batch) for batch in expected]
+            for batch, expected_batch in zip(ours, expected, strict=True):
+                assert batches.workload(batch) == alone.workload(expected_batch)
+                for rows, expected_rows in zip(batch, expected_batch, strict=True):
+                    found, wanted = batches.collate(rows), alone.collate(expected_rows)
+                    assert (found.src == wanted.src).all() and (found.tgt_out == wanted.tgt_out).all()
+
+
+def test_rows_keep_their_order_whatever_shards_they_are_of(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    flat = [pair for shard in shards for pair in shard]
+    rows = np.random.default_rng(1).permutation(len(flat))
+    for number, side in enumerate(("src", "tgt")):
+        ids, lengths = corpus.end_to_end(side, rows)
+        assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == [flat[r][number] for r in rows]
+    assert corpus.lines_of(rows).tolist() == (rows + 1).tolist()
+
+
+def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path, shards):
+    shards[5][3] = ([7] * 50, [8])
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    assert batches.longest == 51 and any(batches.workload([rows]).n_src >= 51 for rows in batches.heaviest())
+
+
+def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    old = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    new = ShardBatches(corpus, SPECIAL, limits=LIMITS._replace(seed=4))
+    state = TrainState(window=1, n_windows=old.n_windows, order_seed=LIMITS.seed)
+    seen = [rows for batch in old.plan(0) for rows in batch]
+    for window in range(1, old.n_windows):
+        state.window = window
+        seen += [rows for batch in state.plan_of(new) for rows in batch]
+    assert sorted(np.concatenate(seen).tolist()) == list(range(len(corpus)))
+
+
+def test_the_ranks_of_a_run_share_its_batches_however_many_they_are(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
+    for n in (1, 2, 3):
+        batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+        for batch in batches.plan(1, window=1):
+            shares = [rows for rank in range(n) for rows in Workers(rank, n).shard(batch)]
+            assert sorted(np.concatenate(shares).tolist()) == sorted(np.concatenate(batch).tolist())
+
+
+@pytest.mark.slow
+def test_a_run_stopped_in_the_middle_of_a_window_resumes_to_the_same_bits(tmp_path, number_tokenizer):
+    draw = random.Random(1)
+    copies = [[draw.randrange(3, 20) for _ in range(draw.randrange(2, 8))] for _ in range(900)]
+    pairs = [(row, row) for row in copies]
+
+    def in_shards(name):
+        folder = Path(tmp_path, name, "shards")
+        chunks = [pairs[begin : begin + 60] for begin in range(0, 900, 60)]
+        corpus = sharded(folder, chunks, vocab_size=len(number_tokenizer))
+        limits = BatchLimits(max_src_tokens=600, max_tgt_tokens=600, micro_tokens=600, seed=1)
+        return ShardBatches(corpus, SPECIAL, limits=limits)
+
+    run_training(tmp_path, number_tokenizer, "straight", batches=in_shards("straight"))
+    batches = in_shards("stopped")
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, number_tokenizer, "stopped", batches=batches, stop_after=1)
+    _, state = run_training(tmp_path, number_tokenizer, "stopped", batches=batches)
+    assert state.step == 30 and (state.epoch, state.window) > (0, 1)
+    weights = [(tmp_path / name / "checkpoints/30/model.safetensors").read_bytes() for name in ("straight", "stopped")]
+    assert weights[0] == weights[1]
+
+
+def test_a_shard_is_verified_when_a_node_reads_it_first_and_after_it_was_written_to(tmp_path, shards):
+    folder = tmp_path / "shards"
+    corpus = sharded(folder, shards, vocab_size=100)
+    path = folder / "shard-00003" / "tgt.bin"
+    right = path.read_bytes()
+    path.write_bytes(right[:-1] + b"\x07")
+    with pytest.raises(HeedError, match=r"shard-00003.*only this shard is made again"):
+        corpus.shard(3)
+    path.write_bytes(right)
+    corpus.shard(3)
+    assert [note.name for note in (folder / "verified").glob("*/*.json")] == ["shard-00003.json"]
+
+    # A fault that leaves size and date as they were shows that the files are not read for another start.
+    dates = path.stat()
+    path.write_bytes(right[:-1] + b"\x07")
+    os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    again = type(corpus)(folder, vocab_size=100)
+    assert len(again.shard(3)) == 61
+    os.utime(path)
+    with pytest.raises(HeedError, match="was changed while it was in use"):
+        again.shard(3)[0]
+    with pytest.raises(HeedError, match="shard-00003"):
+        type(corpus)(folder, vocab_size=100).shard(3)
