@@ -138,6 +138,13 @@ class PlanPart(NamedTuple):
     n_batches: int
 
 
+class Drawn(NamedTuple):
+    """How far a mix is when an epoch begins: the steps taken, and the pairs drawn of each part."""
+
+    step: int
+    pairs: tuple[int, ...]
+
+
 class TokenBatches:
     """The order of training: which pairs form which batch of which epoch.
 
@@ -177,22 +184,33 @@ class TokenBatches:
         """Tokens a side of a micro-batch at most."""
         return self.limits.micro_tokens
 
-    def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = ()) -> list[list[Rows]]:
+    def plan(self, epoch: int, *, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None) -> list[list[Rows]]:
         """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus.
 
-        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out.
+        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out. drawn: of a
+        mix (MixedBatches), before the epoch.
         """
-        left = np.ones(len(self._corpus), dtype=bool)
+        left = np.ones(len(self._src_lengths), dtype=bool)
         for part in earlier:
             for micro_batches in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
                 left[np.concatenate(micro_batches)] = False
         return self._plan(epoch, left)
+
+    def drawn_after(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        return None
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
         draw = np.random.default_rng((self.limits.seed, epoch))
         order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
         if not left.all():
             order = order[left[order]]
+        return self._batches_of(order, draw)
+
+    def _batches_of(self, order: Rows, draw: np.random.Generator) -> list[list[Rows]]:
+        """Batches of these rows in a drawn order; pairs of equal lengths stay in theirs."""
         for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
             order = order[np.argsort(lengths[order], kind="stable")]
         micro_batches = self._cut(order)

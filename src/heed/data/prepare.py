@@ -15,9 +15,10 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.corpus import SIDES, ParallelCorpus, Texts, place_of_line, write_corpus
+from heed.data.corpus import SIDES, ParallelCorpus, Texts, file_of_line, place_of_line, write_corpus
 from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.mix import Mix, MixPart
 from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles, check_test_names
 from heed.errors import HeedError
@@ -77,6 +78,22 @@ class DataSettings(Settings):
         description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
     )
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
+    mix: list[MixPart] = Field(
+        default_factory=list,
+        description="parts of the training text in fixed shares: tables [[data.mix]], one of them the text of "
+        "data.corpus or data.train itself",
+    )
+    mix_stages: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list,
+        description="steps after which the next of the weights of each part of data.mix holds, such as [20_000]",
+    )
+    mix_temperature: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=100,
+        description="of a mix without weights: shares in proportion to the parts' sizes to the power of "
+        "1 / temperature; not set: 1",
+    )
     tgt_symbols: bool = Field(
         default=False,
         description="target lines are symbols separated by spaces, such as those of a tree, one id each; a word that "
@@ -110,6 +127,24 @@ class DataSettings(Settings):
         if self.dev is None or isinstance(self.dev, list):
             return None
         return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
+
+    @property
+    def mixture(self) -> Mix | None:
+        """The parts of a mix, the text of data.corpus or data.train first; None without one."""
+        if not self.mix:
+            return None
+        parts = sorted(self.mix, key=lambda part: not part.is_own_text)
+        return Mix(tuple(parts), tuple(self.mix_stages), self.mix_temperature)
+
+    @model_validator(mode="after")
+    def _a_mix_of_parts(self) -> Self:
+        if self.mixture is not None:
+            self.mixture.check()
+        elif self.mix_stages or self.mix_temperature is not None:
+            raise ValueError("data.mix_stages and data.mix_temperature have no effect without data.mix; leave them out")
+        if self.mix and self.tgt_symbols:
+            raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
+        return self
 
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
@@ -176,7 +211,10 @@ def prepare(
             sets = {set_name: read_pairs(pair) for set_name, pair in files.evaluation_sets.items()}
             repetitions = None if name == "dev" or data.tgt_symbols else Repetitions(sets)
             held = held_out if name == "train" else None
-            _write_split(folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions)
+            tags = files.tags if name == "train" else [None]
+            _write_split(
+                folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions, tags=tags
+            )
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
     for corpus, name, kind in ((train, "train", "training"), (dev, "dev", "dev")):
         if not len(corpus):
@@ -228,11 +266,11 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
 
 
 def _training_pairs(files: TextFiles, held_out: HeldOut | None) -> Iterator[tuple[str, str]]:
-    """The pairs of all training files that are not held out."""
-    for number, pair in enumerate(files.train):
+    """The pairs of all training files that are not held out, their sources with the tags of a mix."""
+    for number, (pair, tag) in enumerate(zip(files.train, files.tags, strict=True)):
         for src, tgt in read_pairs(pair):
             if held_out is None or not held_out.has(src, tgt, either_side=number > 0):
-                yield src, tgt
+                yield f"{tag} {src}" if tag else src, tgt
 
 
 def _train_tokenizer(
@@ -273,6 +311,7 @@ def _write_split(
     *,
     held_out: HeldOut | None,
     repetitions: Repetitions | None,
+    tags: Sequence[str | None],
 ) -> None:
     dropped: Counter[str] = Counter()
     lines = array("L")
@@ -290,7 +329,13 @@ def _write_split(
         if repetitions is not None:
             numbered = _noted(repetitions, numbered)
         unknown = _Unknown(tokenizer.special.unk, name, texts)
-        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, report)
+        # A space belongs to the word behind it, so a tag and a source have the ids of "tag source".
+        tag_ids = [tokenizer.encode(tag) if tag else [] for tag in tags]
+
+        def tag_of(line: int) -> list[int]:
+            return tag_ids[file_of_line(texts, line)]
+
+        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, tag_of)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
         corpus = write_corpus(folder / name, encoded, **sizes, lines=lines, texts=texts)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
@@ -385,14 +430,16 @@ def _encoded(
     lines: "array[int]",
     drop: Callable[[int, str], None],
     unknown: "_Unknown",
-    report: Callable[[str], None],
+    tag_of: Callable[[int], list[int]],
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids of the pairs that pass the filters; appends their line numbers to `lines`.
 
-    training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
+    training: whether they are pairs to learn from, of which those of very different lengths are dropped too. tag_of:
+    the ids that come before a line's source.
     """
     for chunk, *both_sides in _encode_chunks(counted(numbered, "Encoding", unit="pairs"), tokenizer):
-        for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
+        for (line, (src, tgt)), src_ids, tgt_ids in zip(chunk, *both_sides, strict=True):
+            ids = tag_of(line) + src_ids if src_ids else src_ids, tgt_ids
             unknown.count(line, ids)
             reason = reason_against_loss((src, tgt), ids, tokenizer, max_tokens=data.max_tokens, training=training)
             shorter, longer = sorted(map(len, ids))

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from heed.backends.choice import kernels_state
-from heed.data.batching import Batch, TokenBatches
+from heed.data.batching import Batch, BatchLimits, TokenBatches
 from heed.data.corpus import ParallelCorpus
 from heed.data.download import Corpora, Report
+from heed.data.mixed_batches import MixedBatches
 from heed.data.prepare import Prepared, prepare
 from heed.data.text_files import TextFiles
 from heed.decoding.scoring import cross_entropy, perplexity
@@ -125,8 +126,10 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
     # The card is saved with every checkpoint, so it is made before the first.
-    batches = _batches(context, prepared.train, tokenizer)
+    batches = _training_batches(context, files, prepared.train, tokenizer)
     card = _card(context, files, prepared.train)
+    if isinstance(batches, MixedBatches):
+        card.trained_on["mix"] = batches.mix.lines(batches.sizes)
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
 
@@ -307,15 +310,31 @@ def _validation(
     return validate
 
 
+def _training_batches(
+    context: RunContext, files: TextFiles, corpus: ParallelCorpus, tokenizer: AnyTokenizer
+) -> TokenBatches:
+    """Of the whole corpus, or of the recipe's mix, whose shares are reported."""
+    mix = context.recipe.data.mixture
+    if mix is None:
+        return _batches(context, corpus, tokenizer)
+    n_files = [part.n_files for part in files.parts]
+    batches = MixedBatches(corpus, tokenizer.special, mix, n_files=n_files, **_limits(context)._asdict())
+    for line in mix.lines(batches.sizes):
+        context.report(f"Mix: {line}.")
+    return batches
+
+
 def _batches(context: RunContext, corpus: ParallelCorpus, tokenizer: AnyTokenizer) -> TokenBatches:
+    return TokenBatches(corpus, tokenizer.special, **_limits(context)._asdict())
+
+
+def _limits(context: RunContext) -> BatchLimits:
     settings = context.recipe.training
-    return TokenBatches(
-        corpus,
-        tokenizer.special,
-        max_src_tokens=settings.batch_src_tokens,
-        max_tgt_tokens=settings.batch_tgt_tokens,
-        micro_tokens=settings.micro_tokens(micro_batch_tokens(context.machine.device)),
-        seed=settings.seed,
+    return BatchLimits(
+        settings.batch_src_tokens,
+        settings.batch_tgt_tokens,
+        settings.micro_tokens(micro_batch_tokens(context.machine.device)),
+        settings.seed,
     )
 
 
@@ -327,4 +346,5 @@ def _all_batches(batches: TokenBatches, machine: Machine) -> Iterator[Batch]:
 
 def _epochs(state: TrainState, batches: TokenBatches) -> float:
     """Passes over the corpus, the last one counted by its share of batches."""
-    return round(state.epochs(len(batches.plan(state.epoch, earlier=state.earlier_parts))), 2)
+    plan = batches.plan(state.epoch, earlier=state.earlier_parts, drawn=state.drawn)
+    return round(state.epochs(len(plan)), 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.data.batching import BatchLimits, PlanPart
+from heed.data.batching import BatchLimits, Drawn, PlanPart
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -41,6 +41,7 @@ class TrainState:
     batch: int = 0  # batches of this epoch already used, of those that the limits below make
     limits: BatchLimits | None = None  # not known to older checkpoints
     earlier_parts: list[PlanPart] = field(default_factory=list)  # used of this epoch before, under other limits
+    drawn: Drawn | None = None  # of a mix, when this epoch began; None in its first
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
     src_src: int = 0  # pairs that attention compared: see Workload
@@ -73,8 +74,9 @@ class TrainState:
         """Tokens and pairs of tokens that the run has processed."""
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
 
-    def end_epoch(self) -> None:
-        """Goes to the beginning of the next epoch."""
+    def end_epoch(self, drawn: Drawn | None) -> None:
+        """Goes to the beginning of the next epoch. drawn: of a mix, until then."""
+        self.drawn = drawn
         self.epoch, self.batch, self.earlier_parts = self.epoch + 1, 0, []
 
     def epochs(self, n_batches: int) -> float:
@@ -199,6 +201,9 @@ def read_train_state(folder: Path) -> TrainState:
         if values.get("limits") is not None:
             values["limits"] = BatchLimits(*values["limits"])
         values["earlier_parts"] = [PlanPart(BatchLimits(*limits), n) for limits, n in values.get("earlier_parts", [])]
+        if values.get("drawn") is not None:
+            step, pairs = values["drawn"]
+            values["drawn"] = Drawn(step, tuple(pairs))
         return TrainState(**values)
     except (TypeError, ValueError) as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None

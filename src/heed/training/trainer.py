@@ -230,14 +230,14 @@ class _Loop:
     def _run_epoch(self, stop: StopSignals) -> None:
         """The rest of the epoch's steps, or those until a limit or a signal."""
         state = self.state
-        plan = self.batches.plan(state.epoch, earlier=state.earlier_parts)
+        plan = self.batches.plan(state.epoch, earlier=state.earlier_parts, drawn=state.drawn)
         self.epoch_batches = len(plan)
         for micro_batches in plan[state.batch :]:
             self._step(micro_batches, stop=bool(stop.signal))
             if state.step % self.settings.report_every == 0:
                 self._report()
             if state.batch == len(plan):
-                state.end_epoch()
+                self._end_epoch()
             self._listen(stop)
             if self.limits.checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                 self._checkpoint()
@@ -245,7 +245,13 @@ class _Loop:
             if self.limits.reason_to_end() or self.stopping:
                 return
         if state.batch or not plan:  # an older Heed saved the end of an epoch like this
-            state.end_epoch()
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        state = self.state
+        state.end_epoch(
+            self.batches.drawn_after(state.epoch, step=state.step, earlier=state.earlier_parts, drawn=state.drawn)
+        )
 
     def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
