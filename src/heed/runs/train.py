@@ -129,7 +129,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     batches = _training_batches(context, files, prepared.train, tokenizer)
     card = _card(context, files, prepared.train)
     if isinstance(batches, MixedBatches):
-        card.trained_on["mix"] = batches.mix.lines(batches.sizes)
+        card.trained_on["mix"] = "; ".join(batches.mix.lines(batches.sizes))
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
 

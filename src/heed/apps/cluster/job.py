@@ -32,7 +32,7 @@ from heed.apps.cluster.storage import is_passing, is_url, joined, write_whole
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
-from heed.decoding.settings import DecodingOptions
+from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished
@@ -65,6 +65,7 @@ class Job:
     decoding: DecodingOptions
     max_errors: int
     price: float | None
+    sampling: SamplingSettings | None = None  # draws instead of searching
 
 
 def run_job(job: Job, report: Report) -> None:
@@ -176,6 +177,7 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
         output,
         job.part_lines,
         job.prefix,
+        None if job.sampling is None else job.sampling.model_dump(),
     )
     return names, work
 
