@@ -40,7 +40,7 @@ class MixPart(Settings):
     tag: Annotated[str, AfterValidator(_check_tag)] | None = Field(
         default=None,
         description="a word put before each source, so that the model learns what kind of text it is (Caswell et al. "
-        "2019); of signs alone, such as <~>, it becomes one token",
+        "2019); of punctuation alone, such as <~>, it becomes one token",
     )
 
     @property

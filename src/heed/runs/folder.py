@@ -140,8 +140,8 @@ def _same_texts(old: Any, new: Any, run: Path) -> bool:
     """Whether files under new names have the content that the run recorded of the old ones."""
     old_parts, new_parts = (_without_files(side) for side in (old, new))
     if old_parts or new_parts:
-        files = [[file for part in side for file in part.get("train", ())] for side in (old, new)]
-        return old_parts == new_parts and _same_texts(*files, run)
+        old_files, new_files = ([file for part in side for file in part.get("train", ())] for side in (old, new))
+        return old_parts == new_parts and _same_texts(old_files, new_files, run)
     if not (isinstance(old, list) and isinstance(new, list)):  # a dev set is files, or a number
         return False
     path = run / "data" / SOURCES
