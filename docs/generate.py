@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -146,6 +146,10 @@ def settings_page() -> str:
     for table, field in Recipe.model_fields.items():
         kind = _settings_class(field)
         parts.append(f"## [{table}]\n\n{_docstring(kind)}\n\n{_settings_table(kind)}")
+        for name, inner in kind.model_fields.items():  # lists of tables
+            (of_list,) = get_args(inner.annotation) if get_origin(inner.annotation) is list else (None,)
+            if isinstance(of_list, type) and issubclass(of_list, Settings):
+                parts.append(f"## [[{table}.{name}]]\n\n{_docstring(of_list)}\n\n{_settings_table(of_list)}")
     return "\n".join(parts)
 
 
@@ -239,11 +243,18 @@ def _values(field: FieldInfo) -> str:
 def _type(kind: Any, field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f'`"{choice}"`' for choice in get_args(kind))
-    bounds = {
-        name: getattr(part, name) for part in field.metadata for name in ("ge", "gt", "le", "lt") if _has(part, name)
-    }
+    metadata = [*field.metadata]
+    if get_origin(kind) is Annotated:
+        kind, *within = get_args(kind)
+        metadata += [bound for part in within for bound in getattr(part, "metadata", [part])]
+    bounds = {name: getattr(part, name) for part in metadata for name in ("ge", "gt", "le", "lt") if _has(part, name)}
     names: dict[Any, str] = {int: "integer", float: "number", bool: "`true`, `false`", str: "text"}
-    text = names.get(kind) or ("list of texts" if get_origin(kind) is list else "table of names")
+    if get_origin(kind) is list:
+        (of_list,) = get_args(kind)
+        of_list = get_args(of_list)[0] if get_origin(of_list) is Annotated else of_list
+        text = f"list of {names[of_list]}s" if of_list in names else "list of tables"
+    else:
+        text = names.get(kind) or "table of names"
     symbols = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [f"{symbols[name]} {value:,}" for name, value in bounds.items()]
     return f"{text} {', '.join(limits)}" if limits else text

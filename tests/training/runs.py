@@ -7,6 +7,7 @@ from tests.conftest import SPECIAL
 
 from heed.data.batching import TokenBatches
 from heed.data.corpus import write_corpus
+from heed.data.mixed_batches import MixedBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
@@ -20,13 +21,13 @@ FP32 = Machine(torch.device("cpu"), torch.float32, "test")
 BF16 = Machine(torch.device("cpu"), torch.bfloat16, "test")
 
 
-def copy_corpus(folder, vocab_size, n_pairs=600):
+def copy_corpus(folder, vocab_size, n_pairs=600, texts=()):
     generator = torch.Generator().manual_seed(0)
     rows = [
         torch.randint(3, 20, (int(torch.randint(2, 8, (1,), generator=generator)),), generator=generator).tolist()
         for _ in range(n_pairs)
     ]
-    return write_corpus(folder, [(row, row) for row in rows], vocab_size=vocab_size)
+    return write_corpus(folder, [(row, row) for row in rows], vocab_size=vocab_size, texts=texts)
 
 
 def run_training(
@@ -45,17 +46,19 @@ def run_training(
     dev_score=None,
     unigram_loss=math.inf,
     batches=None,
+    mix=None,
     **changes,
 ):
     """Trains on copying; after `stop_after` validations an exception cuts it off, as a killed process would be.
 
     falling: whether the dev loss falls from validation to validation, if `dev_loss` does not say what it is.
-    dev_score: what says the greedy BLEU. batches: those of another corpus.
+    dev_score: what says the greedy BLEU. batches: those of another corpus. mix: of the first 100 pairs and the others.
     """
     torch.manual_seed(1)
     model = Transformer(arch or Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(tokenizer))
     workers = workers or Workers()
-    corpus = copy_corpus(tmp_path / name / f"corpus{workers.rank}", len(tokenizer))
+    texts = [("first", 100), ("others", 500)] if mix else ()
+    corpus = copy_corpus(tmp_path / name / f"corpus{workers.rank}", len(tokenizer), texts=texts)
     values = {
         "batch_src_tokens": 600,
         "batch_tgt_tokens": 600,
@@ -67,13 +70,14 @@ def run_training(
         "report_every": 5,
     }
     settings = TrainingSettings(**(values | changes))
-    batches = batches or TokenBatches(
-        corpus,
-        SPECIAL,
-        max_src_tokens=settings.batch_src_tokens,
-        max_tgt_tokens=settings.batch_tgt_tokens,
-        micro_tokens=settings.micro_batch_tokens or 600,
-        seed=settings.seed,
+    limits = {
+        "max_src_tokens": settings.batch_src_tokens,
+        "max_tgt_tokens": settings.batch_tgt_tokens,
+        "micro_tokens": settings.micro_batch_tokens or 600,
+        "seed": settings.seed,
+    }
+    batches = batches or (
+        MixedBatches(corpus, SPECIAL, mix, n_files=[1, 1], **limits) if mix else TokenBatches(corpus, SPECIAL, **limits)
     )
     checkpoints = Checkpoints(
         tmp_path / name / "checkpoints",

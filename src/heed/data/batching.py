@@ -150,6 +150,13 @@ class PlanPart(NamedTuple):
     n_batches: int
 
 
+class Drawn(NamedTuple):
+    """How far a mix is when an epoch begins: the steps taken, and the pairs drawn of each part."""
+
+    step: int
+    pairs: tuple[int, ...]
+
+
 class Lengths(Protocol):
     """Pairs as batches are planned of them."""
 
@@ -178,12 +185,24 @@ class Batches(Protocol):
         """Tokens of the longest side."""
 
     def plan(
-        self, epoch: int, *, window: int = 0, order_seed: int | None = None, earlier: Sequence[PlanPart] = ()
+        self,
+        epoch: int,
+        *,
+        window: int = 0,
+        order_seed: int | None = None,
+        earlier: Sequence[PlanPart] = (),
+        drawn: Drawn | None = None,
     ) -> list[list[Rows]]:
         """A window's batches, each a list of micro-batches, each an array of rows.
 
         order_seed: by which the epoch's windows were drawn, if not by that of the limits. earlier: used of the window.
+        drawn: of a mix (MixedBatches), before the epoch.
         """
+
+    def drawn_after(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
 
     def with_micro_tokens(self, micro_tokens: int) -> "Batches":
         """The same with another limit of a micro-batch."""
@@ -249,30 +268,47 @@ class TokenBatches:
         return 1
 
     def plan(
-        self, epoch: int, *, window: int = 0, order_seed: int | None = None, earlier: Sequence[PlanPart] = ()
+        self,
+        epoch: int,
+        *,
+        window: int = 0,
+        order_seed: int | None = None,
+        earlier: Sequence[PlanPart] = (),
+        drawn: Drawn | None = None,
     ) -> list[list[Rows]]:
         """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus; it is one window.
 
-        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out.
+        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out. drawn: of a
+        mix (MixedBatches), before the epoch.
         """
-        left = np.ones(len(self._corpus), dtype=bool)
+        left = np.ones(len(self._src_lengths), dtype=bool)
         for part in earlier:
             for micro_batches in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
                 left[np.concatenate(micro_batches)] = False
         return self._plan(epoch, left)
+
+    def drawn_after(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        return None
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
         draw = np.random.default_rng((self.limits.seed, epoch, *self._key))
         order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
         if not left.all():
             order = order[left[order]]
+        return self._batches_of(order, draw)
+
+    def _batches_of(self, order: Rows, draw: np.random.Generator) -> list[list[Rows]]:
+        """Batches of these rows in a drawn order; pairs of equal lengths stay in theirs."""
         for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
             order = order[np.argsort(lengths[order], kind="stable")]
         micro_batches = self._cut(order)
         return self._group([micro_batches[i] for i in draw.permutation(len(micro_batches))])
 
     def _group(self, micro_batches: list[Rows]) -> list[list[Rows]]:
-        """Batches of as many as the limits allow, or of fewer where pairs longer than a share would make one too large."""
+        """Batches of as many as the limits allow, or of fewer where pairs longer than a share would overfill one."""
         batches: list[list[Rows]] = []
         n_src = n_tgt = 0
         for rows in micro_batches:

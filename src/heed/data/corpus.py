@@ -146,6 +146,11 @@ class ParallelCorpus:
         """The file in which one of `lines` stands, and its number there; without a file if that was not recorded."""
         return place_of_line(self._texts, line)
 
+    def first_rows(self) -> list[int]:
+        """The first row of each of its text files, in their order, and the number of all rows."""
+        ends = np.cumsum([n_lines for _, n_lines in self._texts])
+        return [0, *np.searchsorted(self._lines, ends, side="right").tolist()]
+
     @property
     def longest(self) -> tuple[int, int]:
         """The ids of its longest side, and the line of that pair."""
@@ -173,6 +178,15 @@ def place_of_line(texts: Texts, line: int) -> tuple[str, int]:
             return name, line
         line -= n_lines
     return "", line
+
+
+def file_of_line(texts: Texts, line: int) -> int:
+    """Which of `texts`, counted from 0, has this line."""
+    for number, (_, n_lines) in enumerate(texts):
+        if line <= n_lines:
+            return number
+        line -= n_lines
+    return len(texts)
 
 
 def _texts(recorded: Any) -> Texts:

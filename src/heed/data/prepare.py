@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, place_of_line, write_corpus
+from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, file_of_line, place_of_line, write_corpus
 from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut, Read, pair_hash
 from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.mix import Mix, MixPart
 from heed.data.repetitions import Repetitions
 from heed.data.text_files import TextFiles, check_test_names
 from heed.data.training_files import stands_for_many
@@ -85,6 +86,22 @@ class DataSettings(Settings):
         description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
     )
     tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
+    mix: list[MixPart] = Field(
+        default_factory=list,
+        description="parts of the training text in fixed shares: tables [[data.mix]], one of them the text of "
+        "data.corpus or data.train itself",
+    )
+    mix_stages: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list,
+        description="steps after which the next of the weights of each part of data.mix holds, such as [20_000]",
+    )
+    mix_temperature: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=100,
+        description="of a mix without weights: shares in proportion to the parts' sizes to the power of "
+        "1 / temperature; not set: 1",
+    )
     tgt_symbols: bool = Field(
         default=False,
         description="target lines are symbols separated by spaces, such as those of a tree, one id each; a word that "
@@ -145,6 +162,24 @@ class DataSettings(Settings):
         if self.dev is None or isinstance(self.dev, list):
             return None
         return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
+
+    @property
+    def mixture(self) -> Mix | None:
+        """The parts of a mix, the text of data.corpus or data.train first; None without one."""
+        if not self.mix:
+            return None
+        parts = sorted(self.mix, key=lambda part: not part.is_own_text)
+        return Mix(tuple(parts), tuple(self.mix_stages), self.mix_temperature)
+
+    @model_validator(mode="after")
+    def _a_mix_of_parts(self) -> Self:
+        if self.mixture is not None:
+            self.mixture.check()
+        elif self.mix_stages or self.mix_temperature is not None:
+            raise ValueError("data.mix_stages and data.mix_temperature have no effect without data.mix; leave them out")
+        if self.mix and self.tgt_symbols:
+            raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
+        return self
 
     @model_validator(mode="after")
     def _one_kind_of_corpus(self) -> Self:
@@ -217,7 +252,11 @@ def prepare(
                     hashes_of(pair_hash(*pair) for side_by_side in pairs for pair in read_pairs(side_by_side))
                 )
             write_split(
-                folder, name, pairs, tokenizer, data, report, held_out=held, repetitions=repetitions, copies=copies
+                *(folder, name, pairs, tokenizer, data, report),
+                held_out=held,
+                repetitions=repetitions,
+                copies=copies,
+                tags=files.tags if name == "train" else (),
             )
     train, dev = (ParallelCorpus(folder / name, **sizes) for name in ("train", "dev"))
     refuse_empty(train, dev, folder)
@@ -283,11 +322,11 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
 
 
 def _training_pairs(files: TextFiles, held_out: HeldOut | None) -> Iterator[tuple[str, str]]:
-    """The pairs of all training files that are not held out."""
-    for number, pair in enumerate(files.train):
+    """The pairs of all training files that are not held out, their sources with the tags of a mix."""
+    for number, (pair, tag) in enumerate(zip(files.train, files.tags, strict=True)):
         for src, tgt in read_pairs(pair):
             if held_out is None or not held_out.has(src, tgt, either_side=number > 0):
-                yield src, tgt
+                yield f"{tag} {src}" if tag else src, tgt
 
 
 def learn_tokenizer(
@@ -329,11 +368,12 @@ def write_split(
     held_out: HeldOut | None = None,
     repetitions: Repetitions | None = None,
     copies: NDArray[np.bool_] | None = None,
+    tags: Sequence[str | None] = (),
 ) -> None:
     """Encodes pairs into FOLDER/NAME; what is left out is listed, counted and reported.
 
     held_out: dev's pairs, which are left out. repetitions: counts all pairs. copies: whether a pair is one of an
-    earlier pair, and left out for that.
+    earlier pair, and left out for that. tags: of each file's sources; none without a mix.
     """
     dropped: Counter[str] = Counter()
     lines = array("L")
@@ -353,7 +393,13 @@ def write_split(
         if name == "train":
             numbered = _filtered(numbered, data, copies, drop)
         unknown = _Unknown(tokenizer.special.unk, name, texts)
-        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, report)
+        # A space belongs to the word behind it, so a tag and a source have the ids of "tag source".
+        tag_ids = [tokenizer.encode(tag) if tag else [] for tag in tags]
+
+        def tag_of(line: int) -> list[int]:
+            return tag_ids[file_of_line(texts, line)] if tag_ids else []
+
+        encoded = _encoded(numbered, tokenizer, data, name == "train", lines, drop, unknown, tag_of)
         sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
         corpus = write_corpus(folder / name, encoded, **sizes, lines=lines, texts=texts)
     n_src, n_tgt = (int(lengths.sum()) for lengths in corpus.lengths)
@@ -469,14 +515,16 @@ def _encoded(
     lines: "array[int]",
     drop: Callable[[int, str], None],
     unknown: "_Unknown",
-    report: Callable[[str], None],
+    tag_of: Callable[[int], list[int]],
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids of the pairs that pass the filters; appends their line numbers to `lines`.
 
-    training: whether they are pairs to learn from, of which those of very different lengths are dropped too.
+    training: whether they are pairs to learn from, of which those of very different lengths are dropped too. tag_of:
+    the ids that come before a line's source.
     """
     for chunk, *both_sides in encode_chunks(counted(numbered, "Encoding", unit="pairs"), tokenizer):
-        for (line, (src, tgt)), *ids in zip(chunk, *both_sides, strict=True):
+        for (line, (src, tgt)), src_ids, tgt_ids in zip(chunk, *both_sides, strict=True):
+            ids = tag_of(line) + src_ids if src_ids else src_ids, tgt_ids
             unknown.count(line, ids)
             reason = reason_against_loss((src, tgt), ids, tokenizer, max_tokens=data.max_tokens, training=training)
             if training and reason is None:

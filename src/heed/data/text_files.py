@@ -12,13 +12,22 @@ from heed.data.lines import FilePair
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class TextPart:
+    """A part of a mix: how many pairs of files it has, and the word put before each of its sources."""
+
+    n_files: int
+    tag: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextFiles:
     """Parallel text as pairs of (source, target) files, plain or .gz, one sentence per line.
 
     In `train`, files of the formats that only a preparation in shards reads may stand too (`needs_shards`). dev_split:
     if given, `prepare` writes dev: pairs of the first of `train`, which are not learned from; in shards, of the first
-    `n_given`. n_given: how many of `train` are the corpus itself; those after them were added.
+    `n_given`. n_given: how many of `train` are the corpus itself; those after them were added. parts: of a mix, in the
+    order of `train`; none without one.
     """
 
     train: tuple[FilePair, ...]  # several pairs are read one after another
@@ -26,11 +35,17 @@ class TextFiles:
     tests: Mapping[str, FilePair] = field(default_factory=dict)  # by the name of the test set
     dev_split: DevSplit | None = None
     n_given: int = 1
+    parts: tuple[TextPart, ...] = ()
 
     @property
     def evaluation_sets(self) -> dict[str, FilePair]:
         """dev and the test sets, by name: what is scored, and never learned from."""
         return {"dev": self.dev, **self.tests}
+
+    @property
+    def tags(self) -> list[str | None]:
+        """Of each pair of files in `train`."""
+        return [part.tag for part in self.parts for _ in range(part.n_files)] or [None] * len(self.train)
 
     @property
     def learned_and_chosen_by(self) -> list[FilePair]:

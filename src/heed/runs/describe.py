@@ -20,6 +20,8 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
         recipe = read_recipe(str(path) if str(path) in recipe_names() else path)
         arch, vocab_size, src_vocab_size = recipe.model, vocab_size or recipe.tokenizer.vocab_size, None
         facts: dict[str, Any] = {"recipe": str(path)}
+        if mix := recipe.data.mixture:
+            facts["mix"] = "; ".join(mix.lines())
         rest = {name: settings for name, settings in recipe.model_dump().items() if name != "model"}
     else:
         if vocab_size is not None:

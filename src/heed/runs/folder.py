@@ -37,7 +37,7 @@ MADE_OF_TEXT = (
 # Settings that shape ids and weights. parsing.treebank may change, since the run keeps the treebank's lines.
 FIXED_TABLES = ("data", "tokenizer", "model", "parsing")
 FREE_SETTINGS = (("parsing", "treebank"), ("data", "tests"))  # of these tables
-TEXTS = (("data", "train"), ("data", "dev"), ("data", "added"))  # which may have moved
+TEXTS = (("data", "train"), ("data", "dev"), ("data", "added"), ("data", "mix"))  # which may have moved
 FIXED_SETTINGS = (("training", "start_from"), ("training", "n_teachers"))  # of other tables
 
 
@@ -138,6 +138,10 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
 
 def _same_texts(old: Any, new: Any, run: Path) -> bool:
     """Whether files under new names have the content that the run recorded of the old ones."""
+    old_parts, new_parts = (_without_files(side) for side in (old, new))
+    if old_parts or new_parts:
+        old_files, new_files = ([file for part in side for file in part.get("train", ())] for side in (old, new))
+        return old_parts == new_parts and _same_texts(old_files, new_files, run)
     if not (isinstance(old, list) and isinstance(new, list)):  # a dev set is files, or a number
         return False
     path = run / "data" / SOURCES
@@ -150,6 +154,13 @@ def _same_texts(old: Any, new: Any, run: Path) -> bool:
         return False
 
     return len(old) == len(new) and all(map(is_same, old, new))
+
+
+def _without_files(parts: Any) -> list[dict[str, Any]]:
+    """The parts of a mix without their files, of which only the number counts; empty if it is none."""
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        return []
+    return [part | {"train": len(part.get("train", ()))} for part in parts]
 
 
 def _as_toml(recipe: Recipe) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _one_source_of_pairs(self) -> Self:
         own_files = self.data.train and self.data.dev
-        names = ("corpus", "train", "dev", "added", "tests")
+        names = ("corpus", "train", "dev", "added", "mix", "tests")
         if self.parsing and (given := [f"data.{name}" for name in names if getattr(self.data, name)]):
             raise ValueError(f"parsing gives the pairs, so {' and '.join(given)} must go")
         if self.parsing and not self.data.tgt_symbols:
@@ -65,6 +65,15 @@ class Recipe(Settings):
             raise ValueError(
                 "training.n_teachers is for translation: leave it out; a parser can learn from trees that another one "
                 "wrote (parsing.parsed)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _teachers_of_one_text(self) -> Self:
+        if self.data.mix and self.training.n_teachers:
+            raise ValueError(
+                "training.n_teachers has no part in data.mix: leave one of them out; a part of the mix can be "
+                "translations that a model wrote before"
             )
         return self
 
@@ -253,6 +262,9 @@ def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True
     for name in ("train", "dev", "added"):
         if name in data:
             data[name] = absolute(data[name])
+    for part in data["mix"] if isinstance(data.get("mix"), list) else ():
+        if isinstance(part, dict) and "train" in part:
+            part["train"] = absolute(part["train"])
     if isinstance(data.get("tests"), dict):
         data["tests"] = {name: absolute(files) for name, files in data["tests"].items()}
 

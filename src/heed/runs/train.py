@@ -13,6 +13,7 @@ from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, Batches, BatchLimits, Rows, TokenBatches
 from heed.data.corpus import ParallelCorpus, TrainingCorpus
 from heed.data.download import Corpora, Report
+from heed.data.mixed_batches import MixedBatches
 from heed.data.prepare import Prepared
 from heed.data.shards.batches import ShardBatches
 from heed.data.shards.corpus import ShardedCorpus
@@ -130,8 +131,10 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
 
     # The card is saved with every checkpoint, so it is made before the first.
-    batches = _batches(context, prepared.train, tokenizer)
+    batches = _training_batches(context, files, prepared.train, tokenizer)
     card = _card(context, files, prepared.train)
+    if isinstance(batches, MixedBatches):
+        card.trained_on["mix"] = "; ".join(batches.mix.lines(batches.sizes))
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
 
@@ -319,18 +322,36 @@ def _validation(
     return validate
 
 
+def _training_batches(
+    context: RunContext, files: TextFiles, corpus: TrainingCorpus, tokenizer: AnyTokenizer
+) -> Batches:
+    """Of the whole corpus, or of the recipe's mix, whose shares are reported."""
+    mix = context.recipe.data.mixture
+    if mix is None:
+        return _batches(context, corpus, tokenizer)
+    assert isinstance(corpus, ParallelCorpus)  # no mix is prepared in shards
+    n_files = [part.n_files for part in files.parts]
+    batches = MixedBatches(corpus, tokenizer.special, mix, n_files=n_files, **_limits(context)._asdict())
+    for line in mix.lines(batches.sizes):
+        context.report(f"Mix: {line}.")
+    return batches
+
+
 def _batches(context: RunContext, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> Batches:
+    if isinstance(corpus, ShardedCorpus):
+        return ShardBatches(corpus, tokenizer.special, limits=_limits(context))
+    assert isinstance(corpus, ParallelCorpus)
+    return TokenBatches(corpus, tokenizer.special, **_limits(context)._asdict())
+
+
+def _limits(context: RunContext) -> BatchLimits:
     settings = context.recipe.training
-    limits = BatchLimits(
+    return BatchLimits(
         max_src_tokens=settings.batch_src_tokens,
         max_tgt_tokens=settings.batch_tgt_tokens,
         micro_tokens=settings.micro_tokens(micro_batch_tokens(context.machine.device)),
         seed=settings.seed,
     )
-    if isinstance(corpus, ShardedCorpus):
-        return ShardBatches(corpus, tokenizer.special, limits=limits)
-    assert isinstance(corpus, ParallelCorpus)
-    return TokenBatches(corpus, tokenizer.special, **limits._asdict())
 
 
 def _all_batches(batches: Batches, machine: Machine) -> Iterator[Batch]:

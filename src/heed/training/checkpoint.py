@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.data.batching import Batches, BatchLimits, PlanPart, Rows
+from heed.data.batching import Batches, BatchLimits, Drawn, PlanPart, Rows
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -44,6 +44,7 @@ class TrainState:
     batch: int = 0  # batches of this window already used, of those that the limits below make
     limits: BatchLimits | None = None  # not known to older checkpoints
     earlier_parts: list[PlanPart] = field(default_factory=list)  # used of this window before, under other limits
+    drawn: Drawn | None = None  # of a mix, when this epoch began; None in its first
     n_src_tokens: int = 0
     n_tgt_tokens: int = 0
     src_src: int = 0  # pairs that attention compared: see Workload
@@ -78,13 +79,20 @@ class TrainState:
 
     def plan_of(self, batches: Batches) -> list[list[Rows]]:
         """The batches of the present window, those used under earlier limits left out."""
-        return batches.plan(self.epoch, window=self.window, order_seed=self.order_seed, earlier=self.earlier_parts)
+        return batches.plan(
+            self.epoch,
+            window=self.window,
+            order_seed=self.order_seed,
+            earlier=self.earlier_parts,
+            drawn=self.drawn,
+        )
 
-    def end_window(self) -> None:
+    def end_window(self, batches: Batches) -> None:
         """Goes to the beginning of the next window, after the last one to that of the next epoch."""
+        drawn = batches.drawn_after(self.epoch, step=self.step, earlier=self.earlier_parts, drawn=self.drawn)
         self.window, self.batch, self.earlier_parts = self.window + 1, 0, []
         if self.window >= self.n_windows:
-            self.epoch, self.window, self.order_seed = self.epoch + 1, 0, None
+            self.epoch, self.window, self.order_seed, self.drawn = self.epoch + 1, 0, None, drawn
 
     def epochs(self, n_batches: int) -> float:
         """Passes over the corpus, the last one counted by its share of batches; `n_batches` are in the present plan."""
@@ -209,6 +217,9 @@ def read_train_state(folder: Path) -> TrainState:
         if values.get("limits") is not None:
             values["limits"] = BatchLimits(*values["limits"])
         values["earlier_parts"] = [PlanPart(BatchLimits(*limits), n) for limits, n in values.get("earlier_parts", [])]
+        if values.get("drawn") is not None:
+            step, pairs = values["drawn"]
+            values["drawn"] = Drawn(step, tuple(pairs))
         return TrainState(**values)
     except (TypeError, ValueError) as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None

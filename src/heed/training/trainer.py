@@ -238,7 +238,7 @@ class _Loop:
             if state.step % self.settings.report_every == 0:
                 self._report()
             if state.batch == len(plan):
-                state.end_window()
+                state.end_window(self.batches)
             self._listen(stop)
             if self.limits.checkpoint_is_due() and not self.stopping:  # a signal need not wait for a validation
                 self._checkpoint()
@@ -246,7 +246,7 @@ class _Loop:
             if self.limits.reason_to_end() or self.stopping:
                 return
         if state.batch or not plan:  # an older Heed saved the end of an epoch like this
-            state.end_window()
+            state.end_window(self.batches)
 
     def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from heed.apps.cli.back_translation import back_translate
 from heed.apps.cli.benchmark import bench_app
 from heed.apps.cli.cluster import score_shards, translate_shards
 from heed.apps.cli.comparison import compare
@@ -36,6 +37,7 @@ COMMANDS: dict[str, dict[Any, str]] = {
         data_app: "data",
         prepare: "heed prepare mine.toml --workers 8",
         train: "heed train multi30k-en-de --set training.max_steps=2000",
+        back_translate: "heed back-translate my.toml --mono 'news/*.de.gz'",
         plot: "heed plot runs/demo runs/second --out curves.svg",
         average: "heed average runs/multi30k-en-de --last 5 --out runs/last-5",
     },

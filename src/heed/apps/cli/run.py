@@ -172,7 +172,8 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
         expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
     if as_json:
-        print_json({"pairs": n_pairs, "workers": workers, "teachers": n_teachers, **expected.numbers()})
+        mix = {"mix": recipe.data.mixture.lines()} if recipe.data.mixture else {}
+        print_json({"pairs": n_pairs, **mix, "workers": workers, "teachers": n_teachers, **expected.numbers()})
         return
     if workers > 1:
         say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")

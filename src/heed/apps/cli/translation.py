@@ -133,7 +133,7 @@ def translate(
     from heed.evaluation.utility import check_utility
 
     # Candidates of minimum Bayes risk, and samples, take the place of the beam.
-    sampling = _sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
+    sampling = sampling_settings(sample, top_k=top_k, top_p=top_p, seed=seed)
     compared_by = None if mbr is None else check_utility("chrf" if utility is None else utility)
     if mbr is not None or sampling is not None:
         decoding["beam_size"] = mbr or n_best
@@ -200,7 +200,7 @@ def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool)
         print_text(f"{value:.4f}\t{text}" if with_scores else text)
 
 
-def _sampling_settings(
+def sampling_settings(
     temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
 ) -> "SamplingSettings | None":
     """Those of --sample, or None without it. HeedError for values out of range."""

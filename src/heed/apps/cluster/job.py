@@ -29,7 +29,7 @@ from heed.apps.cluster.plan import (
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
-from heed.decoding.settings import DecodingOptions
+from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
 from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.leases.driver import Driver, Outcome
@@ -68,6 +68,7 @@ class Job:
     decoding: DecodingOptions
     max_errors: int
     price: float | None
+    sampling: SamplingSettings | None = None  # draws instead of searching
 
 
 def run_job(job: Job, report: Report) -> None:
@@ -188,6 +189,7 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
         output,
         job.part_lines,
         job.prefix,
+        None if job.sampling is None else job.sampling.model_dump(),
     )
     return names, work
 

@@ -40,7 +40,7 @@ class Work:
     """The work to do on the inputs.
 
     model: where it lies, which may change; manifest: the SHA-256 of its manifest. settings: of the search. prefix:
-    begins the names of the columns that are added.
+    begins the names of the columns that are added. sampling: of draws in place of a search.
     """
 
     task: Task
@@ -52,6 +52,7 @@ class Work:
     output: Format
     part_lines: int
     prefix: str = ""
+    sampling: dict[str, Any] | None = None
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -91,6 +92,7 @@ class Plan:
             "inputs": {one.name: {"bytes": one.n_bytes, "hash": one.digest, "rows": one.rows} for one in self.inputs},
             "model": work.manifest,
             "settings": work.settings,
+            **({} if work.sampling is None else {"sampling": work.sampling}),
             "precision": work.precision,
             "columns": {"read": list(work.columns.read), "schema": work.columns.schema, "added": list(work.added)},
             "output": work.output,
@@ -251,7 +253,7 @@ def read_plan(out: str) -> Plan | None:
         work = Work(
             found["task"], model["folder"], model["manifest_sha256"], found["settings"], found["precision"],
             Columns(tuple(columns["read"]), columns["schema"]), found["output"],
-            found["part_lines"], columns["prefix"],
+            found["part_lines"], columns["prefix"], found.get("sampling"),
         )  # fmt: skip
         parts = tuple(tuple(Range(*rows) for rows in part) for part in found["parts"])
         return Plan(tuple(Input(**one) for one in found["inputs"]), work, parts)

@@ -17,7 +17,10 @@ from heed.errors import HeedError
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.leases.worker import StopAll, attempted, serve
 
+PART_SEED = 1_000_003  # distance between the seeds of two parts
+
 if TYPE_CHECKING:
+    from heed.decoding.settings import SamplingSettings
     from heed.decoding.translator import Translation
 
 
@@ -52,6 +55,8 @@ class Worker:
     def __init__(self, loading: Loading):
         import torch
 
+        from heed.decoding.loading import load_models
+        from heed.decoding.settings import DecodingSettings
         from heed.decoding.translator import Translator
 
         self._out, self._loading = loading.out, loading
@@ -62,10 +67,16 @@ class Worker:
             raise HeedError(f"{loading.model}: another model than the plan's.")
         torch.set_num_threads(loading.threads)
         self._plan, work = plan, plan.work
-        settings: dict[str, Any] = work.settings
         precision: Any = work.precision
-        self._translator: Translator = Translator.load(
-            loading.model, device=loading.device, precision=precision, **settings
+        (model,) = load_models([loading.model], device=loading.device)
+        # The plan's settings are all there are; `Translator.load` would refuse those without effect beside others.
+        self._translator: Translator = Translator(
+            model.model,
+            model.tokenizer,
+            DecodingSettings(**work.settings),
+            precision=precision,
+            copy=False,
+            languages=(model.card.src, model.card.tgt),
         )
         self._sources = Sources([one.name for one in plan.inputs], work.columns, output=work.output)
         self._checked: set[int] = set()
@@ -148,9 +159,9 @@ class Worker:
     def _results(self, part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         """Batches of the part's rows, the places of those that are good, and what is added to each of these."""
         batches = self._sources.read(self._plan.parts[part])
-        return self._translate_rows(batches) if self._plan.work.task == "translate" else self._score_rows(batches)
+        return self._translate_rows(batches, part) if self._plan.work.task == "translate" else self._score_rows(batches)
 
-    def _translate_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
+    def _translate_rows(self, batches: Iterator[Rows], part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         language = self._translator.languages[0]
         ahead: deque[tuple[Rows, list[int], list[SplitText]]] = deque()
 
@@ -162,7 +173,7 @@ class Worker:
                 for one in split:
                     yield from one.sentences
 
-        stream = self._translator.stream(sentences())
+        stream = self._translator.stream(sentences(), sampling=self._sampling(part))
         following = next(stream, None)
         while ahead:  # the batch of the following translation is there, or all are
             rows, kept, split = ahead.popleft()
@@ -175,6 +186,15 @@ class Worker:
                     following = next(stream, None)
                 results.append(self._join(text, translations))
             yield rows, kept, results
+
+    def _sampling(self, part: int) -> "SamplingSettings | None":
+        """How to draw, if not to search. By a seed of the part's own: draws depend on it and the line's number."""
+        from heed.decoding.settings import SamplingSettings
+
+        if self._plan.work.sampling is None:
+            return None
+        settings = SamplingSettings(**self._plan.work.sampling)
+        return settings.model_copy(update={"seed": (settings.seed + PART_SEED * part) % 2**63})
 
     def _join(self, text: SplitText, translations: "list[Translation]") -> _Result:
         return _Result(

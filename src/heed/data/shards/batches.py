@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import Batch, BatchLimits, PlanPart, Rows, TokenBatches, batch_of, lines_named
+from heed.data.batching import Batch, BatchLimits, Drawn, PlanPart, Rows, TokenBatches, batch_of, lines_named
 from heed.data.corpus import SIDES
 from heed.data.shards.corpus import ShardedCorpus
 from heed.model.cost import Workload
@@ -46,13 +46,24 @@ class ShardBatches:
         return ShardBatches(self._corpus, self._special, limits=self.limits._replace(micro_tokens=micro_tokens))
 
     def plan(
-        self, epoch: int, *, window: int = 0, order_seed: int | None = None, earlier: Sequence[PlanPart] = ()
+        self,
+        epoch: int,
+        *,
+        window: int = 0,
+        order_seed: int | None = None,
+        earlier: Sequence[PlanPart] = (),
+        drawn: Drawn | None = None,
     ) -> list[list[Rows]]:
         """As `Batches.plan`."""
         shards = self._shards(epoch, window, self.limits.seed if order_seed is None else order_seed)
         pairs = self._pairs_of(shards)
         found = self._batches(pairs, key=(window,)).plan(epoch, earlier=earlier)
         return [[pairs.numbers(rows) for rows in micro_batches] for micro_batches in found]
+
+    def drawn_after(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> None:
+        """Nothing is: shards have no mix."""
 
     def _shards(self, epoch: int, window: int, seed: int) -> tuple[int, ...]:
         # Another stream than a window's own, whose key has three numbers.

@@ -75,6 +75,8 @@ def is_in_shards(files: TextFiles, data: DataSettings, *, folder: Path) -> bool:
         return False
     unread = next((pair[0] for pair in files.train if needs_shards(pair)), None)
     obstacle = "data.tgt_symbols is true: a corpus in shards has no target symbols" if data.tgt_symbols else ""
+    if data.mix:
+        obstacle = "data.mix is given: a corpus in shards has no parts"
     if (data.shard_pairs or unread) and obstacle:
         why = "data.shard_pairs is set" if data.shard_pairs else f"{unread} is read in shards only"
         raise HeedError(f"{why}, but {obstacle}; leave one of them out.")

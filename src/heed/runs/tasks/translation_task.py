@@ -2,15 +2,17 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from heed.data.download import Corpora, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
+from heed.data.mix import Mix
 from heed.data.prepare import DataSettings
 from heed.data.shards.sources import count_source
-from heed.data.text_files import TextFiles
+from heed.data.text_files import TextFiles, TextPart
 from heed.data.training_files import needs_shards, training_files
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
@@ -82,6 +84,14 @@ class TranslationTask:
         if files.dev_split is not None and not needs_shards(files.train[0]):
             n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
             corpora.report(f"{n_dev:,} of the training pairs will be split off for dev.")
+        if mix := self.recipe.data.mixture:
+            rest = iter(counts)
+            sizes = [sum(islice(rest, part.n_files)) for part in files.parts]
+            sizes[0] -= n_dev
+            for part, size in zip(mix.parts, sizes, strict=True):
+                corpora.report(f"Part {part.name} of the mix: {size:,} pairs.")
+            for line in mix.lines(sizes):
+                corpora.report(f"Mix: {line}.")
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
         n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
         for pair in files.pairs[len(files.train) :]:
@@ -93,7 +103,8 @@ class TranslationTask:
 
     def _text_files(self, corpora: Corpora, *, fetching: bool) -> TextFiles:
         data = self.recipe.data
-        for file in data.added or ():  # before a corpus is downloaded
+        own = [*(data.added or ()), *(file for part in data.mix for file in part.train or ())]
+        for file in own:  # before a corpus is downloaded
             if not Path(file).is_file():
                 raise HeedError(f"{file}: no such file.")
         if data.corpus is not None:
@@ -112,7 +123,23 @@ class TranslationTask:
             train = training_files(data.train, src=data.src, tgt=data.tgt)
             files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
         files = replace(files, n_given=len(files.train))
-        return replace(files, train=(*files.train, _file_pair(data.added))) if data.added else files
+        if data.added:
+            files = replace(files, train=(*files.train, _file_pair(data.added)))
+        return files if data.mixture is None else self._with_parts(files, data.mixture, corpora, fetching=fetching)
+
+    def _with_parts(self, files: TextFiles, mix: Mix, corpora: Corpora, *, fetching: bool) -> TextFiles:
+        """The files with those of the mix's other parts behind them."""
+        train, parts = list(files.train), []
+        for part in mix.parts:
+            pairs: Sequence[FilePair] = files.train
+            if part.train is not None:
+                pairs = [_file_pair(part.train)]
+            elif part.corpus is not None:
+                languages = {"src": self.recipe.data.src, "tgt": self.recipe.data.tgt}
+                pairs = fetch(part.corpus, **languages, variant=part.variant, corpora=corpora, fetching=fetching).train
+            train += [] if part.is_own_text else pairs
+            parts.append(TextPart(len(pairs), part.tag))
+        return replace(files, train=tuple(train), parts=tuple(parts))
 
     def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus."""

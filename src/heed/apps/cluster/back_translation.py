@@ -1,0 +1,140 @@
+"""Back-translation as one command: a reverse model, translations of text in the target language, a recipe with both."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from heed.apps.cluster.job import Job, run_job
+from heed.apps.cluster.plan import read_plan
+from heed.config import validated
+from heed.data.download import Corpora
+from heed.data.mix import MixPart
+from heed.errors import HeedError
+from heed.model_folder import read_config
+from heed.runs.back_translation import check_recipe, mixed_recipe, recipe_text, reverse_recipe
+from heed.runs.recipe import Recipe, recipe_of_text
+from heed.runs.train import train_recipe
+from heed.runtime.files import remove_unfinished, whole_file
+from heed.runtime.locks import locked
+from heed.text.line_rules import is_blank
+
+REVERSE, PARTS, RECIPE = "reverse", "parts", "recipe.toml"  # in the folder
+PAIRS = ("back-translated.src", "back-translated.tgt")
+PREFIX = "back_"  # of the columns that translating adds
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackTranslation:
+    """The options of a command.
+
+    recipe: of the model that is wanted, called `name` in messages. model: of the reverse direction; None trains one.
+    job: how to translate; its model is not set yet.
+    """
+
+    recipe: Recipe
+    name: str
+    folder: Path
+    model: Path | None
+    tag: str
+    job: Job
+
+
+def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path:
+    """The recipe in the folder, once everything that it names is there; what is there already is not made again.
+
+    HeedError before anything is written if the recipe or the model does not fit.
+    """
+    recipe, folder, report = wanted.recipe, wanted.folder, corpora.report
+    check_recipe(recipe, where=wanted.name)
+    validated(MixPart, {"name": "translated", "tag": wanted.tag}, where="--tag")
+    reverse = None if wanted.model else reverse_recipe(recipe, where=wanted.name)
+    if wanted.model:
+        _check_direction(wanted.model, recipe)
+    with locked(folder):
+        remove_unfinished(folder)
+        # The reverse model, given or trained on the recipe's own pairs.
+        model = wanted.model or folder / REVERSE / "model"
+        if reverse is not None and not _has_scores(model):
+            report(f"The reverse model, {recipe.data.tgt} → {recipe.data.src}, in {folder / REVERSE}:")
+            train_recipe(reverse, folder / REVERSE, corpora)
+
+        # Its translations, by parts, each of which is whole or not there.
+        run_job(replace(wanted.job, model=model, out=str(folder / PARTS)), report)
+
+        # The recipe comes last, so where it is, the pairs are whole.
+        path = folder / RECIPE
+        if path.exists():
+            report(f"{path} is there already and stays as it is.")
+            return path
+        pairs = folder / PAIRS[0], folder / PAIRS[1]
+        _write_pairs(folder, pairs, corpora)
+        mixed = mixed_recipe(recipe, pairs, tag=wanted.tag, where=wanted.name)
+        text = recipe_text(mixed)
+        assert recipe_of_text(text, path=path.absolute()) == mixed
+        with whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        report(f"Wrote {path}: {'; '.join(mixed.data.mixture.lines()) if mixed.data.mixture else ''}.")
+    return path
+
+
+def _check_direction(model: Path, recipe: Recipe) -> None:
+    card = read_config(model).card
+    if (card.src, card.tgt) != (recipe.data.tgt, recipe.data.src):
+        raise HeedError(
+            f"{model}: translates {card.src} → {card.tgt}; back-translation for {recipe.data.src} → {recipe.data.tgt} "
+            f"needs a model of {recipe.data.tgt} → {recipe.data.src}."
+        )
+
+
+def _has_scores(model: Path) -> bool:
+    """Whether its run has ended: scores come last."""
+    return model.exists() and bool(read_config(model).card.scores)
+
+
+def _write_pairs(folder: Path, pairs: tuple[Path, Path], corpora: Corpora) -> None:
+    """Writes sources and targets, a line a pair; reports what is left out."""
+    left_out: Counter[str] = Counter()
+    n_pairs = 0
+    with ExitStack() as stack:
+        temporary = [stack.enter_context(whole_file(side)) for side in pairs]
+        src_file, tgt_file = (stack.enter_context(side.open("w", encoding="utf-8", newline="\n")) for side in temporary)
+        for text, translation, ended in _translations(str(folder / PARTS)):
+            if reason := _fault(text, translation, ended):
+                left_out[reason] += 1
+                continue
+            src_file.write(f"{translation}\n")
+            tgt_file.write(f"{text}\n")
+            n_pairs += 1
+        if not n_pairs:
+            raise HeedError(
+                f"{folder / PARTS}: no translation can be learned from, all are {', '.join(left_out)}; take a better "
+                "--model, or train the reverse model for longer, with another --out."
+            )
+    reasons = "; ".join(f"{n:,} {reason}" for reason, n in left_out.items())
+    corpora.report(f"{n_pairs:,} pairs in {pairs[0]} and {pairs[1]}{f'; left out: {reasons}' if reasons else ''}.")
+
+
+def _translations(parts: str) -> Iterator[tuple[str, str, bool]]:
+    """(text, its translation, whether that ended) of all rows, in their order."""
+    plan = read_plan(parts)
+    assert plan is not None  # the job has ended
+    (column,) = plan.work.columns.read
+    for part in range(len(plan.parts)):
+        with open(Path(parts, plan.name_of(part)), encoding="utf-8", newline="\n") as file:
+            for line in file:
+                row = json.loads(line)
+                yield row[column], row[f"{PREFIX}translation"], row[f"{PREFIX}ended"]
+
+
+def _fault(text: str, translation: str, ended: bool) -> str:
+    """Why a pair is no text to learn from; empty if it is."""
+    if is_blank(text) or is_blank(translation):
+        return "with a blank side"
+    if not ended:
+        return "cut off"
+    if any(end in side for end in "\n\r" for side in (text, translation)):
+        return "of several lines"
+    return ""

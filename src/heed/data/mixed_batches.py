@@ -1,0 +1,161 @@
+"""Batches of a mix: pairs of several parts in fixed shares, in an order fixed by seed, epoch and what was drawn before.
+
+An epoch is as many pairs as the parts in use have together, of each part as many as its share says. A part is gone
+through in passes, each a permutation of its pairs; a pass goes on in the next epoch. An epoch is made of rounds of some
+ROUND_BATCHES batches in each of which the shares are already right, so that they come true within a thousand steps.
+Within a round, pairs of all parts are put into batches of like lengths, as without a mix.
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.data.batching import BatchLimits, Drawn, PlanPart, Rows, TokenBatches
+from heed.data.corpus import ParallelCorpus
+from heed.data.mix import Mix
+from heed.errors import HeedError
+from heed.text.tokenizer import SpecialIds
+
+ROUND_BATCHES = 50
+MIN_EPOCH_PAIRS = 1000  # so that a share of a small corpus is not rounded by more than a thousandth
+OF_PARTS = 0x6D6978  # in the seed of a part's permutations, so that no epoch's order has the same
+
+
+class MixedBatches(TokenBatches):
+    """As TokenBatches, of a mix."""
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        special: SpecialIds,
+        mix: Mix,
+        *,
+        n_files: Sequence[int],
+        max_src_tokens: int,
+        max_tgt_tokens: int,
+        micro_tokens: int,
+        seed: int,
+    ):
+        """n_files: of each part, whose pairs stand in the corpus in this order. HeedError for a part without pairs."""
+        super().__init__(
+            corpus,
+            special,
+            max_src_tokens=max_src_tokens,
+            max_tgt_tokens=max_tgt_tokens,
+            micro_tokens=micro_tokens,
+            seed=seed,
+        )
+        self.mix = mix
+        bounds = corpus.first_rows()
+        self._first_rows = [bounds[i] for i in np.cumsum([0, *n_files]).tolist()]
+        self.sizes = np.diff(self._first_rows).tolist()
+        for part, size in zip(mix.parts, self.sizes, strict=True):
+            if not size:
+                raise HeedError(
+                    f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text"
+                )
+        self._mean_lengths = [
+            float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
+            for rows in map(slice, self._first_rows, self._first_rows[1:])
+        ]
+        self._rounds: list[int] = []  # where each begins among the pairs of the epoch at hand, and the last one's end
+
+    def plan(
+        self,
+        epoch: int,
+        *,
+        window: int = 0,
+        order_seed: int | None = None,
+        earlier: Sequence[PlanPart] = (),
+        drawn: Drawn | None = None,
+    ) -> list[list[Rows]]:
+        """The epoch's batches until the stage ends. drawn: before the epoch; None for the first."""
+        drawn = drawn or self._nothing_drawn
+        end = self.mix.end_of(self.mix.stage_at(drawn.step))
+        whole = self._whole_plan(epoch, earlier, drawn)
+        n_earlier = sum(part.n_batches for part in earlier)
+        return whole if end is None else whole[: max(0, end - drawn.step - n_earlier)]
+
+    def drawn_after(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> Drawn:
+        """What is drawn when the epoch ends, which it does at this step."""
+        drawn = drawn or self._nothing_drawn
+        new = self._counts(drawn.step)
+        if step == self.mix.end_of(self.mix.stage_at(drawn.step)):  # the stage may have cut it short
+            n_earlier = sum(part.n_batches for part in earlier)
+            n_batches = n_earlier + len(self._whole_plan(epoch, earlier, drawn))
+            # The rounds that were begun: what is left of the last one is left out.
+            n_rounds = self._n_rounds(new, earlier[0].limits if earlier else self.limits)
+            begun = math.ceil((step - drawn.step) / n_batches * n_rounds)
+            new = [n * begun // n_rounds for n in new]
+        return Drawn(step, tuple(n + more for n, more in zip(drawn.pairs, new, strict=True)))
+
+    def passes(self, drawn: Drawn | None) -> list[float]:
+        """How often each part has been gone through."""
+        pairs = (drawn or self._nothing_drawn).pairs
+        return [n / size for n, size in zip(pairs, self.sizes, strict=True)]
+
+    @property
+    def _nothing_drawn(self) -> Drawn:
+        return Drawn(0, (0,) * len(self.sizes))
+
+    def _counts(self, step: int) -> list[int]:
+        """Pairs of each part in an epoch that begins after this step."""
+        shares = self.mix.shares(self.mix.stage_at(step), self.sizes)
+        n_pairs = max(MIN_EPOCH_PAIRS, sum(size for size, share in zip(self.sizes, shares, strict=True) if share))
+        return [max(1, round(share * n_pairs)) if share else 0 for share in shares]
+
+    def _n_rounds(self, counts: Sequence[int], limits: BatchLimits) -> int:
+        """Of an epoch that has so many pairs of each part."""
+        n_tokens = sum(n * mean for n, mean in zip(counts, self._mean_lengths, strict=True))
+        return max(1, round(n_tokens / min(limits.max_src_tokens, limits.max_tgt_tokens) / ROUND_BATCHES))
+
+    def _whole_plan(self, epoch: int, earlier: Sequence[PlanPart], drawn: Drawn) -> list[list[Rows]]:
+        """The epoch's batches, as if no stage ended in it."""
+        # Which pairs it has does not change in the middle of it, so the limits and the seed count that it began with.
+        rows, rounds = self._draw(drawn, earlier[0].limits if earlier else self.limits)
+        # Of these pairs, a row of the corpus may occur twice: what follows counts places among them.
+        drawn_pairs = copy.copy(self)
+        drawn_pairs._src_lengths, drawn_pairs._tgt_lengths = self._src_lengths[rows], self._tgt_lengths[rows]
+        drawn_pairs._rounds = rounds
+        batches = TokenBatches.plan(drawn_pairs, epoch, earlier=earlier)
+        return [[rows[places] for places in micro_batches] for micro_batches in batches]
+
+    def _draw(self, drawn: Drawn, limits: BatchLimits) -> tuple[Rows, list[int]]:
+        """The rows of an epoch, and where each of its rounds begins and the last one ends."""
+        counts = self._counts(drawn.step)
+        n_rounds = self._n_rounds(counts, limits)
+        by_part = [
+            np.concatenate([np.empty(0, np.uint32), *self._stream(part, begin=before, n=n, seed=limits.seed)])
+            for part, (before, n) in enumerate(zip(drawn.pairs, counts, strict=True))
+        ]
+        pieces = [
+            rows[len(rows) * number // n_rounds : len(rows) * (number + 1) // n_rounds]
+            for number in range(n_rounds)
+            for rows in by_part
+        ]
+        ends = np.cumsum([len(piece) for piece in pieces])[len(by_part) - 1 :: len(by_part)]
+        return np.concatenate(pieces), [0, *ends.tolist()]
+
+    def _stream(self, part: int, *, begin: int, n: int, seed: int) -> Iterator[Rows]:
+        """n rows of a part from its pair number `begin` on, counted through all passes."""
+        size, first_row = self.sizes[part], self._first_rows[part]
+        while n:
+            number, place = divmod(begin, size)
+            order = np.random.default_rng((seed, OF_PARTS, part, number)).permutation(size)[place : place + n]
+            yield (order + first_row).astype(np.uint32)
+            begin, n = begin + len(order), n - len(order)
+
+    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
+        """The batches of the rounds, one after another."""
+        batches: list[list[Rows]] = []
+        for number, (begin, end) in enumerate(zip(self._rounds, self._rounds[1:], strict=False)):
+            draw: Any = np.random.default_rng((self.limits.seed, epoch, number))
+            places = (begin + draw.permutation(end - begin)).astype(np.uint32)
+            batches += self._batches_of(places[left[places]], draw)
+        return batches
