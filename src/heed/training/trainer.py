@@ -139,7 +139,8 @@ def _fit_into_memory(
     setup: _Setup, batches: TokenBatches, state: TrainState, report: Callable[[str], None]
 ) -> TokenBatches:
     probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, setup.settings)
-    fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
+    with progress("Trying the largest batch"):
+        fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
     if fitting.micro_tokens != state.micro_tokens:
         n_passes = setup.settings.n_passes
         report(
