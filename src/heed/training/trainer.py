@@ -138,7 +138,8 @@ def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
 
 def _fit_into_memory(setup: _Setup, batches: Batches, state: TrainState, report: Callable[[str], None]) -> Batches:
     probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, setup.settings)
-    fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
+    with progress("Trying the largest batch"):
+        fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
     if fitting.micro_tokens != state.micro_tokens:
         n_passes = setup.settings.n_passes
         report(
