@@ -13,7 +13,7 @@ wait. real.py opens a real GPU.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -155,16 +155,12 @@ class WaitCounter:
         """Starts counting anew."""
         self.waits: Counter[Wait] = Counter()
 
-    def check_wait(self, cause: str) -> None:
-        """Raises if nothing may wait now."""
-
     def places(self) -> set[tuple[str, str]]:
         """(file, function) of all waits."""
         return {(wait.file, wait.function) for wait in self.waits}
 
     def wait(self, cause: str) -> None:
         """Counts a wait for the innermost of the watched functions that are being executed."""
-        self.check_wait(cause)
         frame = sys._getframe(1)
         while frame is not None and not frame.f_code.co_filename.startswith(self._watched):
             frame = frame.f_back
@@ -173,51 +169,14 @@ class WaitCounter:
             self.waits[Wait(file, frame.f_code.co_qualname.partition(".<locals>")[0], cause)] += 1
 
 
-class Recording:
-    """A CUDA graph: the operations of a block, which a replay repeats on the memory that they had.
-
-    A replay writes its results where the recorded ones lie, so that whoever holds these sees the new numbers; an
-    operation whose result takes another shape is an error, as it would write elsewhere on a GPU.
-    """
-
-    def __init__(self) -> None:
-        self._operations: list[tuple[Any, Any, dict[str, Any], Any]] = []
-        self._overwritten: list[tuple[Tensor, Tensor]] = []
-
-    def before(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Keeps what an operation is going to write to: recording computes nothing."""
-        given = zip(func._schema.arguments, args, strict=False)
-        for argument, value in (*given, *((a, kwargs.get(a.name)) for a in func._schema.arguments[len(args) :])):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written = [tensor for tensor in _tensors([value]) if isinstance(tensor, CudaTensor)]
-                self._overwritten += [(tensor.numbers, tensor.numbers.clone()) for tensor in written]
-
-    def add(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        self._operations.append((func, args, kwargs, result))
-
-    def end(self) -> None:
-        """Undoes what the recorded operations have written."""
-        for numbers, before in reversed(self._overwritten):
-            numbers.copy_(before)
-        self._overwritten.clear()
-
-    def replay(self, device: "EmulatedCuda") -> None:
-        for func, args, kwargs, result in self._operations:
-            if func.is_view:
-                continue  # of memory that the recorded view shares
-            again = device._computed(func, args, kwargs, on_device=True)
-            for old, new in zip(_tensors(result), _tensors(again), strict=True):
-                if old is not new:
-                    assert old.shape == new.shape, f"{func}: {tuple(old.shape)} became {tuple(new.shape)}"
-                    old.numbers.copy_(new.numbers)
-
-
 class EmulatedCuda(WaitCounter, TorchDispatchMode):
     """The device: runs every operation of the block, and keeps account of it.
 
     waits: how often Heed's code waited for the device, by place. operations: how often each ran on the device, by
     name. mask_operations: those among them that read or wrote booleans, views left out. largest_allocation: an
-    operation whose result has more bytes raises torch.OutOfMemoryError.
+    operation whose result has more bytes raises torch.OutOfMemoryError. allocated: the results in memory of their
+    own, by (type, how many numbers); n_allocations: how many of them lie outside of graphs. graphs: all CUDA graphs
+    that were captured.
     """
 
     def __init__(self, watched: Path) -> None:
@@ -225,19 +184,22 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         WaitCounter.__init__(self, watched)
         self.largest_allocation: float = MEMORY_BYTES
         self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
+        self.graphs: list[EmulatedGraph] = []
+        self.capturing: EmulatedGraph | None = None
         self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
-        self.recording: Recording | None = None
-        self.n_recordings = self.n_replays = 0
 
     def forget(self) -> None:
         """Starts counting anew, operations too."""
         super().forget()
         self.operations: Counter[str] = Counter()
         self.mask_operations: Counter[str] = Counter()
+        self.allocated: Counter[tuple[torch.dtype, int]] = Counter()
+        self.n_allocations = 0
 
-    def check_wait(self, cause: str) -> None:
-        if self.recording is not None:
+    def wait(self, cause: str) -> None:
+        if self.capturing is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")
+        super().wait(cause)
 
     def arrive(self, n_sent: int) -> None:
         """The CPU has waited for the first `n_sent` copies."""
@@ -266,11 +228,11 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
             return func(*args, **kwargs)
         self._check(func, args, inputs, on_cpu)
         arrives_later = func in COPIES and self._check_copy(func, args, kwargs, on_device=on_device)
-        if self.recording is not None:
-            self.recording.before(func, args, kwargs)
+        if self.capturing is not None:
+            if not on_device:
+                raise RuntimeError("emulated: a graph whose copies to the CPU are part of it")
+            self.capturing.keep_what_is_written(func, args, kwargs)
         result = self._computed(func, args, kwargs, on_device=on_device)
-        if self.recording is not None:
-            self.recording.add(func, args, kwargs, result)
         self._count_operation(func, inputs, result)
         return self._sent(result) if arrives_later else result
 
@@ -314,12 +276,19 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
                 return known[id(x)]
             if x.nbytes > self.largest_allocation and not func.is_view:
                 raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {x.nbytes} bytes, emulated.")
+            if not func.is_view:
+                self.allocated[x.dtype, x.numel()] += 1
+                self.n_allocations += self.capturing is None
             return CudaTensor(x)
 
         changes = {"device": torch.device("cpu"), "pin_memory": False}
         kwargs = kwargs | {name: value for name, value in changes.items() if kwargs.get(name) is not None}
         kwargs = {name: _mapped(numbers, value) for name, value in kwargs.items()}
-        results = func(*_mapped(numbers, args), **kwargs)
+        args = _mapped(numbers, args)
+        results = func(*args, **kwargs)
+        if self.capturing is not None and not func.is_view:
+            written = [x for x in _tensors(results) if id(x) not in known]
+            self.capturing.add(lambda: func(*args, **kwargs), results, written)
         return _mapped(placed, results) if on_device else results
 
     def _sent(self, copied: Tensor) -> Tensor:
@@ -340,6 +309,53 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         self.operations[name] += 1
         if not func.is_view and any(x.dtype == torch.bool for x in (*inputs, *_tensors(result))):
             self.mask_operations[name] += 1
+
+
+class EmulatedGraph:
+    """A CUDA graph: the operations of a region, with the memory that they read and write.
+
+    While it is captured nothing is computed on a GPU, so what its operations wrote is undone at the end, and what they
+    allocated holds garbage. `replay` computes on the very same memory: a tensor that moved since is not seen, and one
+    whose shape would change cannot.
+    """
+
+    def __init__(self) -> None:
+        self.n_replays = 0
+        self._operations: list[tuple[Callable[[], Any], list[Tensor]]] = []
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep_what_is_written(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Remembers what this operation will overwrite."""
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[place] if place < len(args) else kwargs.get(argument.name)
+                for tensor in _tensors([value]):
+                    storage = tensor.numbers.untyped_storage()
+                    self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+
+    def add(self, compute: Callable[[], Any], results: Any, allocated: list[Tensor]) -> None:
+        """An operation with its results; allocated: those of them that are new memory."""
+        keep = {id(x) for x in allocated}
+        self._operations.append((compute, [x if id(x) in keep else None for x in _tensors(results)]))
+
+    def end(self) -> None:
+        """Undoes what the operations did."""
+        for _, targets in self._operations:
+            for target in targets:
+                if target is not None:
+                    target.untyped_storage().fill_(255)
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        self._before.clear()
+
+    def replay(self) -> None:
+        with _disable_current_modes(), torch.inference_mode():
+            for compute, targets in self._operations:
+                for target, result in zip(targets, _tensors(compute()), strict=True):
+                    if target is not None:
+                        assert target.shape == result.shape
+                        target.copy_(result)
+        self.n_replays += 1
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -373,9 +389,6 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         def record(self, stream: Any = None) -> None:
             self.n_sent = device.n_sent
 
-        def query(self) -> bool:
-            return True
-
         def synchronize(self) -> None:
             device.wait("event")
             device.arrive(self.n_sent)
@@ -384,48 +397,34 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         device.wait("torch.cuda.synchronize")
         device.arrive(device.n_sent)
 
-    class Graph:
-        def __init__(self) -> None:
-            self.recording = Recording()
-
-        def replay(self) -> None:
-            device.n_replays += 1
-            with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
-                self.recording.replay(device)
-
     @contextmanager
-    def recorded(graph: Graph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
-        assert device.recording is None
-        device.recording = graph.recording
-        device.n_recordings += 1
+    def captured(graph: EmulatedGraph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
+        synchronize()  # as torch.cuda.graph does
+        device.capturing = graph
         try:
             yield
         finally:
-            device.recording = None
-            with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
-                graph.recording.end()
+            device.capturing = None
+            graph.end()
+        device.graphs.append(graph)
 
     properties = SimpleNamespace(name="emulated", major=9, minor=0, total_memory=MEMORY_BYTES)
     replaced: dict[str, Any] = {
-        "CUDAGraph": Graph,
+        "CUDAGraph": EmulatedGraph,
         "Event": Event,
-        "Stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "current_device": lambda: 0,
-        "current_stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
+        "current_stream": lambda _=None: None,
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),
         "get_device_properties": lambda _=None: properties,
-        "get_rng_state": lambda _=None: torch.empty(0),
-        "graph": recorded,
-        "graph_pool_handle": lambda: (0, 1),
+        "graph": captured,
+        "graph_pool_handle": lambda: None,
         "is_available": lambda: True,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
         "memory_allocated": lambda _=None: 0,
         "memory_reserved": lambda _=None: 0,
-        "set_rng_state": lambda state, _=None: None,
-        "stream": lambda _: nullcontext(),
         "synchronize": synchronize,
     }
     if not torch.cuda.is_available():  # a real GPU may be made ready: it will not be used
@@ -441,6 +440,16 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
             return PLAIN_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
         mask = attn_mask.numbers if isinstance(attn_mask, CudaTensor) else attn_mask
         device.count_attention(given)
+        if device.capturing is not None:
+            inputs = [x.numbers for x in (query, key, value)]
+
+            def compute() -> Tensor:
+                with _disable_current_modes(), torch.inference_mode():
+                    return PLAIN_ATTENTION(*inputs, mask, dropout_p, is_causal, scale=scale)
+
+            result = compute()
+            device.capturing.add(compute, result, [result])
+            return CudaTensor(result)
         return _FusedAttention.apply(query, key, value, mask, dropout_p, is_causal, scale)
 
     def pin_memory(tensor: Tensor) -> Tensor:

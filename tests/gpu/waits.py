@@ -13,6 +13,7 @@ TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
     ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
+    ("backends/gpu/capture.py", "_record"): "passes of another shape and Adam's step, before they are recorded",
     ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
