@@ -143,10 +143,14 @@ def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(le
 
 def test_twenty_steps_in_bf16_lose_what_the_plain_network_loses(corpus, monkeypatch):
     """Within the noise of bf16, which is how far the plain network in bf16 is from itself in fp32."""
-    arch = architecture(n_layers=1)
-    exact, plain = (Training.begin(corpus, arch, CPU, dtype).losses(20) for dtype in (torch.float32, torch.bfloat16))
+    settings = SETTINGS.model_copy(update={"batch_src_tokens": 150, "batch_tgt_tokens": 150})
+
+    def losses_in(dtype: torch.dtype) -> list[float]:
+        return Training.begin(corpus, architecture(n_layers=1), CPU, dtype, settings).losses(20)
+
+    exact, plain = losses_in(torch.float32), losses_in(torch.bfloat16)
     monkeypatch.setattr("heed.training.step.backend_for", lambda model: GpuTrainingBackend())
-    found = Training.begin(corpus, arch, CPU, torch.bfloat16).losses(20)
+    found = losses_in(torch.bfloat16)
     noise = max(abs(a / b - 1) for a, b in zip(plain, exact, strict=True))
     assert 0 < noise < 2e-3
     assert 0 < max(abs(a / b - 1) for a, b in zip(found, plain, strict=True)) < 2 * noise
@@ -180,7 +184,7 @@ def test_work_that_waits_for_the_device_cannot_be_recorded(emulated):
         Captured(lambda: x.add_(x[x > 0].sum()), CUDA, n_warm_ups=0)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_memory_that_runs_out_halves_the_passes_and_training_goes_on(emulated, corpus, caplog):
     arch = architecture(n_layers=1, d_ff=512)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": 600})
@@ -198,7 +202,11 @@ def test_memory_that_runs_out_halves_the_passes_and_training_goes_on(emulated, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True], ids=["before the first step", "later, of another shape"])
+@pytest.mark.parametrize(
+    "late",
+    [False, pytest.param(True, marks=pytest.mark.soak)],
+    ids=["before the first step", "later, of another shape"],
+)
 def test_passes_that_cannot_be_prepared_leave_training_to_the_plain_network(
     emulated, corpus, monkeypatch, caplog, late
 ):
