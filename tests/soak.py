@@ -64,6 +64,7 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
+    "gpu": [tests("-m", "soak", "tests/gpu")],
     "properties": [tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many")],
     "documentation": [tests("-m", "soak", *(f"tests/end_to_end/test_{name}.py" for name in PAGES))],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],

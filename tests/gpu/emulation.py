@@ -196,6 +196,16 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         self.allocated: Counter[tuple[torch.dtype, int]] = Counter()
         self.n_allocations = 0
 
+    @property
+    def n_recordings(self) -> int:
+        """The graphs that were captured."""
+        return len(self.graphs)
+
+    @property
+    def n_replays(self) -> int:
+        """Of all graphs."""
+        return sum(graph.n_replays for graph in self.graphs)
+
     def wait(self, cause: str) -> None:
         if self.capturing is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")
@@ -424,7 +434,7 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         "get_device_properties": lambda _=None: properties,
         "get_rng_state": lambda _=None: torch.empty(0),
         "graph": captured,
-        "graph_pool_handle": lambda: None,
+        "graph_pool_handle": lambda: (0, 1),
         "is_available": lambda: True,
         "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),

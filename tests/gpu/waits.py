@@ -1,7 +1,7 @@
 """Where Heed may wait for a GPU, by (file, function) of the package, and why. A wait anywhere else is a fault.
 
 No training step waits, but for the result of the step before. The rest waits once a run, report, checkpoint or batch of
-validation; a search in slots once in four steps, and in each of its steps where it chooses on the CPU.
+validation; a search waits in each of its steps, since it chooses on the CPU.
 """
 
 Places = dict[tuple[str, str], str]
@@ -9,14 +9,12 @@ Places = dict[tuple[str, str], str]
 ONCE: Places = {
     ("model/transformer.py", "Transformer.position_table"): "the table of sinusoids, when a longer sequence comes",
 }
-RECORDING: Places = {  # of passes that are recorded
-    ("backends/gpu/capture.py", "_record"): "the work so far, before a graph is recorded, once for each",
-    ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
-}
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
     ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
+    ("backends/gpu/capture.py", "_record"): "passes of another shape and Adam's step, before they are recorded",
+    ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
@@ -29,17 +27,11 @@ TRAINING: Places = {
 LOADING: Places = {
     ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
 }
-SLOTS: Places = {
-    ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
-    ("backends/gpu/graphs.py", "StepGraphs._capture"): "the steps so far, before a graph is captured",
-}
-PLAIN_SEARCH: Places = {  # with HEED_KERNELS=0
+SEARCH: Places = {
+    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
     ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
     ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
     ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
-}
-CHOICE: Places = {  # of a search that chooses on the CPU
-    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
     (
         "backends/reference.py",
         "ReferenceBackend.best_continuations",
@@ -56,10 +48,6 @@ CHOICE: Places = {  # of a search that chooses on the CPU
         "SampledChoice._random_numbers",
     ): "drawn on the CPU: the same on every device",
 }
-JOINED: Places = {
-    ("backends/gpu/search.py", "GpuSearchState._bring_back"): "the account, when a source with a prefix joins others",
-}
-SEARCH: Places = SLOTS | CHOICE | JOINED
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
     ("decoding/pairs.py", "pair_log_probs"): "the scores of a batch",

@@ -288,8 +288,14 @@ def _accumulated_by_passes(
     """Whether the backend has passes of its own, which then have added all losses and gradients."""
     if (passes := weights.passes(settings)) is None:
         return False
-    if batches:
-        passes.run(batches, scale=1 / n_tgt_tokens)
+    try:
+        if batches:
+            passes.run(batches, scale=1 / n_tgt_tokens)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        weights.give_up_passes(error)  # passes of another shape may be prepared late
+        return False
     return True
 
 

@@ -41,18 +41,21 @@ class RecordedAdam:
         if not self._holds_state():  # the first step, or a checkpoint has been restored
             self._work, self._state = None, self._take_state()
             self._update()
-            return
-        # Recording is no step, and needs no warm-up, since the first step has been one.
-        if self._work is None and self._records:
-            try:
-                self._work = Captured(self._update, self._gradients.device, n_warm_ups=0)
-            except Exception as error:
-                self._records = False
-                log.warning("Adam's step cannot be recorded as a CUDA graph (%s); it is launched each time.", error)
-        if self._work is None:
+            self._record()
+        elif self._work is None:
             self._update()
         else:
             self._work.replay()
+
+    def _record(self) -> None:
+        """Records the step for those that follow: that is no step, and the one before it was the warm-up."""
+        if not self._records:
+            return
+        try:
+            self._work = Captured(self._update, self._gradients.device, n_warm_ups=0)
+        except Exception as error:
+            self._records = False
+            log.warning("Adam's step cannot be recorded as a CUDA graph (%s); it is launched each time.", error)
 
     def _holds_state(self) -> bool:
         """Whether the optimizer's moments are those that the work reads and writes."""

@@ -346,7 +346,7 @@ def _part() -> str:
     frame, in_backward = sys._getframe(2), False
     while frame is not None:
         code = frame.f_code
-        in_backward |= code.co_name == "backward" and "autograd" in code.co_filename
+        in_backward |= code.co_name in ("backward", "grad") and "autograd" in code.co_filename
         if code.co_filename.startswith(PACKAGE) and not code.co_filename.endswith("counting.py"):
             if in_backward:
                 return "backward"
@@ -360,6 +360,7 @@ _PART_OF = {
     **dict.fromkeys(("final_norm", "attend_to_itself", "attend_to_memory", "split_heads"), "forward"),
     **dict.fromkeys(("losses", "smoothed_loss_", "consistent_loss_"), "losses"),
     "compute": "gradients",
+    "backward": "backward",
     "update": "adam",
     "send": "upload",
 }

@@ -45,6 +45,7 @@ class GpuPasses:
         self._device = totals.device
         self._shape: PassShape | None = None
         self._kinds: dict[PassShape, _Kind] = {}
+        self._tables: dict[Side, Tensor] = {}
         self._staging = _Staging()
         self._pool: Any = None
 
@@ -63,6 +64,7 @@ class GpuPasses:
     def release(self) -> None:
         """Gives back the memory of all recorded passes."""
         self._kinds.clear()
+        self._tables.clear()
         self._pool = None
 
     def run(self, batches: Sequence[Batch], *, scale: float) -> None:
@@ -76,7 +78,7 @@ class GpuPasses:
         sentences = Sentences.of(batches)
         tokens = max(len(sentences.src), len(sentences.tgt_out))
         shape = PassShape.for_tokens(tokens, sentences.longest)
-        self._grow_position_tables(shape)
+        self._keep_position_tables(shape)
         words = torch.empty(shape.n_words, dtype=torch.int32, device=self._device)
         for part in sentences.passes(shape):
             self._send(part, _Kind(shape, words, None), scale)
@@ -106,20 +108,19 @@ class GpuPasses:
     def _kind(self, shape: PassShape) -> _Kind:
         """Passes of this shape, recorded when first asked for."""
         if shape not in self._kinds:
-            self._grow_position_tables(shape)
+            self._keep_position_tables(shape)
             words = torch.empty(shape.n_words, dtype=torch.int32, device=self._device)
             self._kinds[shape] = _Kind(shape, words, self._record(words, shape))
         return self._kinds[shape]
 
-    def _grow_position_tables(self, shape: PassShape) -> None:
-        """Sinusoids are made on demand, which a recording must not see."""
+    def _keep_position_tables(self, shape: PassShape) -> None:
+        """Keeps the tables that passes of this shape read: a longer one for a validation does not take their place."""
+        is_learned, n = self._model.arch.positions == "learned", shape.longest
         sides: tuple[Side, Side] = ("src", "tgt")
         for side in sides:
-            self._model.position_table(side, min(shape.longest, self._max_positions()))
-
-    def _max_positions(self) -> int:
-        arch = self._model.arch
-        return arch.max_positions if arch.positions == "learned" else 2**31
+            if side not in self._tables or len(self._tables[side]) < n:
+                table = self._model.position_table(side, n)
+                self._tables[side] = table if is_learned else table[:n]
 
     def _record(self, words: Tensor, shape: PassShape) -> Captured | None:
         if self._device.type != "cuda":
@@ -168,24 +169,20 @@ class GpuPasses:
             src_starts, tgt_starts = (torch.cat([x, x[1:] + shape.capacity]) for x in (src_starts, tgt_starts))
         dropout = model.dropout.effective_rate
         x = regions.embed(
-            *(model.src_embedding.weight, self._position_table("src", longest), src, src_positions),
+            *(model.src_embedding.weight, self._tables["src"], src, src_positions),
             *(self._kept(src, twice=twice), dropout, False),
         )
         for layer in model.encoder:
             x = regions.encoder_layer(layer, x, src_starts, longest)
         memory = final_norm(model.encoder_norm, x)
         y = regions.embed(
-            *(model.tgt_embedding.weight, self._position_table("tgt", longest), tgt_in, tgt_positions),
+            *(model.tgt_embedding.weight, self._tables["tgt"], tgt_in, tgt_positions),
             *(self._kept(tgt_in, twice=twice), dropout, model.arch.decoder_start == "zero"),
         )
         for layer in model.decoder:
             y = regions.decoder_layer(layer, y, memory, tgt_starts, src_starts, longest)
         real = torch.arange(shape.capacity, device=self._device) < inputs.n_tgt_tokens
         return final_norm(model.decoder_norm, y), inputs.tgt_out, real * inputs.scale
-
-    def _position_table(self, side: Side, longest: int) -> Tensor:
-        table = self._model.position_table(side, min(longest, self._max_positions()))
-        return table if self._model.arch.positions == "learned" else table[:longest]
 
     def _kept(self, ids: Tensor, *, twice: bool) -> Tensor | None:
         """Which embeddings stay: by word dropout, and by cutoff in the second pass."""
