@@ -13,7 +13,7 @@ wait. real.py opens a real GPU.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -195,6 +195,16 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         self.mask_operations: Counter[str] = Counter()
         self.allocated: Counter[tuple[torch.dtype, int]] = Counter()
         self.n_allocations = 0
+
+    @property
+    def n_recordings(self) -> int:
+        """The graphs that were captured."""
+        return len(self.graphs)
+
+    @property
+    def n_replays(self) -> int:
+        """Of all graphs."""
+        return sum(graph.n_replays for graph in self.graphs)
 
     def wait(self, cause: str) -> None:
         if self.capturing is not None:
@@ -389,6 +399,9 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         def record(self, stream: Any = None) -> None:
             self.n_sent = device.n_sent
 
+        def query(self) -> bool:
+            return True
+
         def synchronize(self) -> None:
             device.wait("event")
             device.arrive(self.n_sent)
@@ -412,19 +425,23 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
     replaced: dict[str, Any] = {
         "CUDAGraph": EmulatedGraph,
         "Event": Event,
+        "Stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "current_device": lambda: 0,
-        "current_stream": lambda _=None: None,
+        "current_stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),
         "get_device_properties": lambda _=None: properties,
+        "get_rng_state": lambda _=None: torch.empty(0),
         "graph": captured,
-        "graph_pool_handle": lambda: None,
+        "graph_pool_handle": lambda: (0, 1),
         "is_available": lambda: True,
         "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
         "memory_allocated": lambda _=None: 0,
         "memory_reserved": lambda _=None: 0,
+        "set_rng_state": lambda state, _=None: None,
+        "stream": lambda _: nullcontext(),
         "synchronize": synchronize,
     }
     if not torch.cuda.is_available():  # a real GPU may be made ready: it will not be used
