@@ -180,5 +180,7 @@ def test_one_setting_gives_the_plain_search_back_and_a_cpu_has_no_other(monkeypa
     with emulated_cuda():
         model = model.to(CUDA)
         assert type(backend_for(model)) is GpuSearchBackend
+        assert not isinstance(backend_for(model.train()), GpuSearchBackend)
+        model.eval()
         monkeypatch.setenv("HEED_KERNELS", "0")
         assert type(backend_for(model)) is ReferenceBackend

@@ -25,7 +25,7 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     """
     weight = model.src_embedding.weight
     device = device or weight.device
-    if device.type == "cuda" and native_kernels() != "none":
+    if device.type == "cuda" and not model.training and native_kernels() != "none":
         if (missing := GpuSearchBackend().covers(model)) is None:
             return GpuSearchBackend()
         _say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
