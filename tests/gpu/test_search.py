@@ -85,8 +85,8 @@ def test_the_cpu_waits_once_in_four_steps_and_graphs_follow_memory_that_moves(gp
         assert waits["backends/gpu/search.py", "GpuSearchState._look"] <= -(-n_steps // 4) + 1  # the end's
         if hasattr(cuda, "graphs"):
             # When the places grow from 4 to 6, all graphs are captured anew; the first step of each is no graph yet.
-            assert {places for places, _ in shapes} == {4, 6} and len(cuda.graphs) == len(shapes) + 1 == 5
-            assert sum(graph.n_replays for graph in cuda.graphs) == n_steps - 5
+            assert {places for places, _ in shapes} == {4, 6} and cuda.n_recordings == len(shapes) + 1 == 5
+            assert cuda.n_replays == n_steps - 5
     assert_alike(found, expected)
 
 
@@ -97,9 +97,9 @@ def counted_steps(device) -> Iterator[list[tuple[int, int]]]:
     take_steps = GpuSearchState.take_steps
 
     def count(self, *words: Any) -> Any:
-        before = device.n_allocations, len(device.graphs)
+        before = device.n_allocations, device.n_recordings
         done = take_steps(self, *words)
-        counted.append((device.n_allocations - before[0], len(device.graphs) - before[1]))
+        counted.append((device.n_allocations - before[0], device.n_recordings - before[1]))
         return done
 
     with pytest.MonkeyPatch.context() as patch:
@@ -180,5 +180,7 @@ def test_one_setting_gives_the_plain_search_back_and_a_cpu_has_no_other(monkeypa
     with emulated_cuda():
         model = model.to(CUDA)
         assert type(backend_for(model)) is GpuSearchBackend
+        assert not isinstance(backend_for(model.train()), GpuSearchBackend)
+        model.eval()
         monkeypatch.setenv("HEED_KERNELS", "0")
         assert type(backend_for(model)) is ReferenceBackend

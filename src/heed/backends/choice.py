@@ -28,7 +28,7 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
     device = device or weight.device
     if model.training and gpu_training.supports(device):
         return _gpu_training_backend(model)
-    if device.type == "cuda" and native_kernels() != "none":
+    if device.type == "cuda" and not model.training and native_kernels() != "none":
         return _gpu_search_backend(model)
     if not cpu.supports(device, weight.dtype):
         return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()

@@ -110,8 +110,8 @@ def cache_folder() -> Path:
 
 
 def native_kernels() -> Literal["fast", "forced", "sanitized", "none"]:
-    """Which kernels HEED_KERNELS asks for: 0 for PyTorch's operations alone, 1 for the kernels also where they are
-    slower, sanitize for ones that check memory.
+    """Which kernels HEED_KERNELS asks for: 0 for the plain network alone, also on a GPU, 1 for the kernels also where
+    they are slower, sanitize for ones that check memory.
 
     HeedError if it asks for something else.
     """

@@ -39,7 +39,7 @@ def test_the_device_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, ea
         of_places = [torch.from_numpy(np.resize(x, (n + 2, x.shape[1]))) for x in drawn]
         for tensor, x in zip(of_places, drawn, strict=True):
             tensor[torch.from_numpy(places)] = torch.from_numpy(x)
-        live = ours.live.clone()
+        live, before = ours.live.clone(), {name: tensor.clone() for name, tensor in ours.by_place().items()}
         rows = ours.extend(*of_places, eos=EOS, early_stopping=early_stopping, penalties=torch.from_numpy(penalties))
         parents, done = extend(account, drawn, rules)
         assert (live[places] & ~ours.live[places]).numpy().tolist() == done.tolist()
@@ -59,6 +59,8 @@ def test_the_device_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, ea
                 theirs, mine = theirs[there], mine[there]
             np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
         assert not ours.live[n:].any() and not ours.broken
+        for name in ("lengths", "n_ended", "best_scores", "best_log_probs", "best_lengths", "best_ids"):
+            assert torch.equal(before[name][~live], getattr(ours, name)[~live])  # what was found stays
         kept = np.flatnonzero(~done & (account.log_probs[:, 0] > -np.inf))
         account, places = account.select(kept), places[kept]
         ours.live.copy_(torch.from_numpy(np.isin(np.arange(n + 2), places)))

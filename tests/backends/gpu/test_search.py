@@ -1,6 +1,7 @@
 """The search in slots against the plain one, on the CPU's tensors: what it computes does not depend on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from tests.backends.test_equivalence import (
     CASES,
     LOGITS_ALIKE,
+    LOGITS_ERROR,
     OPERATIONS,
     assert_rounded_alike,
     assert_same_hypotheses,
     batch_of,
     found_by,
+    log_probs_of,
     model_of,
     plain_search,
     step_logits,
@@ -55,8 +58,9 @@ MANY = [pytest.param(one, marks=pytest.mark.soak) for one in CASES if one not in
 
 @pytest.mark.parametrize("case", [*FEW, *MANY], ids=str)
 def test_a_search_in_slots_finds_in_fp32_what_the_plain_one_finds(use, case):
+    expected = plain_search(case)
     use(GpuSearchBackend())
-    assert_same_hypotheses(found_by(model_of(case), case), plain_search(case))
+    assert_same_hypotheses(found_by(model_of(case), case), expected)
 
 
 SMALL = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0.0), 40).eval()
@@ -124,13 +128,16 @@ def test_a_sentence_that_is_cancelled_leaves_the_others_as_they_are(use):
 
 
 @pytest.mark.parametrize("case", [CASES[3], pytest.param(CASES[29], marks=pytest.mark.slow)], ids=str)
-def test_logits_in_bf16_are_as_exact_as_their_arithmetic(use, case, monkeypatch):
+def test_a_search_in_bf16_adds_up_logits_that_are_as_exact_as_their_arithmetic(use, case, monkeypatch):
+    """Bounds as of the CPU's search in low precision (test_equivalence.py)."""
+    model = _copy(model_of(case)).bfloat16()
     use(GpuSearchBackend())
     monkeypatch.setattr("tests.backends.test_equivalence.backend_for", lambda model: GpuSearchBackend())
-    model = model_of(case)
-    ours = step_logits(Transformer.bfloat16(_copy(model)), batch_of(case), beam=2)
+    ours = step_logits(model, batch_of(case), beam=2)
     rounded, exact = (true_logits(case, *arithmetic).repeat(2, 1) for arithmetic in ((OPERATIONS["bf16"],), ()))
     assert_rounded_alike(ours.float(), rounded, exact, LOGITS_ALIKE)
+    lengths, differences = log_probs_of(found_by(model, case), case, partial(step_logits, model, beam=1))
+    assert (differences.abs() < 3 * 3 * LOGITS_ERROR["bf16"] * lengths.sqrt()).all()
 
 
 def _copy(model: Transformer) -> Transformer:
