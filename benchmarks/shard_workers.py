@@ -9,7 +9,6 @@ have been verified.
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import subprocess
@@ -34,14 +33,22 @@ sample_pairs = 50000
 
 
 def prepare(folder: Path, run: str, *options: str) -> dict[str, float]:
-    """Time and memory of a preparation from nothing."""
+    """Time and memory of a preparation from nothing; of the time, that between its lines."""
     shutil.rmtree(folder / run, ignore_errors=True)
     command = [sys.executable, "-m", "heed", "prepare", "made.toml", "--run", run, "--threads", "1", *options]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(command, cwd=folder, check=True, env=os.environ | {"RAYON_NUM_THREADS": "1"}, capture_output=True)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    at, last = {}, started
+    for line in process.stderr:
+        at[f"until {line.partition(' ')[0].rstrip(':')}"] = time.monotonic() - last
+        last = time.monotonic()
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} failed")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": time.monotonic() - started, "cpu_seconds": cpu, "largest_mb": after.ru_maxrss / 1024}
+    seconds = {name: round(value, 1) for name, value in at.items()}
+    return {"seconds": time.monotonic() - started, "cpu_seconds": cpu, "largest_mb": after.ru_maxrss / 1024, **seconds}
 
 
 def opening(data: Path) -> dict[str, float]:

@@ -161,7 +161,7 @@ class Lengths(Protocol):
     """Pairs as batches are planned of them."""
 
     @property
-    def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def lengths(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Number of ids of each source and of each target."""
 
     def __len__(self) -> int: ...

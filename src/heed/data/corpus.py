@@ -9,6 +9,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +69,7 @@ class ParallelCorpus:
         """vocab_size: of targets; src_vocab_size: of sources, if it differs.
 
         verify: whether hashes and ids are checked, for which all is read; not needed for files that have not been
-        written to since they were (`stamps`).
+        written to since they were (`stamps`). Then lines are read when they are asked for.
         """
         self.folder = folder
         try:
@@ -88,9 +89,8 @@ class ParallelCorpus:
                 self._offsets[side] = _offsets(folder / f"{side}.offsets.npy", len(self._ids[side]))
             if len(self._offsets["tgt"]) != len(self._offsets["src"]):
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
-            self._lines = _array(folder / "lines.npy")
-            if self._lines.shape != (len(self),) or self._lines.dtype.kind != "u":
-                raise HeedError(f"lines.npy: {_describe(self._lines)}, expected unsigned integers, {len(self):,}.")
+            if verify:
+                self._lines  # noqa: B018  # reads and checks them
             found = {"dtype": dtype.name, "n_pairs": len(self)}
             found |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
             if facts != found:
@@ -136,6 +136,13 @@ class ParallelCorpus:
             return self.stamps(self.folder) != self._stamps
         except OSError:
             return False  # the folder has gone, but open files stay
+
+    @cached_property
+    def _lines(self) -> NDArray[np.unsignedinteger]:
+        lines = _array(self.folder / "lines.npy")
+        if lines.shape != (len(self),) or lines.dtype.kind != "u":
+            raise HeedError(f"lines.npy: {_describe(lines)}, expected unsigned integers, {len(self):,}.")
+        return lines
 
     @property
     def lines(self) -> NDArray[np.unsignedinteger]:

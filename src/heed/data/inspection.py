@@ -18,6 +18,7 @@ from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
+from heed.data.training_files import refuse_shards_only
 from heed.runtime.progress import counted
 from heed.text.line_rules import is_blank
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -231,6 +232,7 @@ def inspect_text(
     tokenizer: of the model that training starts from; None if a vocabulary will be learned. HeedError if the text
     cannot be read.
     """
+    refuse_shards_only(files.train, "heed data check")
     spectra = {name: Spectrum(text) for name, text in _texts(files).items()}
     samples = {name: Sample() for name in spectra}
     suspicions, held_out = Suspicions(), HeldOut()

@@ -6,7 +6,7 @@ a pair of files, such a file stands twice.
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from heed.config import shown
@@ -25,6 +25,13 @@ def holds_both_sides(name: str | Path) -> bool:
 def needs_shards(files: FilePair) -> bool:
     """Whether only the preparation in shards reads these files."""
     return holds_both_sides(files[0]) or any(side.suffix == ".zst" for side in files)
+
+
+def refuse_shards_only(files: Iterable[FilePair], reader: str) -> None:
+    """HeedError if a file is of a format that `reader`, such as "heed data check", does not read."""
+    for pair in files:
+        if needs_shards(pair):
+            raise HeedError(f"{pair[0]}: {reader} reads text, plain or .gz; this format is for training, in shards.")
 
 
 def stands_for_many(name: str) -> bool:

@@ -14,6 +14,7 @@ from heed.data.download import Report
 from heed.data.lines import FilePair, count_pairs, read_lines
 from heed.data.prepare import SOURCES, compare_sources
 from heed.data.text_files import TextFiles
+from heed.data.training_files import refuse_shards_only
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -64,6 +65,7 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
 
 def _check_text(files: TextFiles, place: Path) -> None:
     """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
+    refuse_shards_only(files.train, "a teacher (training.n_teachers)")
     begun = any(next(place.glob(made), None) for made in ("*/data/tokenizer.json", "translations-*"))
     if not begun:
         for pair in files.pairs:

@@ -11,6 +11,7 @@ from heed.data.shards.corpus import VERIFIED, ShardedCorpus, write_index
 from heed.data.shards.preparation import ShardPreparation, Workforce
 from heed.data.text_files import TextFiles
 from heed.data.training_files import training_files
+from heed.leases.inputs import PLAN
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer import TokenizerSettings
 
@@ -71,11 +72,11 @@ def prepared(data, run, *, given=None, lines=None, workforce=None):
 
 
 def digest(run):
-    """SHA-256 over the names and bytes of all shards and their index."""
+    """SHA-256 over the names and bytes of all shards and their index; not of the plan, which says where files lie."""
     found = hashlib.sha256()
     shards = run / "data" / "shards"
     for path in sorted(path for path in shards.rglob("*") if path.is_file()):
         inside = path.relative_to(shards)
-        if inside.parts[0] != VERIFIED and path.name != ".lock":
+        if inside.parts[0] != VERIFIED and path.name not in (".lock", PLAN):
             found.update(str(inside).encode() + b"\0" + path.read_bytes())
     return found.hexdigest()

@@ -118,9 +118,12 @@ class _Window:
         self._ends = np.cumsum(sizes)
         # What is added to a row of each shard for its number through all.
         self._shifts = corpus.starts[list(shards)] - (self._ends - sizes)
-        of_shards = [corpus.shard(number).lengths for number in shards]
-        src, tgt = (np.concatenate([lengths[side] for lengths in of_shards]) for side in (0, 1))
-        self.lengths: tuple[NDArray[np.int32], NDArray[np.int32]] = src, tgt
+        # Half of the memory, where no side is too long for that.
+        smallest = np.uint16 if corpus.longest[0] < 2**16 - 1 else np.int32
+        src, tgt = (np.empty(len(self), smallest) for _ in range(2))
+        for number, size, end in zip(shards, sizes, self._ends.tolist(), strict=True):
+            src[end - size : end], tgt[end - size : end] = corpus.shard(number).lengths
+        self.lengths: tuple[NDArray[Any], NDArray[Any]] = src, tgt
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -128,5 +131,5 @@ class _Window:
     def numbers(self, rows: Rows) -> NDArray[Any]:
         """The rows' numbers through all shards."""
         shards = np.searchsorted(self._ends, rows, side="right")
-        found: NDArray[np.int64] = (rows + self._shifts[shards]).astype(np.int64)
-        return found
+        numbers: NDArray[Any] = rows + self._shifts[shards]
+        return numbers.astype(np.uint32 if len(self._corpus) < 2**32 else np.int64)

@@ -132,7 +132,7 @@ class ShardedCorpus:
                 raise HeedError(f"{folder}: another number of pairs than the index says; {self._mended(number)}")
             with whole_file(note) as temporary:
                 write_json(temporary, stamps)
-        return shard
+            return ParallelCorpus(folder, **self._sizes, verify=False)  # which holds less
 
     def _mended(self, number: int) -> str:
         return f"delete it and {self.folder / INDEX}, and run heed prepare again: only this shard is made again."

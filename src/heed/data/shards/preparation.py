@@ -116,6 +116,8 @@ def prepare_corpus(
         return prepare(files, data, tokenizer, folder=folder, report=report, given=given)
     preparation = ShardPreparation(files, data, tokenizer, folder=folder, report=report, given=given)
     preparation.begin()
+    if not (folder / SHARDS / INDEX).exists():
+        report("Preparing in shards in this process; heed prepare RECIPE --workers N shares the work.")
     preparation.work(Workforce())
     return preparation.finish()
 
