@@ -17,7 +17,7 @@ from heed.text.tokenizer import SpecialIds
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[np.uint32]  # of a corpus: 4 bytes a pair are all that an epoch's plan takes
-EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of sentences that lie one behind the other, and their lengths
+EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of consecutive sentences, and their lengths
 
 
 @dataclass(frozen=True)
