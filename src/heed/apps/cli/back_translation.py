@@ -15,7 +15,7 @@ from heed.runtime.process_tuning import import_torch_for_training
 
 RULES = (
     Rule(("top_k", "top_p", "seed"), "{these} {needs|need} {sample} TEMPERATURE.", without="sample"),
-    Rule(("beam_size", "early_stopping", *PENALTY), "{these} {is|are} for search only; leave it out with {sample}.",
+    Rule(("beam_size", "early_stopping", *PENALTY), "{these} {is|are} for search only; leave {it|them} out with {sample}.",
          beside="sample"),
     *SEARCH_RULES,
 )  # fmt: skip
