@@ -104,7 +104,10 @@ def test_a_pass_over_a_part_has_each_of_its_pairs_once():
     for of_part, n, size in zip(rows, drawn.pairs, batches.sizes, strict=True):
         times = np.unique(of_part, return_counts=True)[1]
         assert len(of_part) == n and set(times) <= {n // size, n // size + 1}  # the last pass has not ended
-    assert batches.passes(drawn) == [n / size for n, size in zip(drawn.pairs, batches.sizes, strict=True)]
+    passes = [n / size for n, size in zip(drawn.pairs, batches.sizes, strict=True)]
+    assert batches.passes(2, step=drawn.step, drawn=drawn) == passes
+    half = batches.passes(0, step=len(batches.plan(0)) // 2)
+    assert half == pytest.approx([n / 4 for n in passes], rel=0.01)  # a quarter of two epochs
 
 
 def test_without_weights_an_epoch_has_every_pair_once():

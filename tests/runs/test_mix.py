@@ -14,6 +14,8 @@ from heed.runs.recipe import read_recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.numbers import english, german
 from heed.text.tokenizer_kinds import load_tokenizer
+from heed.training.checkpoint import checkpoint_steps, read_train_state
+from tests.apps.cluster.places import Run
 from tests.runs.test_start_from import RECIPE, write_recipe
 
 SHAPE = "[tokenizer]\nvocab_size = 600\n[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\nn_heads = 2\n"
@@ -100,6 +102,7 @@ def test_a_run_has_one_vocabulary_and_tags_and_keeps_its_mix(tmp_path):
     trained = heed.train(recipe, run, report=said.append)
     assert "Mix: until step 1: own 25.0% + web 75.0% (tag <~>)." in said
     assert read_config(trained.model).card.trained_on["mix"].startswith("until step 1: own 25.0% + web")
+    assert read_config(trained.model).card.trained_on["passes"].startswith("own 4.17, web ")  # 1,000 pairs were drawn
     tokenizer = load_tokenizer(run / "data" / "tokenizer.json")
     train = ParallelCorpus(run / "data" / "train", vocab_size=len(tokenizer))
     (tag,) = tokenizer.encode("<~>")  # one token, since the vocabulary has been learned with it
@@ -124,3 +127,25 @@ def test_a_run_has_one_vocabulary_and_tags_and_keeps_its_mix(tmp_path):
         none = recipe.read_text().replace("moved/web.en", "empty").replace("moved/web.de", "empty")
         recipe.write_text(none)
         heed.train(recipe, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
+    """By SIGKILL: within the first stage, then within the second one."""
+    recipe = write_mix(tmp_path, data="mix_stages = [17]\n")
+    settings = ["training.max_steps=30", "training.learning_rate_factor=1", "training.warmup_steps=20"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    heed.train(read_recipe(recipe, settings), tmp_path / "straight")
+    run, log = tmp_path / "killed", tmp_path / "log"
+    for step in (5, 20):
+        process = Run("train", recipe, "--run", run, *options, log=log, out=run)
+        process.wait_until(lambda step=step: max(checkpoint_steps(run / "checkpoints"), default=0) >= step)
+        process.process.kill()
+        process.process.wait()
+    heed.train(read_recipe(run), run)
+    assert "Resumed from step" in log.read_text()
+    for name in ("model.safetensors", "trainer.safetensors"):
+        files = [folder / "checkpoints" / "30" / name for folder in (tmp_path / "straight", run)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    states = [read_train_state(folder / "checkpoints" / "30").drawn for folder in (tmp_path / "straight", run)]
+    assert states[0] == states[1] and states[0] is not None and states[0].step >= 17

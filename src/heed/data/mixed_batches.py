@@ -56,7 +56,7 @@ class MixedBatches(TokenBatches):
         for part, size in zip(mix.parts, self.sizes, strict=True):
             if not size:
                 raise HeedError(
-                    f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text"
+                    f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text."
                 )
         self._mean_lengths = [
             float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
@@ -87,18 +87,25 @@ class MixedBatches(TokenBatches):
         drawn = drawn or self._nothing_drawn
         new = self._counts(drawn.step)
         if step == self.mix.end_of(self.mix.stage_at(drawn.step)):  # the stage may have cut it short
-            n_earlier = sum(part.n_batches for part in earlier)
-            n_batches = n_earlier + len(self._whole_plan(epoch, earlier, drawn))
             # The rounds that were begun: what is left of the last one is left out.
             n_rounds = self._n_rounds(new, earlier[0].limits if earlier else self.limits)
-            begun = math.ceil((step - drawn.step) / n_batches * n_rounds)
+            begun = math.ceil(self._share_used(epoch, step, earlier, drawn) * n_rounds)
             new = [n * begun // n_rounds for n in new]
         return Drawn(step, tuple(n + more for n, more in zip(drawn.pairs, new, strict=True)))
 
-    def passes(self, drawn: Drawn | None) -> list[float]:
-        """How often each part has been gone through."""
-        pairs = (drawn or self._nothing_drawn).pairs
-        return [n / size for n, size in zip(pairs, self.sizes, strict=True)]
+    def passes(
+        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
+    ) -> list[float]:
+        """How often each part has been gone through at this step of the epoch."""
+        drawn = drawn or self._nothing_drawn
+        share = self._share_used(epoch, step, earlier, drawn)
+        in_epoch = self._counts(drawn.step)
+        return [(n + share * more) / size for n, more, size in zip(drawn.pairs, in_epoch, self.sizes, strict=True)]
+
+    def _share_used(self, epoch: int, step: int, earlier: Sequence[PlanPart], drawn: Drawn) -> float:
+        """Of the epoch's batches, as if no stage ended in it."""
+        n_batches = sum(part.n_batches for part in earlier) + len(self._whole_plan(epoch, earlier, drawn))
+        return (step - drawn.step) / n_batches
 
     @property
     def _nothing_drawn(self) -> Drawn:

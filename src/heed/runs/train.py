@@ -171,7 +171,12 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     trained = read_config(run / "checkpoints" / str(state.step)).card.trained_on
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
-    card.trained_on["epochs"] = _epochs(state, batches.with_micro_tokens(state.micro_tokens))
+    batches = batches.with_micro_tokens(state.micro_tokens)
+    card.trained_on["epochs"] = _epochs(state, batches)
+    if isinstance(batches, MixedBatches):
+        passes = batches.passes(state.epoch, step=state.step, earlier=state.earlier_parts, drawn=state.drawn)
+        names = [part.name for part in batches.mix.parts]
+        card.trained_on["passes"] = ", ".join(f"{name} {n:.2f}" for name, n in zip(names, passes, strict=True))
 
     # The number by which training chose its best checkpoint, of any model.
     alone = replace(context, workers=ALONE)

@@ -15,10 +15,13 @@ from heed.runtime.process_tuning import import_torch_for_training
 
 RULES = (
     Rule(("top_k", "top_p", "seed"), "{these} {needs|need} {sample} TEMPERATURE.", without="sample"),
-    Rule(("beam_size", "early_stopping", *PENALTY), "{these} {is|are} for search only; leave it out with {sample}.",
-         beside="sample"),
+    Rule(
+        ("beam_size", "early_stopping", *PENALTY),
+        "{these} {is|are} for search only; leave {it|them} out with {sample}.",
+        beside="sample",
+    ),
     *SEARCH_RULES,
-)  # fmt: skip
+)
 
 
 @with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
