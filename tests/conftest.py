@@ -9,13 +9,14 @@ from typing import Any
 
 import hypothesis
 import pytest
-from jaxtyping import install_import_hook
+
+from tests import shapes
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"  # where the tests' servers are
 os.environ["no_proxy"] = os.environ["NO_PROXY"]
 
-with install_import_hook(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"], "beartype.beartype"):
+with shapes.install(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"]):
     import heed.decoding.translator
     import heed.training.loss
 
@@ -93,6 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     # Files that take minutes come first, so that no worker is left alone with one at the end.
     items.sort(key=lambda item: LONG_FOLDERS.index(next((f for f in LONG_FOLDERS if f in item.path.parts), "")))
+
+
+def pytest_runtest_setup() -> None:
+    shapes.begin_test()
 
 
 Heed = Callable[..., subprocess.CompletedProcess]
