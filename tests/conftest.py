@@ -31,10 +31,18 @@ from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_
 from tests.commands import Commands
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("heed", deadline=None, max_examples=30)  # a busy machine is not a failure
-hypothesis.settings.register_profile("many", deadline=None, max_examples=300)  # make soak
-hypothesis.settings.register_profile("few", deadline=None, max_examples=10)  # make check
+# Profiles of make test, make soak and make check. A busy machine is not a failure.
+for profile, most in (("heed", 30), ("many", 300), ("few", 10)):
+    options: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile(profile, max_examples=most, **options)
 hypothesis.settings.load_profile("heed")
+
+
+def n_examples(usual: int) -> int:
+    """Of a property that takes another number than the profile's 30: more or less of them in another profile, too."""
+    return max(1, usual * hypothesis.settings.default.max_examples // 30)
+
+
 SPECIAL = SpecialIds()
 # Settings that the networks of other toolkits have and the paper's does not, all at once.
 OTHERS: dict[str, Any] = {
