@@ -344,7 +344,7 @@ def test_a_closed_pipe_ends_translate_quietly(trained):
     command = (
         f"yes seven | head -n 5000 | {sys.executable} -m heed translate {model} --beam 1 --precision fp32 | head -n 1"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
@@ -653,7 +653,7 @@ def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_p
                       ["attention", model, b"\xff", "--out", tmp_path / "a.html"],
                       ["attention", model, "x", "--target", b"\xff", "--out", tmp_path / "a.html"]):  # fmt: skip
         command = [sys.executable, "-m", "heed", *(a if isinstance(a, bytes) else str(a) for a in arguments)]
-        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=300)
         assert done.returncode == 1
         assert_one_clear_line(done)
 
