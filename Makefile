@@ -10,6 +10,8 @@
 PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
+# Whatever the shell says: each of hundreds of processes would otherwise compile the same sources.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo lint check fast-tests test soak lowest docs docs-site package release address workflows clean
 

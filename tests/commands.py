@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import NoReturn
 
 TIMEOUT_SECONDS = 600
-LIBRARIES = ("typer", "pydantic", "tomli_w", "numpy", "torch", "safetensors.torch", "tokenizers", "sacrebleu")
+LIBRARIES = (
+    *("typer", "rich.console", "rich.table", "pydantic.main", "pydantic.fields", "tomli_w", "numpy", "torch"),
+    *("safetensors.torch", "tokenizers", "sacrebleu", "jaxtyping", "cffi.cparser"),
+)
 OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
 # Variables that are read whenever they are needed. Any other may have been read when a library was loaded.
 READ_LATE = ("HEED_", "XDG_", "PATH", "CXX", "PYTEST_CURRENT_TEST")

@@ -9,13 +9,14 @@ from typing import Any
 
 import hypothesis
 import pytest
-from jaxtyping import install_import_hook
+
+from tests import shapes
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"  # where the tests' servers are
 os.environ["no_proxy"] = os.environ["NO_PROXY"]
 
-with install_import_hook(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"], "beartype.beartype"):
+with shapes.install(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"]):
     import heed.decoding.translator
     import heed.training.loss
 
@@ -30,10 +31,18 @@ from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_
 from tests.commands import Commands
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("heed", deadline=None, max_examples=30)  # a busy machine is not a failure
-hypothesis.settings.register_profile("many", deadline=None, max_examples=300)  # make soak
-hypothesis.settings.register_profile("few", deadline=None, max_examples=10)  # make check
+# Profiles of make test, make soak and make check. A busy machine is not a failure.
+for profile, most in (("heed", 30), ("many", 300), ("few", 10)):
+    options: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile(profile, max_examples=most, **options)
 hypothesis.settings.load_profile("heed")
+
+
+def n_examples(usual: int) -> int:
+    """Of a property that takes another number than the profile's 30: more or less of them in another profile, too."""
+    return max(1, usual * hypothesis.settings.default.max_examples // 30)
+
+
 SPECIAL = SpecialIds()
 # Settings that the networks of other toolkits have and the paper's does not, all at once.
 OTHERS: dict[str, Any] = {
@@ -93,6 +102,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     # Files that take minutes come first, so that no worker is left alone with one at the end.
     items.sort(key=lambda item: LONG_FOLDERS.index(next((f for f in LONG_FOLDERS if f in item.path.parts), "")))
+
+
+def pytest_runtest_setup() -> None:
+    shapes.begin_test()
 
 
 Heed = Callable[..., subprocess.CompletedProcess]

@@ -65,7 +65,9 @@ PARTS = {
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, HEED_KERNELS="0"),
     ],
     "gpu": [tests("-m", "soak", "tests/gpu")],
-    "properties": [tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many")],
+    "properties": [
+        tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many", HEED_SHAPES="all")
+    ],
     "documentation": [tests("-m", "soak", *(f"tests/end_to_end/test_{name}.py" for name in PAGES))],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],

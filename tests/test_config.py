@@ -18,6 +18,7 @@ from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.runs.recipe import Recipe, read_recipe
+from tests.conftest import n_examples
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 RECIPE = '[data]\nsrc = "a"\ntgt = "b"\ntrain = ["x", "y"]\ndev = ["v", "w"]\n'
@@ -205,7 +206,7 @@ tables = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=n_examples(50))
 @given(tables)
 def test_toml_text_reads_back_as_what_was_written(table):
     with TemporaryDirectory() as folder:
@@ -214,7 +215,7 @@ def test_toml_text_reads_back_as_what_was_written(table):
         assert read_toml(path) == table
 
 
-@settings(max_examples=50)
+@settings(max_examples=n_examples(50))
 @given(tables, tables)
 def test_of_two_tables_the_changes_win_and_the_rest_stays(base, changes):
     def check(base: object, changes: object, result: object) -> None:

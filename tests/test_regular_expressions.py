@@ -42,7 +42,10 @@ class Pattern:
 
 def patterns() -> Iterator[Pattern]:
     for path in sorted(SOURCES.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        if re.search(r"\bre\.\w", source) is None:
+            continue
+        tree = ast.parse(source)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         if not any(is_of_re(call) for call in calls):
             continue

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
 from heed.backends.cpu import decoding_ops
@@ -32,7 +33,7 @@ def continuations(draws: np.random.Generator, account: BeamAccount, *, end_often
     return Continuations(-np.sort(-log_probs, axis=1), parents, ids)
 
 
-@settings(max_examples=150)
+@settings(max_examples=n_examples(150))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
 def test_the_kernel_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, early_stopping, end_often):
     draws = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 from tests.data.conftest import sha256, tar_of, zip_of
 
 from heed.config import toml_tables, toml_text, validated
@@ -196,7 +197,9 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_any_description_is_taken_whole_or_refused(kept, texts, data):
     """One value anywhere is replaced by another, or a new one is added."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 
 from heed.data.batching import PlanPart, TokenBatches
 from heed.data.corpus import ParallelCorpus, write_corpus
@@ -29,7 +29,7 @@ def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
 
 
 @given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100))
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit, micro):
     corpus = corpus_of(lengths)
     batches = batches_of(corpus, limit=limit, micro=micro)
@@ -123,7 +123,7 @@ def test_a_corpus_smaller_than_a_batch_is_one_batch(limit):
     limits=st.lists(st.tuples(st.integers(5, 200), st.integers(1, 100), st.integers(0, 3)), min_size=1, max_size=4),
     shares=st.lists(st.floats(0, 1), min_size=3, max_size=3),
 )
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_an_epoch_holds_every_pair_once_however_often_its_batches_change(lengths, limits, shares):
     corpus = corpus_of(lengths)
     earlier: list[PlanPart] = []

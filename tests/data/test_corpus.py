@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.data import corpus
 from heed.data.corpus import STORE_FILES, ParallelCorpus, write_corpus
@@ -141,7 +142,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=n_examples(50))
 @given(CHANGES)
 def test_bytes_at_random_give_an_error_or_a_corpus_with_ids_of_the_vocabulary(tmp_path_factory, changes):
     folder = write_corpus(tmp_path_factory.mktemp("random") / "c", PAIRS, vocab_size=VOCAB_SIZE).folder

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.data.dev_split import DevSplit, pair_hash
 from heed.data.prepare import DataSettings, prepare
@@ -31,7 +32,7 @@ def chosen(size, files) -> list[tuple[str, str]]:
     return [pair for _, pair in split(size).pairs(files)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(CORPUS, CORPUS, st.floats(0.02, 0.3))
 def test_appended_text_moves_no_pair_where_dev_is_a_share(tmp_path_factory, first, more, share):
     folder = tmp_path_factory.mktemp("share")
@@ -44,7 +45,7 @@ def test_appended_text_moves_no_pair_where_dev_is_a_share(tmp_path_factory, firs
     assert len(set(before)) == len(before)
 
 
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(CORPUS, CORPUS, st.integers(1, 5))
 def test_text_appended_to_a_number_of_pairs_moves_none_from_training_to_dev(tmp_path_factory, first, more, size):
     folder = tmp_path_factory.mktemp("number")

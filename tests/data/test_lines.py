@@ -105,7 +105,7 @@ def test_only_so_much_is_read_ahead(item, most):
             yield item
 
     arriving = Arriving(items(), size=len)
-    assert full.wait(10)
+    assert full.wait(60)
     assert n_read == most + 1  # one is at hand, and there is no room for it
     assert next(arriving) == item
 

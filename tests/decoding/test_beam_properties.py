@@ -22,7 +22,7 @@ from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, s
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SHORT, SOURCE, SPELLINGS, VOCAB_SIZE, hypotheses_of, sharp_model
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
@@ -54,7 +54,7 @@ in_two_widths = pytest.mark.parametrize("width", ["narrow", "usual"])
     n_sentences=st.integers(1, 9),
     beam_size=st.integers(1, 5),
 )
-@settings(max_examples=15)
+@settings(max_examples=n_examples(15))
 def test_a_translation_has_the_same_bits_whatever_is_translated_beside_it(
     width, precision, sources, order, n_sentences, beam_size
 ):
@@ -177,7 +177,7 @@ def test_more_than_one_number_of_waiting_sources_is_refused():
     ),
     n_best=st.integers(1, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_steps_taken_many_at_a_time_find_what_single_steps_find(
     precision, width, sources, n_sentences, options, n_best
 ):
@@ -237,7 +237,7 @@ def exhausted_beam(model, source, options, n_best):
     early=st.booleans(),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_to(
     form, source, beam_size, alpha, early, seed
 ):
@@ -264,7 +264,7 @@ def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_t
     share=st.sampled_from(["all", "none"]),
     d_v=st.sampled_from([1, 7]),
 )
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 def test_both_states_of_a_search_find_the_same(sources, beam_size, share, d_v):
     model = sharp_model(share=share, d_k=5, d_v=d_v)
     options = DecodingSettings(beam_size=beam_size, max_tokens=10)

@@ -11,7 +11,7 @@ from heed.decoding.beam import search
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SOURCE, hypotheses_of
 
 KERNELS = supports(torch.device("cpu"), torch.float32)
@@ -47,7 +47,7 @@ def results_with_cancellations(model, sources, options, when, *, sampling=None, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", MODELS)
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(
     st.lists(SOURCE.map(lambda ids: ids[:12]), min_size=1, max_size=12),
     st.dictionaries(st.integers(0, 11), st.integers(0, 9)),

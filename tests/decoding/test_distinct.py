@@ -12,7 +12,7 @@ from heed.decoding.loading import prepack_models
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import SearchMemory, Source
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding import searches
 from tests.decoding.searches import SHORT, hypotheses_of
 
@@ -40,7 +40,7 @@ def lists_of(sources, options, *, n_best, text_of, searching=distinct_search, **
     early_stopping=st.booleans(),
     form=st.sampled_from(["paper", "average", "none"]),
 )
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 def test_a_list_holds_each_text_once_and_begins_as_a_plain_search_does(sources, beam_size, n_ids, early_stopping, form):
     options = DecodingSettings(
         beam_size=beam_size, max_extra_tokens=8, early_stopping=early_stopping, length_penalty_form=form

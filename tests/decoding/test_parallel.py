@@ -18,7 +18,7 @@ from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.errors import HeedError
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SHORT
 
 pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
@@ -42,7 +42,7 @@ def others() -> int:
 
 
 @pytest.mark.parametrize("precision", MODELS)
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 @given(st.lists(st.one_of(st.none(), SHORT), max_size=60), st.booleans())
 def test_the_results_are_those_of_one_search_bit_for_bit(precision, stream, drawn):
     sources = [None if ids is None else Source(i, ids) for i, ids in enumerate(stream)]

@@ -17,7 +17,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.numbers import english, german
 from heed.text.prefix import Spellings
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, sharp_model
 from tests.decoding.test_translator import random_model
 
@@ -70,7 +70,7 @@ def test_a_beam_of_everything_finds_the_best_of_all_ids_that_spell_the_prefix(ro
     sampling=st.sampled_from([None, SamplingSettings(), SamplingSettings(top_k=2)]),
     n_models=st.integers(1, 2),
 )
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_what_is_found_begins_with_the_prefix_and_has_the_models_own_probability(
     source, prefix, beam_size, extra, sampling, n_models
 ):

@@ -13,7 +13,7 @@ from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.text.prefix import Prefix
 from heed.text.tokenizer import SpecialIds
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of
 
 SOURCE_IDS = [5, 9, 11]
@@ -22,7 +22,7 @@ ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)
 
 @pytest.mark.slow
 @given(source=SHORT, prefix=st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5), least=st.integers(0, 9))
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, prefix, least):
     options = DecodingSettings(min_tokens=least, max_tokens=10)
     ((_, found),) = search([MODEL], [Source(0, source, Prefix.of_ids(prefix))], SPECIAL, options, n_best=4)
@@ -77,7 +77,7 @@ def test_samples_depend_on_seed_and_number_alone():
 
 @pytest.mark.slow
 @given(source=SHORT)
-@settings(max_examples=10)
+@settings(max_examples=n_examples(10))
 def test_drawing_among_one_id_is_greedy_search(source):
     options = DecodingSettings(beam_size=1, max_tokens=8)
     (greedy,) = beam_search(MODEL, [source], SPECIAL, options)[0]

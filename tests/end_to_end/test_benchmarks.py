@@ -195,7 +195,7 @@ def test_the_papers_run_is_rehearsed_killed_and_resumed(wmt14, tmp_path):
     with (tmp_path / "log").open("wb") as log:
         streams = {"stdout": log, "stderr": log}
         killed = subprocess.Popen([FOLDER / "wmt14.sh"], env=environment, start_new_session=True, **streams)
-        for _ in range(600):
+        for _ in range(3000):
             if killed.poll() is not None or (out / "run" / "checkpoints" / "12").exists():
                 break
             time.sleep(0.2)

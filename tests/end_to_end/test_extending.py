@@ -37,7 +37,7 @@ def test_a_patch_of_the_page_does_what_it_says(title, tmp_path):
         copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy(PROJECT / name, tmp_path / name)
-    for name in ("commands.py", "training"):
+    for name in ("commands.py", "shapes.py", "training"):
         copy = shutil.copytree if (PROJECT / "tests" / name).is_dir() else shutil.copy
         copy(PROJECT / "tests" / name, tmp_path / "tests" / name)
     text = SECTIONS[title]

@@ -17,7 +17,7 @@ import pytest
 from tests.commands import RunningCommand
 from tests.end_to_end.test_command_line import RECIPE, assert_one_clear_line, write_corpus
 
-LONGER = RECIPE.replace("max_steps = 24", "max_steps = 200").replace('"8 steps"', '"5 steps"')
+LONGER = RECIPE.replace("max_steps = 24", "max_steps = 120").replace('"8 steps"', '"5 steps"')
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,10 @@ def wait_for_step(process: Process, folder: Path, step: int) -> None:
 
 def wait_until(process: Process, condition: Callable[[], object]) -> None:
     """Until it holds, or the process ends."""
-    for _ in range(12_000):
-        if process.poll() is not None or condition():
-            return
+    deadline = time.monotonic() + 600
+    while process.poll() is None and not condition():
+        assert time.monotonic() < deadline, "not in ten minutes"
         time.sleep(0.005)
-    raise AssertionError("not in a minute")
 
 
 def until(step: int) -> list[str]:
@@ -89,14 +88,14 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in entries if entry["kind"] in ("train", "validation")]
 
 
-def test_a_run_that_is_killed_five_times_ends_with_the_same_bytes(straight, begun, heed, start):
+def test_a_run_that_is_killed_three_times_ends_with_the_same_bytes(straight, begun, heed, start):
     draw = random.Random(1)
-    for i in range(5):  # the first falls into the preparation, the others anywhere between two checkpoints
+    for i in range(3):  # the first falls into the preparation, the others anywhere between two checkpoints
         process = start(begun)
         if i == 0:
             wait_until(process, (begun / "runs" / "small" / "data").exists)
         else:
-            wait_for_step(process, begun, 35 * i)
+            wait_for_step(process, begun, 30 * i)
             time.sleep(draw.uniform(0, 0.2))
         process.kill()
         process.communicate()
@@ -114,7 +113,7 @@ def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, 
     wait_for_step(process, begun, 10)
     time.sleep(0.1)
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == status, told
     assert "its state is saved. The same command resumes." in told and "Traceback" not in told
     done = heed("train", "small.toml", cwd=begun)
@@ -253,7 +252,7 @@ HITS = (
 
 @pytest.mark.parametrize("hits", [HITS[:2], pytest.param(HITS, marks=pytest.mark.soak)], ids=len)
 def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start, hits):
-    command = [*TWO, *until(100)]
+    command = [*TWO, *until(hits[-1][0] + 30)]
     assert heed(*command[1:], cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
@@ -264,11 +263,11 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
         for name, pid in (("the first", process.pid), ("the other", other)):
             if hit in (name, "both"):
                 os.kill(pid, number)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
         assert process.returncode == status and "Traceback" not in told, told
         if hit == "the other":
             assert told.splitlines()[-1] == "heed: a worker was ended by signal 9; the same command resumes."
-        for _ in range(200):
+        for _ in range(2400):
             if not is_running(other):
                 break
             time.sleep(0.05)
@@ -286,7 +285,7 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads, 
     os.kill(other, signal.SIGSTOP)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 143 and "Traceback" not in told, told
     assert told.splitlines()[-1] == "A worker does not answer; the same command resumes from the last checkpoint."
     assert not is_running(other)
@@ -343,7 +342,7 @@ def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed, sta
     process = start(begun, *TAUGHT, *until(30))
     wait_until(process, (begun / "runs" / "small" / "teachers" / "1" / "checkpoints" / "10").exists)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 143, told
     (begun / "train.en").write_text(text.replace("one", "won", 1))
     done = heed(*TAUGHT[1:], *until(30), cwd=begun)
@@ -427,7 +426,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(straight, begun, heed, small_disk, start):
     process = start(begun, "heed", "train", "small.toml", "--run", small_disk / "run")
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in told, told
     assert told.splitlines()[-1].startswith("heed: ") and "No space left on device" in told.splitlines()[-1]
     subprocess.run(["mount", "-o", "remount,size=50m", small_disk], check=True)
@@ -447,6 +446,6 @@ def test_ids_that_change_under_a_running_training_stop_it(begun, start):
     wait_for_step(process, begun, 5)
     path = begun / "runs" / "small" / "data" / "train" / "src.bin"
     path.write_bytes(path.read_bytes()[:-100])
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in told, told
     assert "was changed while it was in use" in told.splitlines()[-1]

@@ -3,6 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import lib_ter
+from tests.conftest import n_examples
 
 from heed.evaluation.edit_rate import translation_edit_rate
 
@@ -22,7 +23,7 @@ pairs = st.tuples(texts, texts) | st.tuples(texts, st.lists(LETTERS, max_size=4)
 
 
 @given(pairs)
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 @example((list("ab") * 40, list("ba") * 40))  # as many shifts as sacrebleu tries
 @example((list("abcde" * 16), list("badce" * 8 + "xyz" * 10)))  # half the letters are wrong
 @example((["a"] * 3, list("bcdefa" * 15)))  # far more letters: a wider band

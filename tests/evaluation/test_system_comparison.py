@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
+from tests.conftest import n_examples
 
 from heed.errors import HeedError
 from heed.evaluation.system_comparison import MAX_SENTENCES, MAX_TER_WORDS, check_number, compare, statements
@@ -128,7 +129,7 @@ def test_ties_are_no_evidence_where_sacrebleu_counts_only_what_is_larger(monkeyp
 
 
 @pytest.mark.usefixtures("few_trials")
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(pairs)
 def test_a_system_equals_itself_and_every_line_and_word_is_counted_once(rows):
     references, a, b = (list(column) for column in zip(*rows, strict=True))

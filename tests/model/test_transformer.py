@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import OTHERS, SPECIAL, random_pairs
+from tests.conftest import OTHERS, SPECIAL, n_examples, random_pairs
 from tests.model.hugging_face import marian_of
 from torch import nn
 
@@ -226,7 +226,7 @@ def test_a_shifted_position_is_a_linear_function_of_the_position():
 
 
 @given(change_at=st.integers(1, 8), new_id=st.integers(3, 49))
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 def test_no_position_sees_a_later_one(change_at, new_id):
     torch.manual_seed(3)
     model = Transformer(Architecture(n_layers=2, d_model=16, d_ff=32, n_heads=2), 50).eval()
@@ -305,7 +305,7 @@ def test_parameter_counts_are_those_of_table_3(arch, vocab_size, millions):
     positions=st.sampled_from(["sinusoid", "learned"]),
     vocab_size=st.integers(10, 90),
 )
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 def test_the_formula_counts_what_the_network_has(n_layers, n_heads, d_k, d_v, share, positions, vocab_size):
     arch = Architecture(
         n_layers=n_layers, d_model=16, d_ff=24, n_heads=n_heads, d_k=d_k, d_v=d_v, share=share, positions=positions

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from tests.conftest import OTHERS
+from tests.conftest import OTHERS, n_examples
 from tests.model_folder.conftest import ARCH, change_config
 
 from heed.errors import HeedError
@@ -33,7 +33,9 @@ FILES = ("README.md", "config.json", "manifest.json", "model.safetensors", "toke
     place=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),
 )
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_damage_is_noticed_or_harmless(two_folders, tmp_path_factory, name, how, place, bit):
     good, other = two_folders
     folder = tmp_path_factory.mktemp("damaged") / "model"

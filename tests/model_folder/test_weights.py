@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import OTHERS
+from tests.conftest import OTHERS, n_examples
 from tests.model_folder.conftest import ARCH
 
 from heed.errors import HeedError
@@ -135,7 +135,9 @@ def test_a_header_that_is_none_is_refused(folder, header, length):
 
 
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_a_header_changed_anywhere_is_refused_or_harmless(two_folders, tmp_path_factory, place, byte):
     path = tmp_path_factory.mktemp("header") / "model.safetensors"
     content = bytearray((two_folders[0] / "model.safetensors").read_bytes())

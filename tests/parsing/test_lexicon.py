@@ -11,6 +11,7 @@ from heed.parsing.lexicon import NO_LEXICON, Lexicon, has_letters, word_class
 from heed.parsing.parser import Parser, TreeConstraint
 from heed.parsing.trees import LinearisationSettings, linearise, restore, sentence
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from tests.conftest import n_examples
 from tests.parsing.corpus import parse_tree
 from tests.parsing.test_parser import BEAM, random_model
 
@@ -73,7 +74,7 @@ def test_classes(word, expected):
     assert word_class(word) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=n_examples(200))
 @given(st.text(min_size=1))
 def test_every_word_has_a_class_of_letters(word):
     assert word_class(word).isascii() and word_class(word).isalpha()

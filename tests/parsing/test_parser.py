@@ -33,6 +33,7 @@ from heed.parsing.trees import (
     restore,
 )
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
+from tests.conftest import n_examples
 from tests.end_to_end.test_command_line import assert_one_clear_line
 from tests.parsing.corpus import RECIPE, parse_tree, write_treebank
 
@@ -58,7 +59,7 @@ def random_model(vocab_size: int, seed: int, **changes) -> Transformer:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(
     st.lists(st.lists(st.sampled_from(WORDS), max_size=8), min_size=1, max_size=5),
     st.integers(0, 1000),
@@ -316,7 +317,7 @@ def under_constraint(tokenizer, n_words: int, order: str) -> TreeConstraint:
     return constraint
 
 
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 @given(st.sampled_from(["top-down", "in-order"]), st.integers(1, 30), st.integers(0, 10), st.randoms())
 def test_any_walk_within_the_constraint_is_a_tree(tokenizer, order, n_words, eagerness, draws):
     """However eager for brackets; in order, one that was closed may be held by the next, again and again."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 from tests.text.test_sentencepiece import ENGLISH, GERMAN, KINDS, ODD_LINES, trained
 
 from heed.errors import HeedError
@@ -55,7 +56,7 @@ def written(prefix: Prefix, ids: list[int]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 def test_whatever_a_prefix_allows_decodes_to_a_text_that_begins_with_it(tokenizers, name, data):
     tokenizer = tokenizers[name]
     if name in LOSSLESS:
@@ -83,7 +84,7 @@ def test_whatever_a_prefix_allows_decodes_to_a_text_that_begins_with_it(tokenize
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 def test_a_prefix_of_what_ids_decode_to_allows_these_ids(tokenizers, name, data):
     tokenizer = tokenizers[name]
     special = tokenizer.special

@@ -14,6 +14,7 @@ import pytest
 import sentencepiece
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 from tests.text.test_tokenizer import change
 
 from heed.errors import HeedError
@@ -88,7 +89,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(
 @pytest.mark.slow
 @given(texts=st.lists(TEXTS, max_size=4))
 @example(texts=["", " ", "▁", "a\0b", "\0"])
-@settings(max_examples=300)
+@settings(max_examples=n_examples(300))
 def test_ids_and_decoded_texts_are_sentencepieces_own(pair, texts):
     tokenizer, library = pair
     expected = [library.encode(text) for text in texts]
@@ -100,7 +101,7 @@ def test_ids_and_decoded_texts_are_sentencepieces_own(pair, texts):
 
 
 @given(ids=st.lists(st.integers(0, 10**4), max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=n_examples(100))
 def test_any_ids_decode_as_sentencepiece_decodes_them(pair, ids):
     tokenizer, library = pair
     ids = [i % len(tokenizer) for i in ids]
@@ -109,7 +110,7 @@ def test_any_ids_decode_as_sentencepiece_decodes_them(pair, ids):
 
 @given(text=TEXTS)
 @example(text="  two  spaces ")
-@settings(max_examples=300)
+@settings(max_examples=n_examples(300))
 def test_decoding_gives_back_a_text_wherever_sentencepiece_loses_nothing(lossless, text):
     text = text.replace("▁", "").replace("\0", "")  # ▁ is its space
     for tokenizer in lossless:
@@ -118,7 +119,7 @@ def test_decoding_gives_back_a_text_wherever_sentencepiece_loses_nothing(lossles
 
 @given(text=TEXTS)
 @example(text="naïve  日本 two")
-@settings(max_examples=200)
+@settings(max_examples=n_examples(200))
 def test_spans_are_the_characters_of_each_piece(lossless, text):
     text = text.replace("▁", "").replace("\0", "")  # ▁ is its space
     for tokenizer in lossless:
@@ -132,7 +133,7 @@ def test_spans_are_the_characters_of_each_piece(lossless, text):
 
 @given(text=TEXTS)
 @example(text="Ｆｕｌｌ ½ﬁ")
-@settings(max_examples=100)
+@settings(max_examples=n_examples(100))
 def test_spans_stand_in_order_whatever_is_normalised(pair, text):
     (spans,) = pair[0].src_spans([text])
     assert len(spans) == len(pair[0].encode(text))
@@ -269,7 +270,7 @@ def opus_pair(opus_folder):
 @example(text=">>fra<< two hundred")
 @example(text="日")
 @example(text=">> two hundred")
-@settings(max_examples=300)
+@settings(max_examples=n_examples(300))
 def test_ids_and_decoded_texts_are_those_of_marian_tokenizer(opus_pair, text):
     tokenizer, theirs = opus_pair
     for name in ("</s>", "<unk>", "<pad>", "<eop>", "<eod>"):  # of which they make special ids, and Heed text
@@ -437,7 +438,7 @@ def test_a_tokenizer_file_whose_ids_cannot_be_trusted_is_refused(pair, tmp_path,
 
 
 @given(data=st.data(), text=TEXTS)
-@settings(max_examples=150)
+@settings(max_examples=n_examples(150))
 def test_a_changed_file_is_refused_or_is_a_sound_tokenizer(small_file, tmp_path_factory, data, text):
     path = tmp_path_factory.getbasetemp() / "changed.json"
     file = copy.deepcopy(small_file)

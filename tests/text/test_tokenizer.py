@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 from heed.errors import HeedError
@@ -40,7 +41,7 @@ def tokenizer(request) -> Tokenizer:
 @example(text="##ing … …the")
 @example(text="日本語 😀\u0301 x\u2028y\u0085z")
 @example(text="x" * 5000)
-@settings(max_examples=300)
+@settings(max_examples=n_examples(300))
 def test_decoding_gives_back_exactly_what_was_encoded(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -356,7 +357,7 @@ ODD = st.sampled_from([None, True, 0, 1, -1, 700, 10**6, 1.5, "", "Ġ", "a", "�
 
 
 @given(data=st.data(), text=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-@settings(max_examples=150)
+@settings(max_examples=n_examples(150))
 def test_a_changed_file_is_refused_or_is_a_sound_tokenizer(parser_tokenizer, tmp_path_factory, data, text):
     path = tmp_path_factory.getbasetemp() / "changed.json"
     file = json.loads(parser_tokenizer._backend.to_str())

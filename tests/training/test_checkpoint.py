@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -51,7 +52,7 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
     how=st.sampled_from(["cut", "flip", "empty", "remove", "swap"]),
     place=st.floats(0, 1, exclude_max=True),
 )
-@settings(max_examples=100)
+@settings(max_examples=n_examples(100))
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, number_tokenizer, name, how, place):
     folder = tmp_path_factory.mktemp("checkpoints")
     arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.model.architecture import Architecture
 from heed.training import shared_memory
@@ -40,7 +41,7 @@ def joined(n: int) -> Iterator[list[Workers]]:
 
 
 @given(n=st.integers(2, 4), sizes=st.lists(st.sampled_from([1, 2, 7, 1000, 100_000]), min_size=1, max_size=8))
-@settings(max_examples=25)
+@settings(max_examples=n_examples(25))
 def test_all_workers_have_the_sum_in_the_order_of_ranks_and_the_first_ones_values(n, sizes):
     numbers = [[torch.randn(size) for size in sizes] for _ in range(n)]
 

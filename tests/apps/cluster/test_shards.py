@@ -223,7 +223,7 @@ def test_a_full_disk_is_waited_for_then_the_part_is_named(tmp_path):
         time.sleep(0.02)
     assert "File too large" in log.read_text()
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limited[1], limited[1]))
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait(300) == 0, log.read_text()
     assert digest(tmp_path / "out") == digest(tmp_path / "whole")
 
 
@@ -241,7 +241,7 @@ def test_a_killed_worker_and_a_killed_driver_change_nothing(tmp_path):
         run.wait_for(n_parts(out) + draw.randrange(1, 10))
         workers = children_of(run.process)
         run.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while any(Path("/proc", str(pid), "status").exists() for pid in workers):
             assert time.monotonic() < deadline, "workers outlive their driver"
             time.sleep(0.05)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tests.apps.exchange.folders import ENGLISH, exported, random_folder, random_network
 from tests.apps.exchange.test_marian import LIKE_MARIAN
+from tests.conftest import n_examples
 from tests.text.test_sentencepiece import GERMAN, trained
 
 from heed.apps.cli import app, process
@@ -679,7 +680,9 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_change_of_config_json_is_one_line_or_harmless(originals, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz") / "hf"
     shutil.copytree(originals / "hf", folder, copy_function=os.link)
@@ -704,7 +707,9 @@ def test_any_change_of_config_json_is_one_line_or_harmless(originals, tmp_path_f
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_change_of_marians_settings_is_one_line_or_harmless(originals, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz") / "marian"
     shutil.copytree(originals / "marian", folder)

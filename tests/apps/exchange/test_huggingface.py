@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.apps.exchange.folders import ENGLISH, exported, imported, model_bytes, random_folder, trained_folder
-from tests.conftest import random_pairs
+from tests.conftest import n_examples, random_pairs
 
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
@@ -130,7 +130,7 @@ def tokenizers(request, tmp_path_factory) -> tuple[Tokenizer, object]:
 @given(text=TEXTS)
 @example(text=f"{PAD}{BOS} {EOS}")
 @example(text=" ")
-@settings(max_examples=1000)
+@settings(max_examples=n_examples(1000))
 def test_texts_have_the_same_ids_whatever_they_spell(tokenizers, text):
     ours, reference = tokenizers
     ids = ours.encode(text) if text else []  # no space before nothing; Heed does not translate it
@@ -139,7 +139,7 @@ def test_texts_have_the_same_ids_whatever_they_spell(tokenizers, text):
 
 
 @given(ids=st.lists(st.integers(3, 600), max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=n_examples(300))
 def test_any_ids_have_the_same_text(tokenizers, ids):
     ours, reference = tokenizers
     assert reference.decode(ids, skip_special_tokens=True) == ours.decode(ids)

@@ -71,7 +71,7 @@ class RunningServer:
         return int(self.url.rpartition(":")[2])
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=30) as response:
+        with urllib.request.urlopen(self.url + path, timeout=120) as response:
             return response.read().decode()
 
     def metrics(self) -> dict[str, float]:
@@ -79,7 +79,7 @@ class RunningServer:
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             try:
                 self.get("/ready")
@@ -92,7 +92,7 @@ class RunningServer:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout=60)
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=60)
         return status
 
     def end(self) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
 from heed.apps.serving.documents import translate_file
@@ -148,7 +149,9 @@ def test_bad_uploads_are_refused(client):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data())
 def test_no_file_is_answered_by_an_internal_error(client, data):
     good = data.draw(st.sampled_from([document(), PAGE.encode(), SUBTITLES.encode()]))

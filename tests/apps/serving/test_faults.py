@@ -10,6 +10,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "serve.md"
 GOOD = {"q": "one", "source": "en", "target": "de"}
@@ -107,7 +108,9 @@ MOST_FIELDS = 8  # of an endpoint
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=n_examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     number=st.integers(0, 999),
     values=st.lists(GOOD_VALUE | GOOD_VALUE | VALUE, min_size=MOST_FIELDS, max_size=MOST_FIELDS),

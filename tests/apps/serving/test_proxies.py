@@ -75,7 +75,7 @@ def address(request, server, tmp_path, monkeypatch):
     with (tmp_path / "log").open("w") as log:
         proxy = subprocess.Popen(request.param(tmp_path, server, port), stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while proxy.poll() is None and time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
@@ -85,7 +85,7 @@ def address(request, server, tmp_path, monkeypatch):
         yield f"https://localhost:{port}/heed"
     finally:
         proxy.terminate()
-        proxy.wait(timeout=20)
+        proxy.wait(timeout=120)
 
 
 def test_clients_and_pages_behind_the_proxy_of_an_example(address, server, translator, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
 from heed.backends.cpu import decoding_ops, weights
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed
     d_out=st.integers(1, 100),
     bias=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, b = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
@@ -79,7 +79,7 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     relu=st.booleans(),
     by_relu=st.booleans(),
 )
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu, by_relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, bias = torch.randn(n, d_in).to(dtype), torch.randn(d_out, d_in), torch.randn(d_out)
@@ -126,7 +126,7 @@ def test_sums_of_8_bit_products_are_exact_at_their_extremes(n, by_relu):
     d_out=st.integers(1, 100),
     relu=st.booleans(),
 )
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, bias = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
@@ -146,7 +146,7 @@ def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu
     excluded=st.sampled_from([0, 20, 512]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=80)
+@settings(max_examples=n_examples(80))
 def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, beam, vocab_size, excluded, seed):
     torch.manual_seed(seed)
     logits = (torch.randn(n_sentences * beam, vocab_size) * 3).to(dtype)

@@ -524,13 +524,12 @@ def program_of_cases(machine: str, isa: str, compiler: str, more: str, folder: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "isa", "compiler", "more"), RUNS)
-def test_the_kernels_compute_the_same_on_a_processor_that_has_no_more(
-    machine, isa, compiler, more, case_file, tmp_path
-):
+def test_the_kernels_compute_the_same_on_a_processor_that_has_no_more(machine, isa, compiler, more, tmp_path, request):
     emulator = f"qemu-{machine}"
     if shutil.which(emulator) is None:
         pytest.skip(f"no {emulator}")
     program = program_of_cases(machine, isa, compiler, more, tmp_path)
+    case_file = request.getfixturevalue("case_file")  # compiled only where it is run
 
     def run(cases: Path, processor: str = PROCESSORS[machine, isa]) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"OMP_NUM_THREADS": "3"}

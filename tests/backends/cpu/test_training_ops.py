@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import n_examples
 
 from heed.backends.cpu import CpuBackend, training_ops
 from heed.backends.cpu.build import has_tiles, library
@@ -53,7 +54,7 @@ def copies(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
     depth=st.integers(1, 2100) | st.just(2500), seed=st.integers(0, 2**31),
     turned=st.tuples(st.booleans(), st.booleans()), add=st.booleans(), biased=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_the_product_of_bf16_is_that_in_fp64(m, n, depth, seed, turned, add, biased):
     generator = torch.Generator().manual_seed(seed)
 
@@ -346,7 +347,7 @@ def test_a_loss_of_nan_is_told(loss_of):
 
 
 @given(st.floats(0.01, 0.9))
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 def test_dropout_drops_its_share_and_keeps_the_mean(rate):
     torch.manual_seed(1)
     n, d = 500, 200
@@ -422,7 +423,7 @@ def test_two_dropouts_differ():
 
 @pytest.mark.slow
 @given(n=st.integers(1, 40_000), n_steps=st.integers(1, 4), in_bf16=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 def test_adam_is_torchs_and_leaves_no_gradient(n, n_steps, in_bf16):
     torch.manual_seed(n)
     weight = torch.randn(n)
