@@ -169,6 +169,10 @@ def test_two_hundred_batches_take_four_graphs_and_no_wait(emulated, corpus):
         shapes |= passes.shapes(batches)
         if number < 4:
             training.step(batches)
+    # A replay allocates nothing, and neither does what leads to it.
+    before = emulated.n_allocations
+    passes.run(batches, scale=1.0)
+    assert emulated.n_allocations == before
     # Recording waits for the device, and so does a step's own result once it is asked for.
     assert emulated.places() <= {("backends/gpu/capture.py", "_record")}
     assert 1 < emulated.n_recordings <= len(shapes) + 1 <= 4
