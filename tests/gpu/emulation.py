@@ -411,7 +411,9 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         device.arrive(device.n_sent)
 
     @contextmanager
-    def captured(graph: EmulatedGraph, pool: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
+    def captured(
+        graph: EmulatedGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+    ) -> Iterator[None]:
         synchronize()  # as torch.cuda.graph does
         device.capturing = graph
         try:

@@ -13,8 +13,6 @@ TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
     ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
-    ("backends/gpu/capture.py", "_record"): "passes of another shape and Adam's step, before they are recorded",
-    ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
@@ -23,6 +21,10 @@ TRAINING: Places = {
     ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
     ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
+}
+PASSES: Places = {  # in bf16
+    ("backends/gpu/capture.py", "_record"): "passes of another shape and Adam's step, before they are recorded",
+    ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
 }
 LOADING: Places = {
     ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",

@@ -31,7 +31,7 @@ class Captured:
                     work()
             torch.cuda.current_stream(device).wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
-            _record(self._graph, work, pool)
+            _record(self._graph, work, pool, side)
 
     def replay(self) -> None:
         """Repeats the work on what lies in its memory now."""
@@ -49,12 +49,13 @@ def _generators_kept(device: torch.device) -> Iterator[None]:
         torch.cuda.set_rng_state(states[1], device)
 
 
-def _record(graph: Any, work: Callable[[], None], pool: Any) -> None:
+def _record(graph: Any, work: Callable[[], None], pool: Any, stream: Any) -> None:
     """Records the work; its own error, instead of CUDA's about a recording that ended early."""
     cause: Exception | None = None
     try:
-        # Of this thread alone: NCCL asks for its events in another one meanwhile.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        # On a stream of the device, which need not be the current one; of this thread alone, since NCCL asks for its
+        # events in another one meanwhile.
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             try:
                 work()
             except Exception as error:

@@ -241,24 +241,24 @@ class _Staging:
 
     def lent(self, n_words: int, device: torch.device) -> "_Loan":
         if device.type != "cuda":
-            return _Loan(torch.empty(n_words, dtype=torch.int32), None)
+            return _Loan(torch.empty(n_words, dtype=torch.int32), None, device)
         for piece, read in self._pieces:
             if len(piece) == n_words and read.query():
-                return _Loan(piece, read)
+                return _Loan(piece, read, device)
         piece, read = torch.empty(n_words, dtype=torch.int32).pin_memory(), torch.cuda.Event()
         self._pieces.append((piece, read))
-        return _Loan(piece, read)
+        return _Loan(piece, read, device)
 
 
 class _Loan:
     """A piece of pinned memory, until the copy from it that is queued in the block has run."""
 
-    def __init__(self, piece: Tensor, read: Any):
-        self._piece, self._read = piece, read
+    def __init__(self, piece: Tensor, read: Any, device: torch.device):
+        self._piece, self._read, self._device = piece, read, device
 
     def __enter__(self) -> Tensor:
         return self._piece
 
     def __exit__(self, *_: object) -> None:
         if self._read is not None:
-            self._read.record()
+            self._read.record(torch.cuda.current_stream(self._device))
