@@ -29,7 +29,7 @@ COVERAGE = Coverage(dict.fromkeys(Architecture.model_fields, True) | {"network":
 MAX_BEAM = 64  # a row's mask has a bit for every row of its beam and position
 STEPS = 4  # between two looks of the CPU: a sentence that is done waits for the look
 # What a step may compute, each with a graph of its own: so many places, or all; so many positions of each.
-PLACES = (1, 4, 16, 64, 256, 1024, 4096)
+PLACES = tuple(4**i for i in range(16))
 POSITIONS = tuple(sorted([*(2**i for i in range(4, 21)), *(3 * 2**i for i in range(4, 20))]))
 MAX_BYTES = 2**33  # of all caches, where it is not a GPU whose free memory can be asked for
 
@@ -227,7 +227,7 @@ class GpuSearchState:
         }
         if self._device.type == "cuda":
             event = torch.cuda.Event()
-            event.record()
+            event.record(torch.cuda.current_stream(self._device))  # which need not be the current device
             event.synchronize()
         if sent.pop("broken"):
             raise NotFiniteError
