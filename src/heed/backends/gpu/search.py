@@ -74,6 +74,7 @@ class GpuSearchState:
         self._account: DeviceAccount | None = None
         self._n_on_device = 0  # the first sentences, of which the device has the account
         self._penalties = torch.ones(0, dtype=torch.float64)
+        self._single: tuple[Tensor, Tensor] | None = None  # of a single step: each row's last id, and logits
 
     @property
     def n_free(self) -> int:
@@ -113,6 +114,7 @@ class GpuSearchState:
         if n_computed <= self._slots.n_places and capacity <= self._slots.capacity:
             return
         self._graphs.forget()
+        self._single = None
         try:
             self._slots.resize(n_computed, capacity)
             if self._account is not None:
@@ -273,13 +275,21 @@ class GpuSearchState:
         width = self._width(1)
         self._reserve(width)
         n_places = self._n_computed
-        of_places = np.zeros((n_places, self._beam), np.int64)
-        of_places[self._places] = tokens.numpy().reshape(-1, self._beam)
-        logits = self._slots.decode(self._send(of_places), width)
+        if self._single is None:
+            n_rows, weight = self._slots.n_places * self._beam, self._model.src_embedding.weight
+            self._single = weight.new_zeros(n_rows, dtype=torch.int64), weight.new_zeros(n_rows, self._model.vocab_size)
+        rows = self._send((self._places[:, None] * self._beam + np.arange(self._beam)).ravel())
+        last, logits = self._single
+        last.index_copy_(0, rows, self._send(tokens.numpy()))
+        self._graphs.run(("single", n_places, width), lambda: self._single_step(n_places, width))
         self._lengths = self._lengths + 1
         self._check_positions()
-        rows = self._places[:, None] * self._beam + np.arange(self._beam)
-        return logits.index_select(0, self._send(rows.ravel()))
+        return logits.index_select(0, rows)
+
+    def _single_step(self, n_places: int, width: int) -> None:
+        assert self._single is not None
+        last, logits = (tensor[: n_places * self._beam] for tensor in self._single)
+        logits.copy_(self._slots.decode(last.view(n_places, self._beam), width))
 
     @torch.inference_mode()
     def select(self, rows: Tensor, sentences: Tensor) -> None:
