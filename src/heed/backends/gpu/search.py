@@ -73,6 +73,7 @@ class GpuSearchState:
         self._lengths, self._src_lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         self._account: DeviceAccount | None = None
         self._n_on_device = 0  # the first sentences, of which the device has the account
+        self._live = np.empty(0, np.bool_)  # the places that the device takes for live
         self._penalties = torch.ones(0, dtype=torch.float64)
         self._single: tuple[Tensor, Tensor] | None = None  # of a single step: each row's last id, and logits
 
@@ -117,6 +118,7 @@ class GpuSearchState:
         self._single = None
         try:
             self._slots.resize(n_computed, capacity)
+            self._live = np.pad(self._live, (0, self._slots.n_places - len(self._live)))
             if self._account is not None:
                 self._account = self._resized(self._account)
         except torch.OutOfMemoryError:
@@ -152,6 +154,7 @@ class GpuSearchState:
         if self._account is not None:
             for tensor in self._account.by_place().values():
                 tensor.index_copy_(0, new, tensor.index_select(0, old))
+        self._live[free] = self._live[self._places[moving]]
         self._places[moving] = free
 
     @torch.inference_mode()
@@ -200,8 +203,11 @@ class GpuSearchState:
         self._slots.reorder(parents, width)
 
     def _send_account(self, account: BeamAccount, rules: EndingRules) -> None:
-        """Tells the device what it does not know: of new sentences all, and penalties of greater lengths."""
+        """Tells the device what it does not know: who has left, of new sentences all, penalties of greater lengths."""
         assert self._account is not None
+        if len(left := np.setdiff1d(np.flatnonzero(self._live), self._places[: self._n_on_device])):
+            self._account.live.index_fill_(0, self._send(left), False)
+            self._live[left] = False
         if (known := min(len(rules.penalties), len(self._penalties))) > self._n_penalties:
             self._penalties[:known] = self._send(rules.penalties[:known])
             self._n_penalties = known
@@ -217,6 +223,7 @@ class GpuSearchState:
                 tensor[..., :width].index_copy_(0, at, self._send(arrays[name][..., :width]))
             else:
                 tensor.index_copy_(0, at, self._send(arrays[name]))
+        self._live[self._places[first:]] = True
         self._n_on_device = len(account)
 
     def _look(self, account: BeamAccount, n_steps: int, n_places: int, width: int) -> Bools:
@@ -233,6 +240,7 @@ class GpuSearchState:
             event.synchronize()
         if sent.pop("broken"):
             raise NotFiniteError
+        self._live[:n_places] = sent["live"].numpy()
         found = {name: tensor.numpy()[self._places] for name, tensor in sent.items()}
         done = ~found["live"]
         assert (done | (found["lengths"] == self._lengths + n_steps)).all(), "steps that the device did not take"
