@@ -430,6 +430,7 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         "Stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
         "current_device": lambda: 0,
         "current_stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
+        "device": lambda _: nullcontext(),
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),

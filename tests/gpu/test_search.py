@@ -15,7 +15,7 @@ from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
 from heed.backends.gpu.slots import Slots
 from heed.backends.reference import ReferenceBackend
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.settings import DecodingSettings
+from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
@@ -149,6 +149,14 @@ def test_a_wait_inside_of_a_step_is_found_when_it_is_captured(emulated, monkeypa
     monkeypatch.setattr(Slots, "decode", lambda self, *words: decode(self, *words).cpu().to(CUDA))
     found_by(random_model().to(CUDA))
     assert any("capturing a step failed" in line for line in caplog.messages)
+
+
+def test_steps_whose_ids_the_cpu_chooses_are_graphs_too(emulated):
+    model, sampling = random_model(), SamplingSettings(seed=2)
+    expected = found_by(model, sampling=sampling)
+    found = found_by(model.to(CUDA), sampling=sampling)
+    assert_alike(found, expected)
+    assert emulated.n_replays > emulated.n_recordings > 0
 
 
 def test_memory_that_does_not_hold_the_slots_is_one_clear_line(emulated):

@@ -1,8 +1,10 @@
 """The search in slots against the plain one, on the CPU's tensors: what it computes does not depend on the device."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,6 +127,36 @@ def test_a_sentence_that_is_cancelled_leaves_the_others_as_they_are(use):
     expected, ours = found(ReferenceBackend()), found(GpuSearchBackend(), cancelled=cancelled)
     assert ours.keys() == {0, 2, 3, 5}
     assert_same_hypotheses([ours[i] for i in ours], [expected[i] for i in ours])
+
+
+def test_a_long_sentence_that_is_cancelled_stops(use):
+    """It would grow beyond the room that the shorter ones need, as nobody takes its place."""
+    torch.manual_seed(3)
+    model = Transformer(Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=1, output_bias=True), 20).eval()
+    with torch.no_grad():
+        model.output.bias[SPECIAL.eos] = -50  # no target ends before its limit
+    settings, n_asked = DecodingSettings(beam_size=2, max_extra_tokens=30), Counter[int]()
+
+    def cancelled(number: int) -> bool:
+        n_asked[number] += 1
+        return number == 0 and n_asked[number] > 15
+
+    def sources() -> Iterator[Source | None]:
+        yield Source(0, [5, 6], length=300)
+        yield from [None] * 14  # in each of which it takes four steps
+        yield from (Source(number, [number]) for number in (3, 4, 5))
+
+    def found(
+        backend: ReferenceBackend, stream: Iterator[Source | None], **options: Any
+    ) -> dict[int, list[Hypothesis]]:
+        use(backend)
+        with torch.inference_mode():
+            return dict(filter(None, search([model], stream, SPECIAL, settings, n_sentences=4, **options)))
+
+    ours = found(GpuSearchBackend(), sources(), cancelled=cancelled)
+    expected = found(ReferenceBackend(), (source for source in sources() if source is not None and source.number))
+    assert ours.keys() == expected.keys() == {3, 4, 5} and n_asked[0] == 16
+    assert_same_hypotheses([ours[i] for i in (3, 4, 5)], [expected[i] for i in (3, 4, 5)])
 
 
 @pytest.mark.parametrize("case", [CASES[3], pytest.param(CASES[29], marks=pytest.mark.slow)], ids=str)

@@ -17,7 +17,7 @@ class StepGraphs:
     """
 
     def __init__(self, device: torch.device):
-        self._captures = device.type == "cuda"
+        self._device, self._captures = device, device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
         self.forget()
 
@@ -39,8 +39,11 @@ class StepGraphs:
     def _capture(self, shape: Hashable, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads may use the device meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            # Other threads may use the device meanwhile. It need not be the current one.
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            ):
                 step()
         except RuntimeError as error:
             self._captures = False

@@ -29,7 +29,7 @@ COVERAGE = Coverage(dict.fromkeys(Architecture.model_fields, True) | {"network":
 MAX_BEAM = 64  # a row's mask has a bit for every row of its beam and position
 STEPS = 4  # between two looks of the CPU: a sentence that is done waits for the look
 # What a step may compute, each with a graph of its own: so many places, or all; so many positions of each.
-PLACES = (1, 4, 16, 64, 256, 1024, 4096)
+PLACES = tuple(4**i for i in range(16))
 POSITIONS = tuple(sorted([*(2**i for i in range(4, 21)), *(3 * 2**i for i in range(4, 20))]))
 MAX_BYTES = 2**33  # of all caches, where it is not a GPU whose free memory can be asked for
 
@@ -73,7 +73,9 @@ class GpuSearchState:
         self._lengths, self._src_lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         self._account: DeviceAccount | None = None
         self._n_on_device = 0  # the first sentences, of which the device has the account
+        self._live = np.empty(0, np.bool_)  # the places that the device takes for live
         self._penalties = torch.ones(0, dtype=torch.float64)
+        self._single: tuple[Tensor, Tensor] | None = None  # of a single step: each row's last id, and logits
 
     @property
     def n_free(self) -> int:
@@ -113,8 +115,10 @@ class GpuSearchState:
         if n_computed <= self._slots.n_places and capacity <= self._slots.capacity:
             return
         self._graphs.forget()
+        self._single = None
         try:
             self._slots.resize(n_computed, capacity)
+            self._live = np.pad(self._live, (0, self._slots.n_places - len(self._live)))
             if self._account is not None:
                 self._account = self._resized(self._account)
         except torch.OutOfMemoryError:
@@ -150,6 +154,7 @@ class GpuSearchState:
         if self._account is not None:
             for tensor in self._account.by_place().values():
                 tensor.index_copy_(0, new, tensor.index_select(0, old))
+        self._live[free] = self._live[self._places[moving]]
         self._places[moving] = free
 
     @torch.inference_mode()
@@ -198,8 +203,11 @@ class GpuSearchState:
         self._slots.reorder(parents, width)
 
     def _send_account(self, account: BeamAccount, rules: EndingRules) -> None:
-        """Tells the device what it does not know: of new sentences all, and penalties of greater lengths."""
+        """Tells the device what it does not know: who has left, of new sentences all, penalties of greater lengths."""
         assert self._account is not None
+        if len(left := np.setdiff1d(np.flatnonzero(self._live), self._places[: self._n_on_device])):
+            self._account.live.index_fill_(0, self._send(left), False)
+            self._live[left] = False
         if (known := min(len(rules.penalties), len(self._penalties))) > self._n_penalties:
             self._penalties[:known] = self._send(rules.penalties[:known])
             self._n_penalties = known
@@ -215,6 +223,7 @@ class GpuSearchState:
                 tensor[..., :width].index_copy_(0, at, self._send(arrays[name][..., :width]))
             else:
                 tensor.index_copy_(0, at, self._send(arrays[name]))
+        self._live[self._places[first:]] = True
         self._n_on_device = len(account)
 
     def _look(self, account: BeamAccount, n_steps: int, n_places: int, width: int) -> Bools:
@@ -227,10 +236,11 @@ class GpuSearchState:
         }
         if self._device.type == "cuda":
             event = torch.cuda.Event()
-            event.record()
+            event.record(torch.cuda.current_stream(self._device))  # which need not be the current device
             event.synchronize()
         if sent.pop("broken"):
             raise NotFiniteError
+        self._live[:n_places] = sent["live"].numpy()
         found = {name: tensor.numpy()[self._places] for name, tensor in sent.items()}
         done = ~found["live"]
         assert (done | (found["lengths"] == self._lengths + n_steps)).all(), "steps that the device did not take"
@@ -273,13 +283,21 @@ class GpuSearchState:
         width = self._width(1)
         self._reserve(width)
         n_places = self._n_computed
-        of_places = np.zeros((n_places, self._beam), np.int64)
-        of_places[self._places] = tokens.numpy().reshape(-1, self._beam)
-        logits = self._slots.decode(self._send(of_places), width)
+        if self._single is None:
+            n_rows, weight = self._slots.n_places * self._beam, self._model.src_embedding.weight
+            self._single = weight.new_zeros(n_rows, dtype=torch.int64), weight.new_zeros(n_rows, self._model.vocab_size)
+        rows = self._send((self._places[:, None] * self._beam + np.arange(self._beam)).ravel())
+        last, logits = self._single
+        last.index_copy_(0, rows, self._send(tokens.numpy()))
+        self._graphs.run(("single", n_places, width), lambda: self._single_step(n_places, width))
         self._lengths = self._lengths + 1
         self._check_positions()
-        rows = self._places[:, None] * self._beam + np.arange(self._beam)
-        return logits.index_select(0, self._send(rows.ravel()))
+        return logits.index_select(0, rows)
+
+    def _single_step(self, n_places: int, width: int) -> None:
+        assert self._single is not None
+        last, logits = (tensor[: n_places * self._beam] for tensor in self._single)
+        logits.copy_(self._slots.decode(last.view(n_places, self._beam), width))
 
     @torch.inference_mode()
     def select(self, rows: Tensor, sentences: Tensor) -> None:
