@@ -39,9 +39,11 @@ def prepare(folder: Path, run: str, *options: str) -> dict[str, float]:
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None
-    at, last = {}, started
+    at: dict[str, float] = {}
+    last = started
     for line in process.stderr:
-        at[f"until {line.partition(' ')[0].rstrip(':')}"] = time.monotonic() - last
+        name = f"until {line.partition(' ')[0]}"  # "Encoding" begins the shards, "Encoding:" tells how many are there
+        at[name] = at.get(name, 0.0) + time.monotonic() - last
         last = time.monotonic()
     if process.wait():
         raise SystemExit(f"{' '.join(command)} failed")

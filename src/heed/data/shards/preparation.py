@@ -243,7 +243,7 @@ class ShardPreparation:
     def _sample(self) -> Iterator[Pair]:
         """Pairs to learn the vocabulary from: the first of each shard, equally many, those of dev left out."""
         held_out = HeldOut(read_pairs(self._files.dev)) if self._files.dev_split else None
-        for src, tgt in self._given_pairs(-(-self._settings.sample_pairs // len(self.plan.shards))):
+        for src, tgt in self._given_pairs(max(1, self._settings.sample_pairs // len(self.plan.shards))):
             if held_out is None or not held_out.has(src, tgt, either_side=False):
                 yield src, tgt
 
