@@ -1,7 +1,7 @@
 """Where Heed may wait for a GPU, by (file, function) of the package, and why. A wait anywhere else is a fault.
 
 No training step waits, but for the result of the step before. The rest waits once a run, report, checkpoint or batch of
-validation; a search waits in each of its steps, since it chooses on the CPU.
+validation; a search in slots once in four steps, and in each of its steps where it chooses on the CPU.
 """
 
 Places = dict[tuple[str, str], str]
@@ -29,11 +29,17 @@ PASSES: Places = {  # in bf16
 LOADING: Places = {
     ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
 }
-SEARCH: Places = {
-    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
+SLOTS: Places = {
+    ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
+    ("backends/gpu/graphs.py", "StepGraphs._capture"): "the steps so far, before a graph is captured",
+}
+PLAIN_SEARCH: Places = {  # with HEED_KERNELS=0
     ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
     ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
     ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
+}
+CHOICE: Places = {  # of a search that chooses on the CPU
+    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
     (
         "backends/reference.py",
         "ReferenceBackend.best_continuations",
@@ -50,6 +56,10 @@ SEARCH: Places = {
         "SampledChoice._random_numbers",
     ): "drawn on the CPU: the same on every device",
 }
+JOINED: Places = {
+    ("backends/gpu/search.py", "GpuSearchState._bring_back"): "the account, when a source with a prefix joins others",
+}
+SEARCH: Places = SLOTS | CHOICE | JOINED
 SCORING: Places = {
     ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
     ("decoding/pairs.py", "pair_log_probs"): "the scores of a batch",
