@@ -12,14 +12,13 @@ ONCE: Places = {
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
-    ("training/memory_probe.py", "MemoryProbe.fits"): "whether the largest micro-batches fit, before the first step",
     ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
-    ("decoding/scoring.py", "cross_entropy"): "the loss of a batch of the dev set",
+    ("decoding/scoring.py", "batch_nll"): "the loss of a batch of the dev set",
     ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
 }
 PASSES: Places = {  # in bf16
