@@ -1,9 +1,10 @@
 """The commands of README and the guides run, in the order of their pages, on small files under the names that they use.
 
-What makes them short: trainings take a few steps, a server runs for some seconds, and where a page says MODEL, FIRST or
+What makes them short: trainings take a few steps, a server ends when it is ready, and where a page says MODEL, FIRST or
 RUN, one is there.
 """
 
+import json
 import os
 import re
 import shutil
@@ -47,6 +48,13 @@ SHORT = {
     "model.n_heads": 2,
     "decoding.max_extra_tokens": 5,
 }
+# A server that ends as soon as it is ready.
+SERVED = (
+    r"heed serve \1 --port 0 &> served.log & server=$!; "
+    r"until curl -sf $(grep -o 'http://.*[0-9]' served.log)/ready; "
+    r"do kill -0 $server || { cat served.log >&2; exit 1; }; sleep 0.2; done; "
+    r"kill -TERM $server; wait $server"
+)
 
 
 def lines_of(page: Path) -> list[str]:
@@ -69,7 +77,7 @@ def shortened(line: str) -> str:
     line = re.sub("[\t ]+#.*", "", line)
     if "heed train" in line:
         line += "".join(f" --set {name}={value}" for name, value in SHORT.items()) + " --mirror mirror"
-    line = re.sub(r"heed serve (\S+).*", r"timeout --preserve-status --signal=TERM 10 heed serve \1 --port 0", line)
+    line = re.sub(r"heed serve (\S+).*", SERVED, line)
     return re.sub(r"\bRUN\b", "runs/parser", re.sub(r"\b(MODEL|FIRST|SECOND|THIRD)\b", "runs/my/model", line))
 
 
@@ -90,6 +98,13 @@ def place(tmp_path_factory, data_folder) -> Path:
         (folder / f"{name}.de").write_text(german)
     for name in ("first.de", "second.de", "old.de", "new.de", "translations.de"):
         (folder / name).write_text(german)
+    (folder / "begun.de").write_text("".join(f"{line.split()[0]}\n" for line in german.splitlines()))
+    (folder / "debates").mkdir()  # a corpus to be added
+    for name in ("train", "dev", "news"):
+        (folder / "debates" / f"{name}.en").write_text(english)
+        (folder / "debates" / f"{name}.de").write_text(german)
+    (block,) = re.findall(r"(?s)```toml\n(# proceedings\.toml.*?)```", (PROJECT / "docs/guides/train.md").read_text())
+    (folder / "proceedings.toml").write_text(block)
     (folder / "page.html").write_text("<p>seven <b>hundred</b></p>\n")
     write_recipe(folder)
     write_treebank(folder / "treebank")
@@ -97,7 +112,7 @@ def place(tmp_path_factory, data_folder) -> Path:
     (folder / "sentences.txt").write_text(sentences)
     tree = "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT the) (NN cat))) (. .)))\n"
     (folder / "gold.trees").write_text(tree)
-    for run in ("parser", "parsing-wsj"):
+    for run in ("parser", "parsing-wsj", "first-parser"):
         shutil.copytree(PROJECT / "tests" / "golden" / "parser", folder / "runs" / run / "model")
     (folder / "runs" / "parser" / "lines").mkdir()
     (folder / "runs" / "parser" / "lines" / "dev.trees").write_text(tree)
@@ -109,13 +124,16 @@ def place(tmp_path_factory, data_folder) -> Path:
     for run in ("old", "new", "my"):
         assert run_in(folder, f"heed train my.toml --run runs/{run}").returncode == 0
     assert run_in(folder, "heed train multi30k-en-de").returncode == 0
+    translated = run_in(folder, "heed translate MODEL --json < text.en")
+    tokens = [json.loads(line)["translations"][0]["tokens"] for line in translated.stdout.splitlines()]
+    (folder / "tokens.de").write_text("".join(f"{' '.join(line)}\n" for line in tokens), encoding="utf-8")
     return folder
 
 
 def run_in(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "-e", "-o", "pipefail", "-c", shortened(line)]
-    env = os.environ | {"PATH": path}
+    env = os.environ | {"PATH": path, "XDG_CONFIG_HOME": str(folder / "config")}  # where added corpora are kept
     if "--workers" in line:  # which share the threads
         env.pop("OMP_NUM_THREADS", None)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
