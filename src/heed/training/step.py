@@ -63,8 +63,12 @@ class MasterWeights:
         """The backend's whole passes of training; None if it has none, or if they failed before."""
         chosen = PassSettings(settings.label_smoothing, settings.consistency, settings.cutoff)
         if self._passes is None or self._passes[0] != chosen:
-            made = backend_for(self.model).training_passes(self.model, self.sums.scalars[:2], chosen)
-            self._passes = (chosen, made)
+            self._passes = (chosen, None)
+            try:
+                made = backend_for(self.model).training_passes(self.model, self.sums.scalars[:2], chosen)
+                self._passes = (chosen, made)
+            except ImportError as error:  # an older PyTorch
+                self.give_up_passes(error)
         return self._passes[1]
 
     def give_up_passes(self, error: Exception) -> None:
