@@ -30,6 +30,7 @@ from tests.golden.make import LINES
 
 from heed.backends.gpu import search as gpu_search
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
+from heed.backends.protocol import NotFiniteError
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings
@@ -190,6 +191,14 @@ def test_golden_models_translate_as_on_the_plain_road(use, name, beam_size):
     assert texts == expected
     scores, others = ([x.score for found in some for x in found.alternatives] for some in results)
     assert scores == pytest.approx(others, abs=1e-4)
+
+
+def test_numbers_that_are_not_finite_end_the_search(use):
+    use(GpuSearchBackend())
+    damaged = _copy(SMALL)
+    damaged.decoder[0].feed_forward.outer.weight.data[3, 4] = torch.nan
+    with pytest.raises(NotFiniteError), torch.inference_mode():
+        list(search([damaged], [Source(0, [5, 6])], SPECIAL, DecodingSettings()))
 
 
 def test_what_the_slots_do_not_cover_takes_the_plain_network(caplog):
