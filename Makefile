@@ -54,7 +54,7 @@ docs: .venv/ready-dev
 	@touch $@
 
 docs-site: .venv-docs/ready
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 # TRIAL="--python 3.13 --torch torch==2.13.0" tries one Python, and downloads PyTorch for GPUs if there is no other.
 package: .venv/ready-dev

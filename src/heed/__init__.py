@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.
+"""An implementation of "Attention Is All You Need": train translation models, score them and translate.
 
     heed.train("multi30k-en-de", "runs/first")
     heed.load("runs/first/model").translate("a dog runs .").text

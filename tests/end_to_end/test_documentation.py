@@ -105,7 +105,8 @@ def place(tmp_path_factory, data_folder) -> Path:
     letter = docx.Document()
     letter.add_paragraph("seven hundred")
     letter.save(str(folder / "letter.docx"))
-    for run in ("demo", "old", "new", "my"):
+    assert run_in(folder, "heed demo").returncode == 0  # in full: nothing shortens it
+    for run in ("old", "new", "my"):
         assert run_in(folder, f"heed train my.toml --run runs/{run}").returncode == 0
     assert run_in(folder, "heed train multi30k-en-de").returncode == 0
     return folder

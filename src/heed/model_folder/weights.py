@@ -57,7 +57,7 @@ def _compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple
 
 
 # What weights may be stored as. A safetensors file is the length of its header in 8 bytes, the header in JSON, and the
-# tensors, one behind the other. It is read, not mapped into memory, where another process that cuts it would end this
+# tensors, consecutively. It is read, not mapped into memory, where another process that cuts it would end this
 # one by a signal; each tensor enters memory once.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 

@@ -434,7 +434,7 @@ def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
             return validated(Vocabulary, {"model": SentencePieceModel.read(model), "pieces": pieces}, where=str(path))
         if 50 * sum(piece is not None and piece.startswith("▁") for piece in pieces) > len(pieces):
             raise HeedError(
-                f"{path}: its entries are SentencePiece's pieces; put its models, source.spm and target.spm, beside it."
+                f"{path}: its entries are SentencePiece's pieces; put source.spm and target.spm next to it."
             )
         return validated(Vocabulary, {"pieces": pieces}, where=str(path))
     return Vocabulary(model=SentencePieceModel.read(path))

@@ -39,3 +39,12 @@ def test_the_files_of_translations_are_all_among_them():
     found = {name for verb in VERBS for option in verb.values[0].params for name in option.opts}
     assert {"--src", "--tgt", "--hyp", "--ref", "--out", "--run"} <= FILES & found
     assert found >= FILES
+
+
+@pytest.mark.parametrize("group", ["", "recipe", "data", "bench", "paper"])
+def test_the_help_of_a_group_cuts_no_line(group):
+    command = typer.main.get_command(app)
+    command = command.commands[group] if group else command
+    text = command.get_help(command.make_context("heed", ["recipe"], resilient_parsing=True))
+    assert len(text.splitlines()) > 8
+    assert "..." not in text.partition("\n")[2]

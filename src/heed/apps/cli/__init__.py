@@ -17,7 +17,7 @@ from heed.apps.cli.exchange import export, import_
 from heed.apps.cli.paper import paper_app
 from heed.apps.cli.parsing import evalb, parse
 from heed.apps.cli.preparation import prepare
-from heed.apps.cli.process import Verb, run_and_exit
+from heed.apps.cli.process import Verb, VerbGroup, first_sentence, run_and_exit
 from heed.apps.cli.run import average, demo, info, train
 from heed.apps.cli.serving import serve
 from heed.apps.cli.shipped_recipes import options, recipe_app
@@ -67,7 +67,7 @@ COMMANDS: dict[str, dict[Any, str]] = {
 }
 
 
-class Commands(typer.core.TyperGroup):
+class Commands(VerbGroup):
     """The help of `heed`: commands under the titles of COMMANDS, with the whole first sentence of each."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -77,7 +77,7 @@ class Commands(typer.core.TyperGroup):
         for title, group in COMMANDS.items():
             names = [_name(command, example) for command, example in group.items()]
             with formatter.section(title):
-                formatter.write_dl([(f"{name:16}", _first_sentence(self.commands[name])) for name in names])
+                formatter.write_dl([(f"{name:16}", first_sentence(self.commands[name])) for name in names])
 
 
 def _name(command: Any, example: str) -> str:
@@ -85,14 +85,10 @@ def _name(command: Any, example: str) -> str:
     return example if isinstance(command, typer.Typer) else command.__name__.rstrip("_").replace("_", "-")
 
 
-def _first_sentence(command: Any) -> str:
-    return " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-
-
 app = typer.Typer(
     name="heed",
     cls=Commands,
-    help='The Transformer of "Attention Is All You Need": parallel text in, a trained model and translations out.',
+    help='Heed implements "Attention Is All You Need": it trains translation models, scores and serves them.',
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -6,14 +6,16 @@ from typing import Annotated
 import typer
 
 from heed.apps.cli.decoding_options import decoding_option
-from heed.apps.cli.process import Verb
+from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch_for_training
 from heed.runtime.progress import progress
 
-bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None)
+bench_app = typer.Typer(
+    cls=VerbGroup, help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @bench_app.command("train", cls=Verb, epilog="Example: heed bench train --preset tiny")

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from heed.apps.cli.process import Verb
+from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.runtime.process_tuning import import_torch
 from heed.text.printable import printable
 
 data_app = typer.Typer(
-    help="Corpora: list and download those with a name, check any.", no_args_is_help=True, rich_markup_mode=None
+    cls=VerbGroup,
+    help="Corpora: list and download those with a name, check any.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 

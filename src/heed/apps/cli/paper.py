@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.apps.cli.process import Verb
+from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch_for_training
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heed.apps.paper.result_page import Page
 
 paper_app = typer.Typer(
+    cls=VerbGroup,
     help="The paper's tables and figures: published and measured on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,

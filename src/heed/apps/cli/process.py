@@ -108,6 +108,18 @@ class Verb(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class VerbGroup(typer.core.TyperGroup):
+    """Verbs whose help gives the whole first sentence of each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(command)) for name, command in self.commands.items()])
+
+
+def first_sentence(command: Any) -> str:
+    return " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+
+
 # click's; typer may have its own copy of click, which has no public name for it.
 UsageError: Any = typer.BadParameter.__mro__[1]
 

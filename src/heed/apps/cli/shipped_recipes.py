@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
-from heed.apps.cli.process import Verb
+from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, print_json, show
 
-recipe_app = typer.Typer(help="Recipes that come with Heed.", no_args_is_help=True, rich_markup_mode=None)
+recipe_app = typer.Typer(
+    cls=VerbGroup, help="Recipes that come with Heed.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @recipe_app.command("list", cls=Verb, epilog="Example: heed recipe list")

@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from heed.apps.documents.items import Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
 from heed.apps.documents.placeholders import KEPT, pair_tags
-from heed.apps.documents.placement import Place, TaggedText, place_tags
+from heed.apps.documents.placement import place_tags
 from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, needs_translation
+from heed.apps.documents.tagged_text import Place, TaggedText
 from heed.text.alignment import Link, Translated
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]

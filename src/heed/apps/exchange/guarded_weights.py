@@ -1,0 +1,183 @@
+"""Weights of strangers: safetensors, or a pickle by torch's reader of tensors alone, whole or in shards."""
+
+import io
+import pickle
+import pickletools
+import re
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from heed.apps.exchange.archives import check_expansion
+from heed.config import shown
+from heed.errors import HeedError
+from heed.model_folder import read_weights
+from heed.runtime.json_files import json_object
+from heed.runtime.reading import regular_file
+
+ORDERED_DICT = "collections OrderedDict"
+OBJECTS = re.compile(ORDERED_DICT + r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch [A-Za-z0-9]+Storage")
+N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
+CHECKING_TORCH = (2, 10)  # from which on it compares the size of a storage with what the archive holds
+MAX_PICKLE_BYTES = 2**20
+MAX_INDEX_BYTES = 2**22
+SHARD = re.compile(r"[\w-][\w.-]*\.(?:safetensors|bin)")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    """The weights in a folder of Hugging Face's, in fp32, by their names.
+
+    HeedError for a file that is missing, damaged, or holds more than tensors.
+    """
+    for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
+        if (path / name).is_file():
+            found = read(path / name)
+            break
+        if (path / f"{name}.index.json").is_file():
+            found = _shards(path / f"{name}.index.json", read)
+            break
+    else:
+        raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
+    # Names of the same numbers share one copy, as they do in the file.
+    copies = {_place(tensor): tensor.float() for tensor in found.values()}
+    return {name: copies[_place(tensor)] for name, tensor in found.items()}
+
+
+def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of all files that an index names. HeedError if they are not those that it lists."""
+    listed = json_object(index, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise HeedError(f"{index}: has no weight_map, which says the file of each weight.")
+    for name, file in listed.items():
+        if not isinstance(file, str) or not SHARD.fullmatch(file):
+            raise HeedError(f"{index}: {shown(name)} is in {shown(file)}; expected a file in the same folder.")
+    found: dict[str, Tensor] = {}
+    for file in sorted(set(listed.values())):
+        if not (index.parent / file).is_file():
+            raise HeedError(f"{index.parent / file}: missing; {index.name} lists it. Download the whole folder.")
+        shard = read(index.parent / file)
+        expected = {name for name, of_file in listed.items() if of_file == file}
+        for name in sorted(shard.keys() ^ expected):
+            fault = "lacks" if name in expected else "also holds"
+            raise HeedError(f"{index.parent / file}: {fault} {shown(name)}, unlike {index.name}.")
+        found |= shard
+    return found
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """A key that two tensors share if they are the same numbers in memory."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _unpickle(path: Path) -> dict[str, Tensor]:
+    """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
+    # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
+    try:
+        with _open_packed(path) as file:
+            _check_pickles(file, path)
+            file.seek(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
+                found = torch.load(file, map_location="cpu", weights_only=True)
+    except HeedError:
+        raise
+    except pickle.UnpicklingError:
+        raise HeedError(
+            f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."
+        ) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise HeedError(f"{path}: cannot be read, or copied into {tempfile.gettempdir()} ({reason}).") from None
+    except Exception as error:  # whatever torch raises for a file that is cut or of another kind
+        raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
+    # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
+    found = dict(dict.items(found)) if isinstance(found, dict) else {}  # its own methods, the pickle may have replaced
+    if not found or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()):
+        raise HeedError(f"{path}: holds no tensors by name.")
+    for name, tensor in found.items():
+        # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
+            raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
+    # Several names of the same numbers count once.
+    sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
+    if sum(sizes.values()) > path.stat().st_size:
+        raise HeedError(f"{path}: its tensors are larger than the file.")
+    return found
+
+
+@contextmanager
+def _open_packed(path: Path) -> Iterator[BinaryIO]:
+    """The file, or a copy of an archive as zipfile reads it.
+
+    torch's own reader may find other, larger files in the same archive than those that `check_expansion` has counted.
+    """
+    with regular_file(path) as file:
+        if not _is_archive(file):
+            yield file
+            return
+        check_expansion(path)
+        with tempfile.TemporaryFile() as copy:
+            with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as plain:
+                for info in archive.infolist():
+                    with archive.open(info) as member:
+                        plain.writestr(info.filename, member.read(info.file_size))
+            yield copy
+
+
+def _is_archive(file: BinaryIO) -> bool:
+    """Whether torch would read an archive, not the form that it wrote before version 1.6."""
+    file.seek(0)
+    start = file.read(4)
+    file.seek(0)
+    return start == b"PK\3\4"
+
+
+def _check_pickles(file: BinaryIO, path: Path) -> None:
+    """UnpicklingError if a pickle would take much more memory than the file, which torch's reader of tensors allows."""
+    pickles: list[IO[bytes]] = [file] * N_PICKLES
+    if _is_archive(file):  # which `_open_packed` wrote
+        if tuple(map(int, torch.__version__.split(".")[:2])) < CHECKING_TORCH:
+            raise HeedError(f"{path}: needs PyTorch 2.10 to be read safely; take the model as model.safetensors.")
+        with zipfile.ZipFile(file) as archive:
+            # torch looks in the folder of the first member, whatever the case of the letters.
+            folder, _, _ = archive.namelist()[0].partition("/")
+            if not all(name.startswith(f"{folder}/") for name in archive.namelist()):
+                raise pickle.UnpicklingError
+            pickles = [io.BytesIO(archive.read(f"{folder}/data.pkl"))]
+    for source in pickles:
+        _check_pickle(source)
+
+
+def _check_pickle(source: IO[bytes]) -> None:
+    """UnpicklingError if the pickle names anything but tensors, or makes an OrderedDict that is not empty at first.
+
+    One that is made of another would be a copy, of which a few bytes could ask for any number.
+    """
+    of_class = set[Any]()  # the places of the memo that hold the class OrderedDict
+    is_class = False
+    awaited: list[str] = []  # what must follow the class: a call without arguments
+    for opcode, argument, position in pickletools.genops(source):
+        if (position or 0) > MAX_PICKLE_BYTES:
+            raise pickle.UnpicklingError
+        if opcode.name in ("BINPUT", "LONG_BINPUT"):
+            (of_class.add if is_class else of_class.discard)(argument)
+            continue
+        if awaited and opcode.name != awaited.pop(0):
+            raise pickle.UnpicklingError
+        if opcode.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "PUT", "MEMOIZE"):
+            raise pickle.UnpicklingError
+        if opcode.name == "GLOBAL" and not OBJECTS.fullmatch(str(argument)):
+            raise pickle.UnpicklingError
+        is_class = (opcode.name == "GLOBAL" and argument == ORDERED_DICT) or (
+            opcode.name in ("GET", "BINGET", "LONG_BINGET") and argument in of_class
+        )
+        if is_class:
+            awaited = ["EMPTY_TUPLE", "REDUCE"]
