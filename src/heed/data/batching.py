@@ -16,7 +16,7 @@ from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
-Rows = NDArray[Any]  # of a corpus: numbers of 4 bytes are all that an epoch's plan takes; of shards, 8
+Rows = NDArray[Any]  # of a corpus, 4 bytes each: all that an epoch's plan takes; 8 beyond 4 billion pairs
 EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of consecutive sentences, and their lengths
 
 

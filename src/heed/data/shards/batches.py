@@ -72,6 +72,7 @@ class ShardBatches:
 
     def _pairs_of(self, shards: tuple[int, ...]) -> "_Window":
         if self._window is None or self._window[0] != shards:
+            self._window = None  # two at once would take twice the memory
             self._window = shards, _Window(self._corpus, shards)
         return self._window[1]
 

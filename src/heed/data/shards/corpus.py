@@ -27,7 +27,7 @@ INDEX = "index"  # the folder of what is known of all shards; it comes last
 INDEX_FILES = ("shards.json", "lengths.npy", "counts.npy")
 VERIFIED = "verified"  # the folder of notes of the shards that a node has verified
 VERIFIED_SECONDS = 3600.0  # how long another process of this node is awaited, which verifies a shard
-MAX_OPEN = 8  # shards
+MAX_OPEN = 5  # shards: those of a window, and one for the line of a pair of the window before
 
 
 class ShardedCorpus:
