@@ -65,7 +65,10 @@ class MemoryProbe:
         on_cpu = self.machine.device.type == "cpu"
         self.weights.model.train()  # a validation may have come before
         if (passes := self.weights.passes(self.settings)) is not None:
-            passes.reserve(batches.limits.pass_tokens, batches.longest)
+            # Workers share each micro-batch if there are fewer of these: none has its padding computed by all.
+            n_sharing = max(1, self.workers.n // batches.limits.n_micro_batches)
+            n_tokens = batches.limits.pass_tokens // n_sharing + (n_sharing > 1) * batches.longest
+            passes.reserve(n_tokens, batches.longest)
         heaviest = batches.heaviest()
         sharing = sharing_of(self.weights.model)
         if sharing == "rows":
