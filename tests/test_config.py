@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from heed.config import MAX_TOML_BYTES, Settings, merged, parse_override, read_toml, toml_text, validated
-from heed.data.prepare import DataSettings
+from heed.data.settings import DataSettings
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.conftest import n_examples
 
 from heed.data.dev_split import DevSplit, pair_hash
-from heed.data.prepare import DataSettings, prepare
+from heed.data.prepare import prepare
+from heed.data.settings import DataSettings
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings

@@ -7,8 +7,8 @@ import pytest
 from heed.data.dev_split import DevSplit
 from heed.data.inspection import inspect_text
 from heed.data.pair_faults import faults
-from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
+from heed.data.settings import DataSettings
 from heed.data.text_files import TextFiles
 from heed.text.numbers import english, german, number_splits
 

@@ -14,8 +14,8 @@ from heed.data.dev_split import HeldOut
 from heed.data.lines import FilePair, read_pairs
 from heed.data.own_recipe import language_of
 from heed.data.pair_faults import faults
-from heed.data.prepare import DataSettings
 from heed.data.repetitions import Repetitions
+from heed.data.settings import DataSettings
 from heed.data.sides import Order, Pair, Sides
 from heed.data.text_files import TextFiles
 from heed.data.training_files import refuse_shards_only

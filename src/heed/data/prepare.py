@@ -9,29 +9,24 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from heed.config import Settings, shown
 from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, file_of_line, place_of_line, write_corpus
-from heed.data.dev_split import MAX_SHARE, DevSplit, HeldOut, Read, pair_hash
+from heed.data.dev_split import HeldOut, Read, pair_hash
 from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
-from heed.data.mix import Mix, MixPart
 from heed.data.repetitions import Repetitions
-from heed.data.text_files import TextFiles, check_test_names
-from heed.data.training_files import stands_for_many
+from heed.data.settings import DataSettings
+from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import sha256_of
 from heed.runtime.progress import counted, progress
 from heed.text.line_rules import reason_against_loss
-from heed.text.printable import check_language
 from heed.text.segmentation import TEXT
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
@@ -41,161 +36,10 @@ SOURCES = "sources.json"  # in the folder: sizes, dates and hashes of the text f
 SHARE_TO_WARN_OF = 0.001  # of tokens that the vocabulary lacks
 MENTIONED_LINES = 5
 SIDE_NAMES = {"src": "sources", "tgt": "targets"}
-MAX_DEV_PAIRS = 1_000_000_000
 
 NumberedPair = tuple[int, tuple[str, str]]
 NumberedPairs = list[NumberedPair]
 Encoded = Future[list[list[int]]]  # lines of one side
-
-
-def _files_or_size(dev: Any) -> Any:
-    """Not by a Field's bounds, whose error would speak of all three types."""
-    is_share, is_number = type(dev) is float and 0 < dev < MAX_SHARE, type(dev) is int and 1 <= dev <= MAX_DEV_PAIRS
-    if isinstance(dev, (list, NoneType)) or is_share or is_number:
-        return dev
-    raise ValueError(
-        "expected two files, [src, tgt], a number of pairs to split off the training text, such as 500, or their "
-        f"share, such as 0.01, which is below {MAX_SHARE:g}; found {shown(dev)}"
-    )
-
-
-Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
-Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
-Tests = Annotated[dict[str, list[str]], AfterValidator(check_test_names)]
-
-
-class DataSettings(Settings):
-    """The training text: a named corpus, or your own text files."""
-
-    src: Language = Field(description="source language, as in file names: en")
-    tgt: Language = Field(description="target language: de")
-    corpus: str | None = Field(default=None, description="name of a known corpus (heed data list)")
-    variant: str = Field(default="raw", description="form of a named corpus: raw, or lc.norm.tok where it is offered")
-    train: list[str] | None = Field(
-        default=None,
-        description="own corpus: [src file, tgt file], plain, .gz or .zst; files of both sides (JSON Lines, Parquet, "
-        ".tsv), patterns, folders",
-    )
-    dev: Dev = Field(
-        default=None,
-        description="own corpus: [src file, tgt file]; or how many pairs to split off the training text (500), or what "
-        "share (0.01; text appended later moves no other pair), chosen by a hash of each pair",
-    )
-    added: list[str] | None = Field(
-        default=None,
-        description="more pairs to learn from, in addition to the corpus, named or your own: [src file, tgt file]",
-    )
-    tests: Tests = Field(default_factory=dict, description="own corpus: name = [src file, tgt file]")
-    mix: list[MixPart] = Field(
-        default_factory=list,
-        description="parts of the training text in fixed shares: tables [[data.mix]], one of them the text of "
-        "data.corpus or data.train itself",
-    )
-    mix_stages: list[Annotated[int, Field(ge=1)]] = Field(
-        default_factory=list,
-        description="steps after which the next of the weights of each part of data.mix holds, such as [20_000]",
-    )
-    mix_temperature: float | None = Field(
-        default=None,
-        ge=0.01,
-        le=100,
-        description="of a mix without weights: shares in proportion to the parts' sizes to the power of "
-        "1 / temperature; not set: 1",
-    )
-    tgt_symbols: bool = Field(
-        default=False,
-        description="target lines are symbols separated by spaces, such as those of a tree, one id each; a word that "
-        "begins with ▁ is text",
-    )
-    max_tokens: int = Field(
-        default=256, ge=1, le=1_000_000, description="a training pair with a longer side is left out"
-    )
-    max_unknown: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="refuse a set if a larger share of a side's tokens is text that the vocabulary lacks; only a given "
-        "model's vocabulary lacks any",
-    )
-    max_ratio: float = Field(
-        default=9.0,
-        ge=1,
-        le=1_000_000,
-        description="drop a training pair if one side is more than this many times longer than the other",
-    )
-
-    drop_duplicates: bool = Field(default=False, description="drop a training pair that is a copy of an earlier one")
-    drop_identical: bool = Field(default=False, description="drop a training pair whose sides are the same text")
-    check_languages: bool = Field(
-        default=False,
-        description="drop a training pair if a detector (py3langid, of the extra serve) takes a side for another "
-        "language",
-    )
-    columns: list[str] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=2,
-        description="names of the columns of JSON Lines and Parquet: [src, tgt]; by default the languages' codes",
-    )
-    shard_pairs: int | None = Field(
-        default=None,
-        ge=1,
-        le=2_000_000,
-        description="prepare in shards of this many pairs, by any number of workers (heed prepare); by default larger "
-        "corpora than 10 million pairs have shards of 1,000,000, and smaller ones none",
-    )
-
-    @property
-    def column_names(self) -> tuple[str, str]:
-        """The columns of sources and targets in files that hold both."""
-        src, tgt = self.columns or (self.src, self.tgt)
-        return src, tgt
-
-    @property
-    def corpus_name(self) -> str:
-        """The text's name in cards and captions."""
-        return (self.corpus or "own files") + (" and added pairs" if self.added else "")
-
-    @property
-    def dev_split(self) -> DevSplit | None:
-        """Which of the training pairs are dev, if it has no files of its own."""
-        if self.dev is None or isinstance(self.dev, list):
-            return None
-        return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
-
-    @property
-    def mixture(self) -> Mix | None:
-        """The parts of a mix, the text of data.corpus or data.train first; None without one."""
-        if not self.mix:
-            return None
-        parts = sorted(self.mix, key=lambda part: not part.is_own_text)
-        return Mix(tuple(parts), tuple(self.mix_stages), self.mix_temperature)
-
-    @model_validator(mode="after")
-    def _a_mix_of_parts(self) -> Self:
-        if self.mixture is not None:
-            self.mixture.check()
-        elif self.mix_stages or self.mix_temperature is not None:
-            raise ValueError("data.mix_stages and data.mix_temperature have no effect without data.mix; leave them out")
-        if self.mix and self.tgt_symbols:
-            raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
-        return self
-
-    @model_validator(mode="after")
-    def _one_kind_of_corpus(self) -> Self:
-        if self.corpus is not None and (self.train or self.dev or self.tests):
-            raise ValueError(
-                "data.corpus names a corpus, so data.train, data.dev and data.tests may not be set; to train on your "
-                "own files, remove data.corpus and data.variant"
-            )
-        many = self.train is not None and any(map(stands_for_many, self.train))
-        train = None if many else self.train
-        for name, files in (("train", train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
-            if isinstance(files, list) and len(files) != 2:
-                raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
-        if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
-            raise ValueError("data.variant is a form of a named corpus, and there is none; remove it")
-        return self
 
 
 @dataclass(frozen=True)

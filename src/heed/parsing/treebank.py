@@ -12,7 +12,7 @@ from pydantic import Field
 
 from heed.config import shown
 from heed.data.download import Corpora
-from heed.data.prepare import Tests
+from heed.data.settings import Tests
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, toml_tables, validated
-from heed.data.prepare import DataSettings
+from heed.data.settings import DataSettings
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.evaluation.tokenization import TokenizationChoice

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from heed.data.corpus import write_corpus
-from heed.data.prepare import DataSettings
+from heed.data.settings import DataSettings
 from heed.data.shards.corpus import VERIFIED, ShardedCorpus, write_index
 from heed.data.shards.preparation import ShardPreparation, Workforce
 from heed.data.text_files import TextFiles

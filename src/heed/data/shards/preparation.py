@@ -15,7 +15,6 @@ from heed.data.prepare import (
     SHARE_TO_WARN_OF,
     SIDE_NAMES,
     SOURCES,
-    DataSettings,
     Prepared,
     compare_sources,
     given_or_kept_tokenizer,
@@ -26,6 +25,7 @@ from heed.data.prepare import (
     write_split,
 )
 from heed.data.repetitions import IN_TRAINING_SHARE, UNTRANSLATED_SHARE
+from heed.data.settings import DataSettings
 from heed.data.shards.corpus import INDEX, ShardedCorpus, write_index
 from heed.data.shards.plan import ShardPlan, ShardSettings, make_plan, read_plan, write_plan
 from heed.data.shards.sources import PairReader

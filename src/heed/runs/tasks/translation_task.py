@@ -10,7 +10,7 @@ from pathlib import Path
 from heed.data.download import Corpora, NotHere, Report, fetch
 from heed.data.lines import FilePair, count_pairs, read_sides
 from heed.data.mix import Mix
-from heed.data.prepare import DataSettings
+from heed.data.settings import DataSettings
 from heed.data.shards.sources import count_source
 from heed.data.text_files import TextFiles, TextPart
 from heed.data.training_files import needs_shards, training_files
