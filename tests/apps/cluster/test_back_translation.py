@@ -94,6 +94,9 @@ def test_samples_differ_by_seed_and_by_part(folder, heed):
         (["--tag", "two words"], "--tag: setting tag: a tag has 1 to 32 visible characters"),
         (["--set", "training.n_teachers=1"], "training.n_teachers cannot be combined with a mix"),
         (["--mono", "absent.en"], "absent.en: no such file"),
+        (["--mono", "absent.en", "--model", "none"], "absent.en: no such file"),
+        (["--set", "data.shard_pairs=50"], "data.shard_pairs is set, but a mix is prepared whole"),
+        (["--set", "data.train=['pairs.tsv']"], "pairs.tsv: a mix reads text, plain or .gz"),
         (["--top-k", "3"], "--top-k needs --sample TEMPERATURE"),
         (["--set", "data.mix=[{name='own'}]"], "has a mix already"),
         (["--model", ""], "training.start_from is a model of one direction; name a model of the other direction"),
@@ -106,6 +109,8 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(folder, heed, options, m
     seal(folder / "swapped")
     shutil.copytree(MODEL, folder / "given")
     model = [] if "--model" in options else ["--model", MODEL]
+    if options[-2:] == ["--model", "none"]:  # a reverse model would have to be trained
+        options = options[:-2]
     if options[-1] == "":
         text = GERMAN_TO_ENGLISH.removesuffix(SHAPE).replace("[training]\n", '[training]\nstart_from = "given"\n')
         (folder / "mine.toml").write_text(text)
@@ -114,6 +119,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(folder, heed, options, m
     refused = heed("back-translate", "mine.toml", *mono, *model, *options, "--out", "out", cwd=folder)
     assert refused.returncode == 1 and message in refused.stderr, refused.stderr
     assert not (folder / "out" / "recipe.toml").exists() and not list(folder.glob("out/parts/part*"))
+    assert not (folder / "out" / "reverse").exists()
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from heed.apps.cluster.plan import (
 )
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
+from heed.data.records import Columns, Format
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
@@ -164,11 +165,16 @@ def _check_cluster(job: Job) -> None:
         raise HeedError(f"--gpus-per-worker {job.gpus:g}: expected 0 or 1, or a Ray cluster that shares GPUs.")
 
 
-def _work(job: Job, report: Report) -> tuple[list[str], Work]:
-    """The names of the inputs, and what is done with them. HeedError before anything is written."""
+def read_inputs(job: Job) -> tuple[list[str], Columns, Format]:
+    """The names of the inputs, the columns to read, and the format to write. HeedError for what is not there."""
     names = inputs_of(job.inputs)
     added = [job.prefix + name for name in ADDED[job.task]]
-    columns, output = columns_of(names, job.columns, output=job.output, added=added)
+    return names, *columns_of(names, job.columns, output=job.output, added=added)
+
+
+def _work(job: Job, report: Report) -> tuple[list[str], Work]:
+    """The names of the inputs, and what is done with them. HeedError before anything is written."""
+    names, columns, output = read_inputs(job)
     folder = load_models([job.model], device="cuda" if job.gpus else "cpu")[0]
     if folder.tokenizer.symbols:
         raise HeedError(f"{job.model}: a parser; {job.task}-shards takes models that translate.")
