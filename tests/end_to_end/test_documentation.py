@@ -4,6 +4,7 @@ What makes them short: trainings take a few steps, a server ends when it is read
 RUN, one is there.
 """
 
+import gzip
 import json
 import os
 import re
@@ -75,7 +76,7 @@ def commands(page: Path) -> list[str]:
 def shortened(line: str) -> str:
     """The command as it is run here."""
     line = re.sub("[\t ]+#.*", "", line)
-    if "heed train" in line:
+    if "heed train" in line or "heed prepare" in line:
         line += "".join(f" --set {name}={value}" for name, value in SHORT.items()) + " --mirror mirror"
     line = re.sub(r"heed serve (\S+).*", SERVED, line)
     return re.sub(r"\bRUN\b", "runs/parser", re.sub(r"\b(MODEL|FIRST|SECOND|THIRD)\b", "runs/my/model", line))
@@ -105,6 +106,9 @@ def place(tmp_path_factory, data_folder) -> Path:
         (folder / "debates" / f"{name}.de").write_text(german)
     (block,) = re.findall(r"(?s)```toml\n(# proceedings\.toml.*?)```", (PROJECT / "docs/guides/train.md").read_text())
     (folder / "proceedings.toml").write_text(block)
+    (folder / "news").mkdir()  # text of one language alone
+    with gzip.open(folder / "news" / "crawl.de.gz", "wt", encoding="utf-8") as file:
+        file.write(german)
     (folder / "page.html").write_text("<p>seven <b>hundred</b></p>\n")
     write_recipe(folder)
     write_treebank(folder / "treebank")

@@ -50,13 +50,16 @@ def test_two_text_files_become_a_recipe_and_the_run_that_it_describes(tmp_path, 
     assert recipe.model.d_model == 128  # of tiny; --set changed this run, not the file
     assert "left out: 12 held out for dev" in done.stderr
 
-    written = (tmp_path / "corpus-en-de.toml").read_bytes()
+    # The same command resumes, as its recipe does; one that was changed is never replaced.
+    for words in (["--src", "corpus.en", "--tgt", "corpus.de"], ["./corpus-en-de.toml"]):
+        resumed = heed("train", *words, *SMALL, "--json", cwd=tmp_path)
+        assert json.loads(resumed.stdout) == said | {"scores": json.loads(resumed.stdout)["scores"]}
+        assert "Splitting" not in resumed.stderr and "Wrote" not in resumed.stderr
+    changed = (tmp_path / "corpus-en-de.toml").read_bytes() + b"# mine\n"
+    (tmp_path / "corpus-en-de.toml").write_bytes(changed)
     again = heed("train", "--src", "corpus.en", "--tgt", "corpus.de", *SMALL, cwd=tmp_path)
     assert_one_clear_line(again, "./corpus-en-de.toml exists already", "heed train ./corpus-en-de.toml")
-    assert (tmp_path / "corpus-en-de.toml").read_bytes() == written
-    resumed = heed("train", "./corpus-en-de.toml", *SMALL, "--json", cwd=tmp_path)
-    assert json.loads(resumed.stdout) == said | {"scores": json.loads(resumed.stdout)["scores"]}
-    assert "Splitting" not in resumed.stderr
+    assert (tmp_path / "corpus-en-de.toml").read_bytes() == changed
 
 
 @pytest.mark.parametrize(

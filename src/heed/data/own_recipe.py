@@ -32,17 +32,23 @@ class OwnRecipe:
         """Where it is written: in the current folder."""
         return Path(f"{self.name}.toml")
 
-    def check_free(self) -> None:
-        """HeedError if a file is in the way."""
-        if os.path.lexists(self.path):
+    def is_written(self) -> bool:
+        """Whether it is there already, unchanged. HeedError if another file is in the way, which is never replaced."""
+        if not os.path.lexists(self.path):
+            return False
+        try:
+            unchanged = self.path.read_bytes() == self.text.encode()
+        except OSError:
+            unchanged = False
+        if not unchanged:
             raise HeedError(
-                f"./{self.path} exists already; to train, or resume, what it describes: heed train ./{self.path}. Move "
-                "it away to have it written anew."
+                f"./{self.path} exists already and is another recipe; to train, or resume, that one: heed train "
+                f"./{self.path}. Move it away to have it written anew."
             )
+        return True
 
     def write(self) -> None:
-        """HeedError if a file is in the way, which is never replaced."""
-        self.check_free()
+        """HeedError if it cannot be written."""
         try:
             with self.path.open("x", encoding="utf-8") as file:
                 file.write(self.text)

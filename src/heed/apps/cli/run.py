@@ -93,7 +93,7 @@ def train(
         own = _recipe_of_files(src, tgt, src_language, tgt_language)
         values = recipe_of_text(own.text, settings or [], path=own.path)
         run = run or Path("runs") / own.name
-        if not dry_run:
+        if not own.is_written() and not dry_run:
             own.write()
             say(f"Wrote ./{own.path}, a recipe like any other. To resume this run: heed train {run}")
     else:
@@ -141,9 +141,7 @@ def _recipe_of_files(
         )
     from heed.data.own_recipe import own_recipe
 
-    own = own_recipe(src, tgt, src=src_language, tgt=tgt_language)
-    own.check_free()
-    return own
+    return own_recipe(src, tgt, src=src_language, tgt=tgt_language)
 
 
 def _show_scores(results: Sequence["Evaluation"]) -> None:
