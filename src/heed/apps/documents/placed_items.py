@@ -42,7 +42,8 @@ def write_items(
         else:
             n_before = n_closing
             for tag in waiting[n_closing:]:
-                if tag.offset > line_end.offset if isinstance(tag, Place) else tag.kind == "open":
+                is_behind = tag.offset > line_end.offset if isinstance(tag, Place) else tag.kind == "open"
+                if is_behind and not _ends_paragraph(tag):
                     break
                 n_before += 1
             if n_closing < n_before:
@@ -113,6 +114,11 @@ def write_items(
         last, before = token.end, token if token.kept else None
     flush(target[last:], None)
     return output
+
+
+def _ends_paragraph(tag: Tag | Place) -> bool:
+    """Whether it would end a paragraph of Markdown if a line began with it, as a comment does."""
+    return isinstance(tag, Place) and str(tag.tag.markup).startswith(("<!", "<?"))
 
 
 def _touches(sign: str, source_sign: str) -> bool:
