@@ -76,7 +76,7 @@ def commands(page: Path) -> list[str]:
 def shortened(line: str) -> str:
     """The command as it is run here."""
     line = re.sub("[\t ]+#.*", "", line)
-    if "heed train" in line or "heed prepare" in line:
+    if re.search("heed (train|prepare|back-translate)", line):
         line += "".join(f" --set {name}={value}" for name, value in SHORT.items()) + " --mirror mirror"
     line = re.sub(r"heed serve (\S+).*", SERVED, line)
     return re.sub(r"\bRUN\b", "runs/parser", re.sub(r"\b(MODEL|FIRST|SECOND|THIRD)\b", "runs/my/model", line))

@@ -146,7 +146,7 @@ class TrainingPasses(Protocol):
         """Real tokens a side that a pass holds; 0 before anything is reserved or run."""
 
     def reserve(self, n_tokens: int, longest: int) -> None:
-        """Prepares for passes over so many real tokens a side, in sentences of at most `longest`."""
+        """Prepares for passes over `n_tokens` real tokens a side, in sentences of at most `longest`."""
 
     def run(self, batches: Sequence[Batch], *, scale: float) -> None:
         """Adds the losses of these batches, in CPU memory, to the sums, and their gradients times `scale`.

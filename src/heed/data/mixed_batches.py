@@ -62,7 +62,7 @@ class MixedBatches(TokenBatches):
             float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
             for rows in map(slice, self._first_rows, self._first_rows[1:])
         ]
-        self._rounds: list[int] = []  # where each begins among the pairs of the epoch at hand, and the last one's end
+        self._rounds: list[int] = []  # where each begins among the pairs of the present epoch, and the last one's end
 
     def plan(
         self,
@@ -118,7 +118,7 @@ class MixedBatches(TokenBatches):
         return [max(1, round(share * n_pairs)) if share else 0 for share in shares]
 
     def _n_rounds(self, counts: Sequence[int], limits: BatchLimits) -> int:
-        """Of an epoch that has so many pairs of each part."""
+        """The number of rounds of an epoch with `counts` pairs of each part."""
         n_tokens = sum(n * mean for n, mean in zip(counts, self._mean_lengths, strict=True))
         return max(1, round(n_tokens / min(limits.max_src_tokens, limits.max_tgt_tokens) / ROUND_BATCHES))
 

@@ -54,7 +54,7 @@ class PassShape:
         return self.capacity - self.n_padding
 
     def narrower(self, n_sentences: int) -> "PassShape":
-        """The shape of this one's kinds that holds so many sentences with the least room."""
+        """The smallest shape of this one's kinds that holds this number of sentences."""
         rooms = [self.capacity // share + self.n_padding for share in SEQUENCE_SHARES]
         room = next((room for room in rooms if n_sentences + self.n_padding <= room), self.n_sequences)
         return PassShape(self.capacity, self.longest, min(room, self.n_sequences))

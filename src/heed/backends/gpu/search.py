@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 COVERAGE = Coverage(dict.fromkeys(Architecture.model_fields, True) | {"network": {None: True, ...: False}})
 MAX_BEAM = 64  # a row's mask has a bit for every row of its beam and position
 STEPS = 4  # between two looks of the CPU: a sentence that is done waits for the look
-# What a step may compute, each with a graph of its own: so many places, or all; so many positions of each.
+# What a step may compute, each with a graph of its own: these numbers of places, or all; these numbers of positions.
 PLACES = tuple(4**i for i in range(16))
 POSITIONS = tuple(sorted([*(2**i for i in range(4, 21)), *(3 * 2**i for i in range(4, 20))]))
 MAX_BYTES = 2**33  # of all caches, where it is not a GPU whose free memory can be asked for

@@ -48,7 +48,7 @@ class Slots:
         return self._ancestors.shape[1]
 
     def resize(self, n_places: int, capacity: int) -> None:
-        """Makes room for at least so many places and positions; what is there stays."""
+        """Makes room for at least these numbers of places and positions; the contents stay."""
         n_places, capacity = max(n_places, self.n_places), max(capacity, self.capacity)
         for tensors in (self._caches, self._memories):
             for layer, old in enumerate(tensors):  # one is freed before the next is copied
@@ -61,7 +61,7 @@ class Slots:
         self._positions = self._model.position_table("tgt", n_positions)
 
     def bytes_a_place(self, capacity: int) -> int:
-        """The memory that a place with so many positions takes."""
+        """The bytes that a place with this capacity takes."""
         arch = self._model.arch
         kv_width = arch.n_heads * (arch.key_width + arch.value_width)
         of_position = (self._beam + 1) * len(self._layers) * kv_width * self._weight.element_size()
