@@ -55,7 +55,7 @@ class GpuPasses:
         return 0 if self._shape is None else self._shape.n_tokens
 
     def reserve(self, n_tokens: int, longest: int) -> None:
-        """Makes passes for `n_tokens` real tokens a side, in sentences of at most `longest`; a GPU records them anew."""
+        """Makes passes for `n_tokens` real tokens a side, of sentences of at most `longest`; a GPU records anew."""
         shape = PassShape.for_tokens(n_tokens, longest)
         if shape != self._shape:
             self.release()
