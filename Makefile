@@ -35,7 +35,7 @@ fast-tests: .venv/ready-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not soak" --hypothesis-profile=few
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: .venv/ready-dev
 	$(BIN)/python -m tests.soak $(PARTS)

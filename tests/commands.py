@@ -32,7 +32,7 @@ LIBRARIES = (
 )
 OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
 # Variables that are read whenever they are needed. Any other may have been read when a library was loaded.
-READ_LATE = ("HEED_", "XDG_", "PATH", "CXX", "PYTEST_CURRENT_TEST")
+READ_LATE = ("HEED_", "XDG_", "PATH", "CXX", "WORLD_SIZE", "PYTEST_CURRENT_TEST")
 
 
 class Commands:

@@ -308,12 +308,14 @@ STAGES = ("teachers/1/checkpoints/10", "teachers/2/checkpoints/10", "teachers/2/
 
 
 @pytest.mark.parametrize(
-    "stages", [STAGES[-1:], pytest.param((*STAGES, "checkpoints/10"), marks=pytest.mark.soak)], ids=len
+    ("n_teachers", "stages"),
+    [(1, STAGES[-1:]), pytest.param(2, (*STAGES, "checkpoints/10"), marks=pytest.mark.soak)],
+    ids=["1", "2"],
 )
 def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
-    begun, heed, two_threads, start, stages
+    begun, heed, two_threads, start, n_teachers, stages
 ):
-    command = [*TAUGHT, *until(30)]
+    command = [*TAUGHT, "--set", f"training.n_teachers={n_teachers}", *until(30)]
     done = heed(*command[1:], cwd=begun)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     run = begun / "runs" / "small"

@@ -127,6 +127,7 @@ def assert_undisturbed(work: Path, undisturbed, told: str) -> None:
     assert (model_bytes(work), losses(work)) == undisturbed
 
 
+@pytest.mark.soak
 def test_two_workers_train_as_heeds_own_two_and_as_one(work, heed, undisturbed):
     process = torchrun(work, work / "log", "--standalone", "--nproc-per-node", 2)
     assert process.wait(timeout=300) == 0, (work / "log").read_text()

@@ -1,5 +1,7 @@
 """Searches, scores, attention and parses on a GPU: the CPU's results, and where they wait for the device."""
 
+import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from heed.data.lines import read_lines
 from heed.decoding.settings import SamplingSettings
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError
+from heed.evaluation.bleu import bleu
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.parser import Parse, Parser
@@ -126,6 +130,21 @@ def test_scores_in_bf16_are_near_those_of_the_cpu_and_int8_is_refused(gpu, folde
         assert line == pytest.approx(expected_line, abs=4 / 16)
     with gpu(), pytest.raises(HeedError, match="int8 needs Heed's kernels"):
         Translator.load(folders["base"], device="cuda", precision="int8")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("HEED_TRAINED" not in os.environ, reason="HEED_TRAINED names no English-German model of Multi30k")
+def test_bf16_costs_a_trained_model_no_bleu(gpu, data_folder):
+    """Beam 4 over the 1,014 pairs of Multi30k's dev set, in its tokenised form. `pytest --log-cli-level=info` shows the scores."""
+    src, references = (list(read_lines(data_folder / f"multi30k/val.lc.norm.tok.{side}.gz")) for side in ("en", "de"))
+    scores = {}
+    for precision in ("fp32", "bf16"):
+        with gpu():
+            translator = Translator.load(os.environ["HEED_TRAINED"], device="cuda", precision=precision)
+            texts = [found.text for found in translator.translate(src)]
+        scores[precision] = bleu(texts, references, tokenize="none").value
+    logging.getLogger(__name__).info("BLEU by precision: %s", scores)
+    assert scores["fp32"] > 10 and abs(scores["bf16"] - scores["fp32"]) <= 0.1
 
 
 @pytest.mark.parametrize("name", ["base", "radius", "d_k and d_v"])

@@ -194,9 +194,9 @@ def micro_batch_tokens(device: torch.device) -> int:
     return max(1024, torch.cuda.get_device_properties(device).total_memory // 2**21)
 
 
-def matrix_product_rate(machine: Machine, *, seconds: float = 0.3) -> float:
+def matrix_product_rate(machine: Machine, *, seconds: float = 0.1) -> float:
     """Operations a second of a large matrix product in the machine's precision: what the device can sustain."""
-    shapes = ((4096, 1024), (1024, 2048)) if machine.device.type == "cpu" else ((8192, 8192), (8192, 8192))
+    shapes = ((2048, 1024), (1024, 1024)) if machine.device.type == "cpu" else ((8192, 8192), (8192, 8192))
     x, y = (torch.ones(shape, dtype=machine.dtype, device=machine.device) for shape in shapes)
 
     def timed(n: int) -> float:

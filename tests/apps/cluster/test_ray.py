@@ -61,6 +61,7 @@ def working() -> list[int]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")  # of Ray's own processes and files
 def test_a_killed_worker_driver_and_node_change_nothing(cluster, second_node, tmp_path):
     draw = random.Random(5)

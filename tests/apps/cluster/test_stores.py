@@ -116,6 +116,7 @@ def store(monkeypatch):
     found.close()
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")  # of botocore and s3fs
 def test_a_store_that_is_gone_for_a_while_is_waited_for(store, tmp_path):
     texts = ("\n".join(lines(900)) + "\n").encode()

@@ -89,8 +89,7 @@ def words(tmp_path_factory) -> SentencePieceTokenizer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["own", "sentencepiece", "words"])
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("kind", "beam"), [("own", 4), ("sentencepiece", 1), ("words", 4)])
 def test_the_python_in_the_readme_prints_heeds_translation(number_tokenizer, separate, words, tmp_path, kind, beam):
     tokenizer = {"own": number_tokenizer, "sentencepiece": separate, "words": words}[kind]
     decoding = {"beam_size": beam, "early_stopping": True, "length_penalty_form": "average", "length_penalty": 1.0}

@@ -324,6 +324,7 @@ def test_instructions_that_the_compiler_does_not_know_are_left_out(tmp_path):
     assert known_flags([str(compiler)], flags[:3]) == flags[:3]
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(chosen_set().name not in ("avx512", "amx"), reason="needs another set than the largest")
 def test_each_set_has_a_library_of_its_own_and_named_processors_take_its_place(cache):
     for path in kernels_in(cache):
