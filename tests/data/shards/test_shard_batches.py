@@ -2,17 +2,19 @@
 
 import os
 import random
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from tests.conftest import SPECIAL
 from tests.data.shards.made import sharded
 from tests.training.runs import run_training
+from tests.training.test_distributed import joined
 
 from heed.data.batching import BatchLimits, PlanPart, TokenBatches
 from heed.data.corpus import write_corpus
 from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
+from heed.data.shards.corpus import ShardedCorpus
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.distributed import Workers
@@ -102,25 +104,36 @@ def test_the_ranks_of_a_run_share_its_batches_however_many_they_are(tmp_path, sh
 
 
 @pytest.mark.slow
-def test_a_run_stopped_in_the_middle_of_a_window_resumes_to_the_same_bits(tmp_path, number_tokenizer):
+def test_a_run_stopped_in_the_middle_of_a_window_resumes_exactly_by_one_rank_or_two(tmp_path, number_tokenizer):
+    """By one rank to the same bits, by two with the pairs that one would have taken."""
     draw = random.Random(1)
     copies = [[draw.randrange(3, 20) for _ in range(draw.randrange(2, 8))] for _ in range(900)]
     pairs = [(row, row) for row in copies]
+    chunks = [pairs[begin : begin + 60] for begin in range(0, 900, 60)]
+    sharded(tmp_path / "shards", chunks, vocab_size=len(number_tokenizer))
+    limits = BatchLimits(max_src_tokens=600, max_tgt_tokens=600, micro_tokens=300, seed=1)
 
-    def in_shards(name):
-        folder = Path(tmp_path, name, "shards")
-        chunks = [pairs[begin : begin + 60] for begin in range(0, 900, 60)]
-        corpus = sharded(folder, chunks, vocab_size=len(number_tokenizer))
-        limits = BatchLimits(max_src_tokens=600, max_tgt_tokens=600, micro_tokens=600, seed=1)
-        return ShardBatches(corpus, SPECIAL, limits=limits)
+    def trained(name, **options):
+        corpus = ShardedCorpus(tmp_path / "shards", vocab_size=len(number_tokenizer))
+        batches = ShardBatches(corpus, SPECIAL, limits=limits)
+        return run_training(tmp_path, number_tokenizer, name, batches=batches, **options)[1]
 
-    run_training(tmp_path, number_tokenizer, "straight", batches=in_shards("straight"))
-    batches = in_shards("stopped")
-    with pytest.raises(KeyboardInterrupt):
-        run_training(tmp_path, number_tokenizer, "stopped", batches=batches, stop_after=1)
-    _, state = run_training(tmp_path, number_tokenizer, "stopped", batches=batches)
-    assert state.step == 30 and (state.epoch, state.window) > (0, 1)
-    weights = [(tmp_path / name / "checkpoints/30/model.safetensors").read_bytes() for name in ("straight", "stopped")]
+    straight = trained("straight")
+    for name in ("one", "two"):
+        with pytest.raises(KeyboardInterrupt):
+            trained(name, stop_after=1)
+    one = trained("one")
+    with joined(2) as workers, ThreadPoolExecutor(2) as pool:
+        states = [one, *pool.map(lambda rank: trained("two", workers=rank), workers)]
+    assert straight.step == 30 and (straight.epoch, straight.window) > (0, 1)
+    for state in states:
+        assert (state.work, state.epoch, state.window, state.batch) == (
+            straight.work,
+            straight.epoch,
+            straight.window,
+            straight.batch,
+        )
+    weights = [(tmp_path / name / "checkpoints/30/model.safetensors").read_bytes() for name in ("straight", "one")]
     assert weights[0] == weights[1]
 
 
