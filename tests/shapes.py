@@ -16,8 +16,8 @@ from typing import Any, get_args
 
 import jaxtyping
 
-FIRST_CALLS = 20  # of a function in a test, all of which are checked
-EVERY = 1 if os.environ.get("HEED_SHAPES") == "all" else 16  # among later calls, one is checked
+FIRST_CALLS = 8  # of a function in a test, all of which are checked
+EVERY = 1 if os.environ.get("HEED_SHAPES") == "all" else 64  # among later calls, one is checked
 n_tests = 0
 
 

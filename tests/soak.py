@@ -25,7 +25,7 @@ REPORT = PROJECT / "docs" / "lab" / "soak.md"
 AVX2 = {"HEED_ISA": "avx2"}  # as on a processor with AVX2 and no more
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
 CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "runs", "training")]
-PAGES = ("documentation", "examples", "extending")
+PAGES = [f"tests/end_to_end/test_{name}.py" for name in ("documentation", "examples", "extending")]
 LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"
 LOADS = (["--memory", "10000"], ["--hostile", "10"])
 
@@ -55,7 +55,7 @@ PARTS = {
     "torchrun": [tests("tests/end_to_end/test_torchrun.py", HEED_KILLS="5")],
     "cluster": [tests("tests/apps/cluster", HEED_KILLS="5", HEED_OUTAGE="60")],
     "shards": [tests("tests/data/shards/test_kills.py", HEED_KILLS="10")],
-    "lost": [tests("tests/end_to_end/test_nothing_is_lost.py")],
+    "lost": [tests("tests/end_to_end/test_nothing_is_lost.py", "tests/end_to_end/test_a_users_things.py")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],
     "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/apps/documents/test_linear.py")],
@@ -68,7 +68,7 @@ PARTS = {
     "properties": [
         tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many", HEED_SHAPES="all")
     ],
-    "documentation": [tests("-m", "soak", *(f"tests/end_to_end/test_{name}.py" for name in PAGES))],
+    "documentation": [tests("-m", "soak", *PAGES, "tests/apps/exchange/test_guide.py")],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],
 }

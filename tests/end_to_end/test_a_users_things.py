@@ -158,6 +158,7 @@ def test_a_log_that_is_a_link_stops_the_run_and_the_target_stays(work, heed):
     assert heed("train", RUN, "--set", "training.max_steps=48", cwd=work).returncode == 0
 
 
+@pytest.mark.soak
 def test_a_demo_that_is_killed_at_its_start_goes_on(tmp_path, commands):
     run = tmp_path / "run"
     for there in (".lock", "corpus/train.en", "metrics.jsonl"):

@@ -250,13 +250,13 @@ HITS = (
 )
 
 
-@pytest.mark.parametrize("hits", [HITS[:2], pytest.param(HITS, marks=pytest.mark.soak)], ids=len)
-def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start, hits):
-    command = [*TWO, *until(hits[-1][0] + 30)]
+@pytest.mark.soak
+def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start):
+    command = [*TWO, *until(HITS[-1][0] + 30)]
     assert heed(*command[1:], cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
-    for step, hit, number, status in hits:
+    for step, hit, number, status in HITS:
         process = start(begun, *command)
         wait_for_step(process, begun, step)
         (other,) = children_of(process)

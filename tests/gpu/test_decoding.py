@@ -189,6 +189,7 @@ def test_parses_are_those_of_the_cpu(gpu, parsers, leaves, constrained):
         assert [x.tree.words() for x in found] == sentences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["", "0"], ids=["slots", "HEED_KERNELS=0"])
 def test_every_allowed_place_is_waited_at(folders, parsers, monkeypatch, kernels):
     """Else the list could hide a wait that comes back."""

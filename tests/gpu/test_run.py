@@ -156,6 +156,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(gpu, run):
     assert resumed.logged("train") == straight.logged("train") and len(straight.logged("train")) == 4
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_left_out_of_a_run(gpu, run):
     with gpu(), pytest.raises(HeedError, match="not finite 3 steps in a row"):
         run("faulty", learning_rate_factor=1e30, warmup_steps=1, max_steps=20, checkpoint_every="20 steps")

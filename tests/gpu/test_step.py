@@ -66,6 +66,7 @@ def test_a_step_with_dropout_depends_on_the_seed_alone_and_waits_for_nothing(cud
     assert losses[0] == pytest.approx(without, rel=0.05) and losses[0] != pytest.approx(without, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", DTYPES)
 def test_a_step_of_two_passes_has_the_loss_of_the_cpu_and_waits_for_nothing(cuda, corpus, precision):
     """Almost all is cut off in the second, since a GPU draws other numbers."""
@@ -79,6 +80,7 @@ def test_a_step_of_two_passes_has_the_loss_of_the_cpu_and_waits_for_nothing(cuda
     assert [float(result.loss) for result in results] == pytest.approx(expected, rel=TOLERANCES[precision])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", DTYPES)
 def test_clipping_bounds_the_gradient_and_waits_for_nothing(cuda, corpus, precision):
     clip_norm = 1e-3
@@ -96,6 +98,7 @@ def test_clipping_bounds_the_gradient_and_waits_for_nothing(cuda, corpus, precis
     assert [float(first.loss), float(second.loss)] == pytest.approx(expected, rel=TOLERANCES[precision])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", DTYPES)
 def test_a_step_that_is_not_finite_leaves_the_weights_alone(cuda, corpus, precision):
     training = Training.begin(corpus, architecture(), CUDA, DTYPES[precision])

@@ -79,6 +79,7 @@ def test_a_sentence_of_sixty_thousand_constituents_takes_seconds():
     assert (counts.gold, counts.predicted, counts.matched, counts.crossing) == (n + 1, n, 1, n - 1)
 
 
+@pytest.mark.slow
 def test_ten_thousand_equal_labels_take_no_longer():
     labels = [f"L{i}" for i in range(10_000)]
     params = Params(equal_labels=frozenset(pairwise(labels)))

@@ -93,6 +93,7 @@ def test_trees_with_classes_are_restored_with_their_words():
         restore(tree.words(), symbols)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", ["tags", "words"])
 def test_every_leaf_of_a_random_model_has_a_tag_that_it_may_have(leaves):
     tokenizer = train_tokenizer(["the dog runs UnknownLower"] * 3, TokenizerSettings(vocab_size=600), SYMBOLS)

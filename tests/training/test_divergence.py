@@ -28,6 +28,7 @@ def losses(*values):
 FEW = {"checkpoint_every": "5 steps", "max_steps": 60, "warmup_steps": 10, "report_every": 5}
 
 
+@pytest.mark.slow
 def test_three_validations_above_the_frequencies_after_the_warm_up_end_training(tmp_path, number_tokenizer):
     said: list[str] = []
     options = FEW | {"unigram_loss": 0.5, "learning_rate_factor": 1e-9}
@@ -44,6 +45,7 @@ def test_three_validations_above_the_frequencies_after_the_warm_up_end_training(
     assert str(again.value) == str(first.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "options"),
     [
@@ -61,6 +63,7 @@ def test_what_is_no_divergence_trains_to_its_end(tmp_path, number_tokenizer, val
     assert state.finished == "max_steps=60"
 
 
+@pytest.mark.slow
 def test_a_single_validation_at_the_end_that_is_hopeless_is_an_error_too(tmp_path, number_tokenizer):
     options = {"max_steps": 12, "checkpoint_every": "100 steps", "warmup_steps": 5, "learning_rate_factor": 1e-9}
     with pytest.raises(HeedError, match=r"since step 12, the dev loss \(332.000 at step 12\)"):

@@ -34,6 +34,7 @@ def command(trees: Path, **kwargs) -> subprocess.Popen:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_log_has_plain_lines_with_the_work_done(trees):
     done = command(trees, stderr=subprocess.PIPE)
     stdout, stderr = done.communicate(timeout=60)
@@ -43,6 +44,7 @@ def test_a_log_has_plain_lines_with_the_work_done(trees):
     assert "\x1b" not in stderr.decode() and "\r" not in stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_bar_that_leaves_nothing_behind(trees):
     leader, follower = os.openpty()
     done = command(trees, stderr=follower, env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"})

@@ -122,7 +122,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(folder, heed, options, m
     assert not (folder / "out" / "reverse").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_reverse_model_is_trained_once_and_a_kill_loses_no_part(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "mono.en").write_text("\n".join(lines(1500)) + "\n")

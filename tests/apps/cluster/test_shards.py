@@ -205,6 +205,7 @@ def test_all_columns_of_parquet_are_kept_with_their_types(shards, tmp_path):
     assert not (tmp_path / "mixed").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_waited_for_then_the_part_is_named(tmp_path):
     """A limit on the size of files stands for the disk. It is lifted while the worker waits."""
     (tmp_path / "lines.txt").write_text("\n".join(lines(60)) + "\n")
@@ -227,6 +228,7 @@ def test_a_full_disk_is_waited_for_then_the_part_is_named(tmp_path):
     assert digest(tmp_path / "out") == digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_and_a_killed_driver_change_nothing(tmp_path):
     draw = random.Random(3)
     (tmp_path / "lines.txt").write_text("\n".join(lines(900)) + "\n")

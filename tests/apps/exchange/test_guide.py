@@ -64,6 +64,7 @@ def folder(tmp_path, sentencepiece_model, number_tokenizer) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_every_command_and_program_of_the_guide_runs(heed, folder):
     pytest.importorskip("ctranslate2")
     pytest.importorskip("transformers")

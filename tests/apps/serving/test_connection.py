@@ -188,6 +188,7 @@ def test_a_client_that_never_reads_its_answers_is_left(serve, model_folder):
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_requests_that_come_together_are_answered_in_their_order(server):
     answer = raw(
         server, GET % b"health" + GET % b"nothing" + (GET % b"ready").replace(b"Host", b"Connection: close\r\nHost")

@@ -42,7 +42,7 @@ def sidecars(folder, run):
     return {path.name: path.stat().st_mtime_ns for path in (*shards.glob("*-*.json"), *shards.glob("copies/*.json"))}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kills_at_random_moments_change_no_byte_and_cost_no_finished_shard(tmp_path):
     pairs = sentences(N_PAIRS, seed=3)
     pairs[700:720] = pairs[:20]
