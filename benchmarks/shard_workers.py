@@ -105,14 +105,7 @@ def main() -> None:
             found = prepare(work, f"run-{workers}", *(("--workers", "2") if workers == 2 else ()))
             print(f"round {number + 1}, {workers} worker(s): {json.dumps(found)}", flush=True)
     for when in ("first", "verified"):
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.shard_workers",
-            str(work),
-            "--opening",
-            str(work / "run-2" / "data"),
-        ]
+        command = [sys.executable, __file__, str(work), "--opening", str(work / "run-2" / "data")]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         print(f"opened, {when}: {json.dumps(found)}", flush=True)
 

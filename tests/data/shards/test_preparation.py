@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +171,28 @@ def test_processes_write_the_same_bytes(tmp_path, text, tokenizer):
     prepared(data, tmp_path / "one", given=tokenizer)
     prepared(data, tmp_path / "two", given=tokenizer, workforce=Workforce(cluster="local", n_workers=2, threads=1))
     assert digest(tmp_path / "two") == digest(tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads as Linux does")
+def test_the_command_has_as_many_threads_as_it_is_given(tmp_path, text):
+    (tmp_path / "small.toml").write_text(
+        '[data]\nsrc = "en"\ntgt = "de"\ntrain = ["train.en", "train.de"]\ndev = ["dev.en", "dev.de"]\n'
+        "[tokenizer]\nvocab_size = 600\n"
+    )
+    code = (
+        "import os, heed.apps.cli\ntry:\n    heed.apps.cli.main()\n"
+        "except SystemExit as end:\n    print(end.code, len(os.listdir('/proc/self/task')))"
+    )
+
+    def n_threads(given):
+        options = ["prepare", "small.toml", "--run", f"run-{given}", "--threads", str(given)]
+        done = subprocess.run([sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, text=True)
+        status, found = map(int, done.stdout.splitlines()[-1].split())
+        assert status == 0, done.stderr
+        return found
+
+    assert n_threads(4) - n_threads(1) == 3
 
 
 def test_lines_that_cannot_be_read_are_left_out_and_listed(tmp_path, text, tokenizer):

@@ -1,5 +1,6 @@
 """heed prepare: the text of a run, prepared by one process, several, a Slurm array or Ray."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,8 @@ def prepare(
     run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
     values = read_recipe(recipe, settings or [])
     who = cluster or ("local" if workers is not None and workers > 1 else "none")
+    if who == "none" and threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # of the tokenizer, which starts them when it is first used
     workforce = Workforce(cluster=who, n_workers=workers, threads=threads, share=share_of(part))
     if prepare_run(values, run, Corpora(directory, mirror, say), workforce):
         show(f"Prepared: {run / 'data'}")
