@@ -32,14 +32,14 @@ from tests.commands import Commands
 
 torch.set_num_threads(1)
 # Profiles of make test, make soak and make check. A busy machine is not a failure.
-for profile, most in (("heed", 30), ("many", 300), ("few", 10)):
+for profile, most in (("heed", 20), ("many", 300), ("few", 10)):
     options: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
     hypothesis.settings.register_profile(profile, max_examples=most, **options)
 hypothesis.settings.load_profile("heed")
 
 
 def n_examples(usual: int) -> int:
-    """Of a property that takes another number than the profile's 30: more or less of them in another profile, too."""
+    """Of a property that takes another number than the profile's; usual: where that is 30."""
     return max(1, usual * hypothesis.settings.default.max_examples // 30)
 
 

@@ -295,8 +295,8 @@ def test_an_archive_is_checked_as_torch_reads_it(hf, refused):
 
 
 def hidden(name: str, method: int) -> bytes:
-    """An archive with a member of 300 MB, of which its directory says that they are 100 bytes."""
-    content, stream = b"\0" * (3 * 10**8), io.BytesIO()
+    """An archive with a member of 150 MB, of which its directory says that they are 100 bytes."""
+    content, stream = b"\0" * (3 * 10**8 // 2), io.BytesIO()
     with zipfile.ZipFile(stream, "w", method) as archive:
         archive.writestr(name, content)
     data = stream.getvalue()

@@ -170,8 +170,7 @@ def test_greedy_generation_with_the_folders_own_settings_gives_heeds_ids(number_
     assert [list(hypothesis.ids) for hypothesis in ours] == found
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize(("alpha", "early_stopping"), [(0.0, True), (0.6, False), (1.0, True)])
 def test_a_beam_finds_heeds_best_hypothesis_with_heeds_score(number_tokenizer, tmp_path, alpha, early_stopping):
     decoding = {"beam_size": 4, "length_penalty": alpha, "length_penalty_form": "average"}
     decoding |= {"early_stopping": early_stopping}
