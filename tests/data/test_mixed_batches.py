@@ -88,6 +88,7 @@ def test_a_temperature_flattens_the_sizes():
     mix = Mix((MixPart(name="own"), part("web")), (), 2.0)
     assert mix.shares(0, [100, 900]) == pytest.approx([0.25, 0.75])  # 10 : 30
     assert Mix(mix.parts, (), None).shares(0, [100, 900]) == pytest.approx([0.1, 0.9])
+    assert Mix(mix.parts, (), 0.01).shares(0, [1_500, 4_500_000]) == [0.0, 1.0]  # 1,500 ** 100 is no float
 
 
 def test_a_pass_over_a_part_has_each_of_its_pairs_once():

@@ -4,7 +4,7 @@ Their lengths, which need a vocabulary, are judged where they are encoded.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class PairFilter:
     def __init__(self, *, src: str, tgt: str, drop_identical: bool, check_languages: bool):
         """HeedError if languages are to be checked and the detector is not installed, or does not know one of them."""
         self._drop_identical = drop_identical
-        self._languages = tuple(code.partition("-")[0].lower() for code in (src, tgt))
+        self._languages = tuple(code.replace("_", "-").partition("-")[0].lower() for code in (src, tgt))
         self._most_probable = _detector(self._languages) if check_languages else None
 
     def reason(self, src: str, tgt: str) -> str | None:
@@ -41,6 +41,29 @@ class PairFilter:
                     if found != language and probability >= CERTAIN:
                         return f"with a {side} in another language (data.check_languages)"
         return None
+
+
+class FilterSettings(Protocol):
+    """Those of `DataSettings` that decide on a pair before it is encoded."""
+
+    @property
+    def src(self) -> str: ...
+    @property
+    def tgt(self) -> str: ...
+    @property
+    def drop_identical(self) -> bool: ...
+    @property
+    def check_languages(self) -> bool: ...
+
+
+def pair_filter(settings: FilterSettings) -> PairFilter:
+    """The filter that these settings ask for. HeedError as `PairFilter`."""
+    return PairFilter(
+        src=settings.src,
+        tgt=settings.tgt,
+        drop_identical=settings.drop_identical,
+        check_languages=settings.check_languages,
+    )
 
 
 def _detector(languages: tuple[str, ...]) -> Callable[[str], tuple[str, float]]:

@@ -77,9 +77,13 @@ class Mix:
 
     def shares(self, stage: int, sizes: Sequence[int]) -> list[float]:
         """The share of each part in a stage, 1 in all. sizes: their pairs."""
+        power = 1 / (self.temperature or 1)
+        try:
+            flattened = [size**power for size in sizes]
+        except OverflowError:  # of a low temperature; relative to the largest part nothing is too large
+            flattened = [(size / max(sizes)) ** power for size in sizes]
         weights = [
-            size ** (1 / (self.temperature or 1)) if given is None else given[stage]
-            for size, given in zip(sizes, self._weights(), strict=True)
+            alone if given is None else given[stage] for alone, given in zip(flattened, self._weights(), strict=True)
         ]
         return [weight / sum(weights) for weight in weights]
 

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, file_of_line, place_of_line, write_corpus
 from heed.data.dev_split import HeldOut, Read, pair_hash
-from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
+from heed.data.filters import COPY, hashes_of, later_copies, pair_filter
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
 from heed.data.settings import DataSettings
 from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
-from heed.runtime.json_files import read_json, write_json
+from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
 from heed.runtime.manifest import sha256_of
 from heed.runtime.progress import counted, progress
 from heed.text.line_rules import reason_against_loss
@@ -144,7 +144,7 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
     for file in (side for pair in files.pairs for side in pair):
         if not file.is_file():
             raise HeedError(f"{file}: no such file.")
-    recorded = read_json(path) if binding and path.exists() else {}
+    recorded = read_json(path, MAX_LIST_BYTES) if binding and path.exists() else {}
     current: dict[str, Any] = {}
     for file in dict.fromkeys(side for pair in files.learned_and_chosen_by for side in pair):
         name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
@@ -330,9 +330,7 @@ def _filtered(
     if copies is None and not (data.drop_identical or data.check_languages):
         yield from numbered
         return
-    of_settings = PairFilter(
-        src=data.src, tgt=data.tgt, drop_identical=data.drop_identical, check_languages=data.check_languages
-    )
+    of_settings = pair_filter(data)
     for line, pair in numbered:
         reason = of_settings.reason(*pair) or (COPY if copies is not None and copies[line - 1] else None)
         if reason is None:

@@ -85,7 +85,9 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
     """
     with open_file(name) as file:
         if format_of(name) == "parquet":
-            rows = _parquet(file, name).metadata.num_rows
+            parquet = _parquet(file, name)
+            _check_texts(name, columns, parquet.schema_arrow)
+            rows = parquet.metadata.num_rows
             if is_url(name):
                 return Examined(rows, None, {})
             file.seek(0)
@@ -108,7 +110,7 @@ def _check_beginning(pieces: Iterator[bytes], name: str, columns: Sequence[str])
     first, end, _ = beginning.partition(b"\n")
     if not end and len(first) > MAX_LINE_BYTES:
         raise HeedError(f"{name}: its first line is longer than {MAX_LINE_BYTES:,} bytes; expected text, a row a line.")
-    list(not_of_another_kind([first], name))
+    list(not_of_another_kind([first, end] if end else [first], name))
     if format_of(name) == "jsonl":
         record = _record(first, name)
         if isinstance(record, str):
@@ -124,7 +126,7 @@ def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:
         if column not in there:
             raise HeedError(
                 f"{name}: has no column {shown(column)}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
-                "one with --column."
+                "one with --column, or in a recipe with data.columns."
             )
 
 
@@ -150,13 +152,20 @@ def _parquet(file: Any, name: str) -> Any:
     parquet = needed("pyarrow.parquet", "Parquet is read with")
     try:
         return parquet.ParquetFile(file)
-    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError) as error:
-        raise HeedError(f"{name}: damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')}).") from None
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, OSError) as error:
+        _refuse_damage(name, error)
+        raise
+
+
+def _refuse_damage(name: str, error: Exception) -> None:
+    """HeedError for an error of Arrow's reader, unless it is the system's own, which may pass."""
+    if not (isinstance(error, OSError) and error.errno is not None):
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise HeedError(f"{name}: damaged or not a Parquet file ({reason}).") from None
 
 
 def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
     """Arrow's schema of these Parquet files. HeedError if they differ, or a column is missing or holds no text."""
-    arrow = needed("pyarrow", "Parquet is read with")
     schema: Any = None
     first = names[0]
     for name in names:
@@ -164,7 +173,6 @@ def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
             found = _parquet(file, name).schema_arrow.remove_metadata()
         if schema is None:
             schema = found
-            check_columns(name, columns, found.names)
         elif not found.equals(schema):
             differing = next(
                 (field.name for field in [*schema, *found] if field not in schema or field not in found), "their order"
@@ -172,12 +180,19 @@ def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
             raise HeedError(
                 f"{name}: has other columns than {first} (see {shown(differing)}); translate them into a folder each."
             )
+    _check_texts(first, columns, schema)
+    return schema
+
+
+def _check_texts(name: str, columns: Sequence[str], schema: Any) -> None:
+    """HeedError if a column is missing or holds no text."""
+    types = needed("pyarrow", "Parquet is read with").types
+    check_columns(name, columns, schema.names)
     for column in columns:
         kind = schema.field(column).type
-        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
-        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-            raise HeedError(f"{first}: the column {shown(column)} holds {kind}, not text.")
-    return schema
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        if not (types.is_string(kind) or types.is_large_string(kind)):
+            raise HeedError(f"{name}: the column {shown(column)} holds {kind}, not text.")
 
 
 def check_json_types(schema: Any, name: str) -> None:
@@ -198,8 +213,10 @@ def infer_schema(name: str) -> str:
         records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
     reader.close()
     try:
-        schema = arrow.Table.from_pylist(records).schema
-    except arrow.ArrowException as error:
+        # By the columns of all of them: Arrow would take those of the first one.
+        names = dict.fromkeys(name for record in records for name in record)
+        schema = arrow.Table.from_pylist([{name: record.get(name) for name in names} for record in records]).schema
+    except (arrow.ArrowException, TypeError, OverflowError, ValueError) as error:
         raise HeedError(f"{name}: its rows do not fit into columns ({error}); write --format jsonl.") from None
     schema = arrow.schema(
         [arrow.field(f.name, arrow.string() if arrow.types.is_null(f.type) else f.type) for f in schema]
@@ -254,13 +271,26 @@ class ParquetReader(Reader):
             n = self._parquet.metadata.row_group(group).num_rows
             if begin + n > rows.first and begin < end:
                 place = begin
-                for batch in self._parquet.iter_batches(BATCH_ROWS, row_groups=[group]):
+                for batch in self._batches(group):
                     first, last = max(place, rows.first), min(place + len(batch), end)
                     if first < last:
                         table = arrow.Table.from_batches([batch.slice(first - place, last - first)])
                         yield self._rows(table, first)
                     place += len(batch)
             begin += n
+
+    def _batches(self, group: int) -> Iterator[Any]:
+        arrow = needed("pyarrow", "Parquet is read with")
+        batches = self._parquet.iter_batches(BATCH_ROWS, row_groups=[group])
+        while True:
+            try:
+                batch = next(batches, None)
+            except (arrow.ArrowException, OSError) as error:
+                _refuse_damage(self._name, error)
+                raise
+            if batch is None:
+                return
+            yield batch
 
     def _rows(self, table: Any, first: int) -> Rows:
         texts = list(zip(*(table.column(name).to_pylist() for name in self._columns), strict=True))

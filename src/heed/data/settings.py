@@ -102,7 +102,8 @@ class DataSettings(Settings):
         default=None,
         min_length=2,
         max_length=2,
-        description="names of the columns of JSON Lines and Parquet: [src, tgt]; by default the languages' codes",
+        description="names of the columns of JSON Lines and Parquet: [src, tgt]; by default the languages' "
+        "codes, or source and target if these are equal",
     )
     shard_pairs: int | None = Field(
         default=None,
@@ -115,6 +116,8 @@ class DataSettings(Settings):
     @property
     def column_names(self) -> tuple[str, str]:
         """The columns of sources and targets in files that hold both."""
+        if self.columns is None and self.src == self.tgt:
+            return "source", "target"
         src, tgt = self.columns or (self.src, self.tgt)
         return src, tgt
 
@@ -148,6 +151,12 @@ class DataSettings(Settings):
             raise ValueError("data.mix is prepared whole; leave data.shard_pairs out")
         if self.mix and self.tgt_symbols:
             raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
+        return self
+
+    @model_validator(mode="after")
+    def _two_columns(self) -> Self:
+        if self.columns is not None and self.columns[0] == self.columns[1]:
+            raise ValueError("data.columns names one column twice; name that of the sources, then that of the targets")
         return self
 
     @model_validator(mode="after")

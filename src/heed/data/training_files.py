@@ -34,6 +34,13 @@ def refuse_shards_only(files: Iterable[FilePair], reader: str) -> None:
             raise HeedError(f"{pair[0]}: {reader} reads text, plain or .gz; this format is for training, in shards.")
 
 
+def refuse_both_sides(pair: FilePair, setting: str) -> None:
+    """HeedError if a file of `setting`, which is two files of text, is of another format."""
+    for side in pair:
+        if needs_shards((side, side)):
+            raise HeedError(f"{side}: {setting} takes two files of text, plain or .gz, [src, tgt].")
+
+
 def stands_for_many(name: str) -> bool:
     """Whether a name is a folder's or a pattern, or holds both sides: then it needs no other name beside it."""
     return holds_both_sides(name) or os.path.isdir(name) or _is_pattern(name)
@@ -65,6 +72,8 @@ def training_files(names: Sequence[str], *, src: str, tgt: str) -> tuple[FilePai
                 f"data.train: {name} stands for {len(found):,} files of sources, and {len(targets):,} of targets "
                 "follow; text comes in twos, [src, tgt]."
             )
+        if any(map(holds_both_sides, targets)):
+            raise HeedError(f"data.train: {targets[0]} holds both sides, so it is no target of {name}; name it alone.")
         pairs += zip(found, targets, strict=True)
     return tuple(pairs)
 

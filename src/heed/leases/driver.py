@@ -85,6 +85,7 @@ class Driver:
         self._tried: dict[int, _Part] = {}
         self._due: list[tuple[float, int]] = []  # from when on a part may be leased, a heap
         self._refusal = ""
+        self._seconds: list[float] = []  # of the parts that these workers made
         self._waiting_said = False
 
     def run(self, parts: Iterable[int], outcome: Outcome) -> None:
@@ -124,7 +125,9 @@ class Driver:
             case "answered":
                 slot.state = "idle"
                 if "done" in event.content:
-                    outcome.said[slot.part] = event.content["done"]
+                    said = outcome.said[slot.part] = event.content["done"]
+                    if said.get("made", True):  # not by others meanwhile
+                        self._seconds.append(said["seconds"])
                 elif "stop" in event.content:
                     raise HeedError(event.content["stop"])
                 else:
@@ -185,10 +188,9 @@ class Driver:
 
     def _take_back(self, outcome: Outcome) -> None:
         """Takes leases back from workers that have been silent for too long, which are replaced."""
-        if not outcome.said:
-            return  # nothing says how long a part takes
-        median = statistics.median(said["seconds"] for said in outcome.said.values())
-        limit = max(self._patience.shortest_silence, self._patience.silence * median)
+        if not self._seconds:
+            return  # nothing says how long a part takes; those of an earlier run may have been made elsewhere
+        limit = max(self._patience.shortest_silence, self._patience.silence * statistics.median(self._seconds))
         now = time.monotonic()
         for slot in self._slots:
             if slot.state == "busy" and now - slot.since > limit:

@@ -11,6 +11,7 @@ from heed.config import merged, toml_text, validated
 from heed.data.mix import MixPart
 from heed.data.training_files import refuse_shards_only, training_files
 from heed.errors import HeedError
+from heed.model.architecture import DROPOUTS
 from heed.runs.recipe import Recipe, read_preset
 
 OWN_PART, BACK_TRANSLATED = "pairs", "back-translated"
@@ -81,4 +82,5 @@ def recipe_text(recipe: Recipe) -> str:
     tables["data"]["mix"] = [part.model_dump(exclude_defaults=True) for part in recipe.data.mix]
     if recipe.training.start_from is not None:  # which brings its own
         del tables["tokenizer"]
+        tables["model"] |= {name: getattr(recipe.model, name) for name in DROPOUTS}  # or they would be its own, too
     return toml_text({name: table for name, table in tables.items() if table})

@@ -1,5 +1,7 @@
 """Recipe = the settings of a run: a preset, a TOML file, dotted overrides."""
 
+import glob
+import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -272,7 +274,10 @@ def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True
 def _absolute(folder: Path, file: str) -> str:
     try:
         if file:
-            return str((folder / file).resolve())
+            path = (folder / file).resolve()
+            if glob.has_magic(file) and glob.has_magic(str(folder.resolve())) and not path.exists():
+                return os.path.join(glob.escape(str(folder.resolve())), file)  # its name is no part of the pattern
+            return str(path)
     except (ValueError, OSError, RuntimeError):  # a null byte, or links that run in circles
         pass
     raise HeedError(f"{shown(file)} is not a file name that can be looked up; change it.")

@@ -9,6 +9,7 @@ from heed.errors import HeedError
 from heed.runtime.reading import read_bounded
 
 MAX_JSON_BYTES = 2**24  # of what Heed writes itself; a larger one would only fill the memory
+MAX_LIST_BYTES = 2**30  # of a list that has an entry for each file of text, or for each shard
 RESTORE = "restore the folder from a backup, or train it again."
 
 
@@ -17,11 +18,11 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The object in a JSON file that Heed wrote. HeedError if it is missing or damaged."""
     if not os.path.lexists(path):
         raise HeedError(f"{path}: missing; {RESTORE}")
-    return json_object(path, MAX_JSON_BYTES)
+    return json_object(path, limit)
 
 
 def json_object(path: Path, limit: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heed.apps.cluster.plan import Work, make_plan
 from heed.data.lines import MAX_LINE_BYTES
-from heed.data.records import Columns, Sources, examine, lines_of_pieces
+from heed.data.records import Columns, Range, Sources, examine, infer_schema, lines_of_pieces, schema_of
 from heed.errors import HeedError
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)
@@ -39,6 +39,44 @@ def only_batch(path):
     (rows,) = sources.read(make_plan([str(path)], work).parts[0])
     sources.close()
     return rows
+
+
+def test_lines_that_end_in_two_carriage_returns_are_no_old_macs(tmp_path):
+    (tmp_path / "twice.txt").write_bytes(b"Hello\r\r\nWorld\r\r\n")
+    assert examine(str(tmp_path / "twice.txt"), ("text",), every=10, before=0).rows == 2
+    (tmp_path / "mac.txt").write_bytes(b"Hello\rWorld\r")
+    with pytest.raises(HeedError, match="2 carriage returns and no line feed"):
+        examine(str(tmp_path / "mac.txt"), ("text",), every=10, before=0)
+
+
+def test_parquet_without_the_columns_or_with_damaged_pages_is_one_line(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "pairs.parquet"
+    rows = {"en": [f"sentence {n}" for n in range(2_000)], "n": list(range(2_000))}
+    parquet.write_table(arrow.table(rows), path, compression="zstd", use_dictionary=False)
+    for columns, message in (
+        (("en", "de"), "no column 'de'; it has 'en', 'n'"),
+        (("en", "n"), "column 'n' holds int64, not"),
+    ):
+        with pytest.raises(HeedError, match=rf"pairs\.parquet: .*{message}"):
+            examine(str(path), columns, every=10, before=0)
+    content = bytearray(path.read_bytes())
+    content[40:400] = b"\xff" * 360
+    path.write_bytes(content)
+    sources = Sources([str(path)], Columns(("en",)), output="jsonl")
+    with pytest.raises(HeedError, match=r"pairs\.parquet: damaged or not a Parquet file \("):
+        list(sources.read([Range(0, 0, 2_000, 0)]))
+    sources.close()
+
+
+def test_a_schema_has_the_columns_of_all_first_rows(tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b", "domain": "news"}\n')
+    assert schema_of(infer_schema(str(tmp_path / "rows.jsonl"))).names == ["text", "domain"]
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "id": 1000000000000000000000000000000}\n')
+    with pytest.raises(HeedError, match=r"rows\.jsonl: its rows do not fit into columns"):
+        infer_schema(str(tmp_path / "rows.jsonl"))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])

@@ -15,7 +15,7 @@ from heed.data.prepare import prepare
 from heed.data.shards import plan as plans
 from heed.data.shards.preparation import Workforce, is_in_shards
 from heed.data.text_files import TextFiles
-from heed.data.training_files import training_files
+from heed.data.training_files import refuse_both_sides, training_files
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
@@ -268,6 +268,12 @@ def test_small_text_is_prepared_whole_unless_its_format_or_a_setting_asks_for_sh
     with pytest.raises(HeedError, match=r"pairs.tsv is read in shards only, but data.tgt_symbols is true"):
         is_in_shards(tabs, data.model_copy(update={"tgt_symbols": True}), folder=tmp_path / "data")
 
+    (tmp_path / "begun" / "shards").mkdir(parents=True)
+    (tmp_path / "begun" / "shards" / "plan.json").write_text("{}")
+    assert is_in_shards(files, data, folder=tmp_path / "begun")
+    with pytest.raises(HeedError, match=r"begun: was begun in shards, but data\.tgt_symbols is true"):
+        is_in_shards(files, data.model_copy(update={"tgt_symbols": True}), folder=tmp_path / "begun")
+
     # A run stays as it was begun.
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tokenizer.json").write_text("{}")
@@ -287,6 +293,23 @@ def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(HeedError, match=r"has no files NAME\.en and NAME\.de"):
         training_files([str(tmp_path / "none")], src="en", tgt="de")
+
+
+def test_a_file_of_both_sides_is_no_side_of_others(tmp_path):
+    (tmp_path / "a.en").write_text("x\n")
+    (tmp_path / "b.jsonl").write_text('{"en": "x", "de": "y"}\n')
+    with pytest.raises(HeedError, match=r"b\.jsonl holds both sides, so it is no target of .*a\.en"):
+        training_files([str(tmp_path / "a.en"), str(tmp_path / "b.jsonl")], src="en", tgt="de")
+    with pytest.raises(HeedError, match=r"b\.jsonl: data\.dev takes two files of text"):
+        refuse_both_sides((tmp_path / "b.jsonl", tmp_path / "b.jsonl"), "data.dev")
+
+
+def test_pairs_of_one_language_have_two_columns(tmp_path, tokenizer):
+    data = settings(["pairs.tsv"], ("dev.en", "dev.de"))
+    assert data.model_copy(update={"tgt": "en"}).column_names == ("source", "target")
+    assert data.column_names == ("en", "de")
+    with pytest.raises(ValueError, match=r"data\.columns names one column twice"):
+        settings(["pairs.tsv"], ("dev.en", "dev.de"), columns=["a", "a"])
 
 
 def test_of_equal_numbers_all_but_the_first_are_copies():

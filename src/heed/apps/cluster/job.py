@@ -138,14 +138,15 @@ def estimate(job: Job, report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="heed-") as folder:
         write_plan(folder, plan)
         found = Worker(_loading(replace(job, out=folder))).attempt(part)
-    if "failed" in found:
-        raise HeedError(found["failed"])
+    if "done" not in found:
+        raise HeedError(found.get("failed") or found["stop"])
     said, n_workers = found["done"], job.n_workers or _usual_workers(job)
     rows = plan.rows_of(part)
-    seconds = said["seconds"] * plan.rows / rows
+    measured = max(said["seconds"], 1e-3)  # of blank rows it may be nothing
+    seconds = measured * plan.rows / rows
     report(
         f"{plan.rows:,} rows in {counted(len(plan.parts), 'part')}. {plan.name_of(part)}, {rows:,} rows, took "
-        f"{said['seconds']:,.1f} s in this process: {rows / said['seconds']:,.0f} rows/s."
+        f"{said['seconds']:,.1f} s in this process: {rows / measured:,.0f} rows/s."
     )
     size = said["bytes"] * plan.rows / rows
     report(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heed.data.corpus import ParallelCorpus, Texts, place_of_line
 from heed.errors import HeedError
 from heed.runtime.files import whole_file, whole_folder
-from heed.runtime.json_files import read_json, write_json
+from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
 from heed.runtime.locks import NoLocks, locked
 from heed.runtime.manifest import MANIFEST, check, seal, sha256_of
 
@@ -43,7 +43,7 @@ class ShardedCorpus:
         self._sizes: dict[str, Any] = {"vocab_size": vocab_size, "src_vocab_size": src_vocab_size}
         try:
             check(folder / INDEX, INDEX_FILES)
-            found = read_json(folder / INDEX / "shards.json")
+            found = read_json(folder / INDEX / "shards.json", MAX_LIST_BYTES)
             self._names: list[str] = found["names"]
             self._manifests: list[str] = found["manifests"]
             self._longest: list[tuple[int, int]] = [(int(n), int(line)) for n, line in found["longest"]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from heed.data.corpus import SIDES, ParallelCorpus
 from heed.data.dev_split import HeldOut
+from heed.data.filters import pair_filter
 from heed.data.lines import count_pairs, read_pairs
 from heed.data.prepare import (
     SHARE_TO_WARN_OF,
@@ -39,7 +40,7 @@ from heed.leases.inputs import PLAN, counted
 from heed.leases.storage import open_file, unpacked
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
-from heed.runtime.json_files import read_json, write_json
+from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
 from heed.text.tokenizer import TokenizerSettings
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
@@ -69,14 +70,17 @@ def is_in_shards(files: TextFiles, data: DataSettings, *, folder: Path) -> bool:
 
     HeedError if it must be and a setting does not allow it.
     """
-    if (folder / SHARDS / PLAN).exists():
-        return True
-    if (folder / TOKENIZER).exists():
+    begun = (folder / SHARDS / PLAN).exists()
+    if not begun and (folder / TOKENIZER).exists():
         return False
     unread = next((pair[0] for pair in files.train if needs_shards(pair)), None)
     obstacle = "data.tgt_symbols is true: a corpus in shards has no target symbols" if data.tgt_symbols else ""
     if data.mix:
         obstacle = "data.mix is given: a corpus in shards has no parts"
+    if begun and obstacle:
+        raise HeedError(f"{folder}: was begun in shards, but {obstacle}; leave that out, or use another --run.")
+    if begun:
+        return True
     if (data.shard_pairs or unread) and obstacle:
         why = "data.shard_pairs is set" if data.shard_pairs else f"{unread} is read in shards only"
         raise HeedError(f"{why}, but {obstacle}; leave one of them out.")
@@ -161,6 +165,7 @@ class ShardPreparation:
         # The training files are compared with the plan; the others as those of any run.
         others = replace(files, train=())
         compare_sources(others, folder / SOURCES, binding=(folder / TOKENIZER).exists())
+        pair_filter(self._data)  # languages that cannot be told show now, not in every worker
         self._plan = self._agreed_plan()
         _record_sources(self._plan, folder / SOURCES)
 
@@ -389,7 +394,7 @@ def _crew(workforce: Workforce, shards: Path, n_jobs: int) -> tuple[Crew, int, s
 
 def _record_sources(plan: ShardPlan, path: Path) -> None:
     """Adds the training files to a run's list of its text files: from it a run knows text that has been moved."""
-    recorded = read_json(path) if path.exists() else {}
+    recorded = read_json(path, MAX_LIST_BYTES) if path.exists() else {}
     current = {
         file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest}
         for files in plan.sources

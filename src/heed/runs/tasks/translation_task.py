@@ -13,7 +13,7 @@ from heed.data.mix import Mix
 from heed.data.settings import DataSettings
 from heed.data.shards.sources import count_source
 from heed.data.text_files import TextFiles, TextPart
-from heed.data.training_files import needs_shards, training_files
+from heed.data.training_files import needs_shards, refuse_both_sides, training_files
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
 from heed.decoding.stream import longest_source
@@ -118,13 +118,13 @@ class TranslationTask:
             )
         else:
             assert data.train is not None and data.dev is not None  # Recipe checks it
-            tests = {name: _file_pair(names) for name, names in data.tests.items()}
-            dev = _file_pair(data.dev) if isinstance(data.dev, list) else _split_off(Path())
+            tests = {name: _file_pair(names, f"data.tests.{name}") for name, names in data.tests.items()}
+            dev = _file_pair(data.dev, "data.dev") if isinstance(data.dev, list) else _split_off(Path())
             train = training_files(data.train, src=data.src, tgt=data.tgt)
             files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
         files = replace(files, n_given=len(files.train))
         if data.added:
-            files = replace(files, train=(*files.train, _file_pair(data.added)))
+            files = replace(files, train=(*files.train, _file_pair(data.added, "data.added")))
         return files if data.mixture is None else self._with_parts(files, data.mixture, corpora, fetching=fetching)
 
     def _with_parts(self, files: TextFiles, mix: Mix, corpora: Corpora, *, fetching: bool) -> TextFiles:
@@ -133,7 +133,7 @@ class TranslationTask:
         for part in mix.parts:
             pairs: Sequence[FilePair] = files.train
             if part.train is not None:
-                pairs = [_file_pair(part.train)]
+                pairs = [_file_pair(part.train, "data.mix")]
             elif part.corpus is not None:
                 languages = {"src": self.recipe.data.src, "tgt": self.recipe.data.tgt}
                 pairs = fetch(part.corpus, **languages, variant=part.variant, corpora=corpora, fetching=fetching).train
@@ -280,6 +280,9 @@ def _split_off(folder: Path) -> FilePair:
     return folder / "dev.src", folder / "dev.tgt"
 
 
-def _file_pair(files: list[str]) -> FilePair:
+def _file_pair(files: list[str], setting: str) -> FilePair:
+    """HeedError if they are not two files of text."""
     src, tgt = files
-    return Path(src), Path(tgt)
+    pair = Path(src), Path(tgt)
+    refuse_both_sides(pair, setting)
+    return pair
