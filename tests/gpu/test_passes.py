@@ -1,7 +1,9 @@
 """Training passes over packed tokens: the plain network's losses and gradients, by attention's CPU kernels."""
 
+import gc
 import itertools
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -188,6 +190,28 @@ def test_work_that_waits_for_the_device_cannot_be_recorded(emulated):
         Captured(lambda: x.add_(float(x.sum())), CUDA, n_warm_ups=0)
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         Captured(lambda: x.add_(x[x > 0].sum()), CUDA, n_warm_ups=0)
+
+
+def test_after_a_recording_that_failed_the_device_is_as_before_and_holds_none_of_its_tensors(emulated):
+    """torch.cuda.graph then leaves its own stream the current one, and the generator part of the recording."""
+    from heed.backends.gpu.capture import Captured
+
+    before, kept = torch.cuda.current_stream(CUDA), []
+
+    def work() -> None:
+        x = torch.ones(4, device=CUDA)
+        kept.append(weakref.ref(x))
+        x.sum().item()
+
+    gc.disable()  # which would find a cycle late, when memory has run out already
+    try:
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            Captured(work, CUDA, n_warm_ups=0)
+        assert [x() for x in kept] == [None]
+    finally:
+        gc.enable()
+    assert torch.cuda.current_stream(CUDA) is before
+    assert torch.rand(3, device=CUDA).tolist()
 
 
 @pytest.mark.soak
