@@ -3,6 +3,7 @@
 On the meta device a pass runs as it is written, so that it can be counted (counting.py).
 """
 
+import gc
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,11 @@ class GpuPasses:
         shape = self._shape
         if shape is None or shape.n_tokens // 2 < shape.longest:
             return False
-        self.reserve(shape.n_tokens // 2, shape.longest)
+        half = shape.n_tokens // 2, shape.longest
+        if PassShape.for_tokens(*half).capacity >= shape.capacity:  # capacities are multiples of ROW_MULTIPLE
+            return False
+        self.reserve(*half)
+        gc.collect()  # an error's traceback may hold a failed pass's tensors in a cycle
         return True
 
     def _kind(self, shape: PassShape) -> _Kind:
