@@ -44,8 +44,7 @@ class PassShape:
         longest = max(longest, 2)  # else every token would be padding's
         # At most half of the sequences are padding's.
         n_tokens = max(min(n_tokens, longest * (MAX_SEQUENCES // 4)), longest)
-        capacity = n_tokens + -(-(n_tokens + ROW_MULTIPLE) // longest) + 1
-        capacity += -capacity % ROW_MULTIPLE
+        capacity = n_tokens + -n_tokens % ROW_MULTIPLE
         while (shape := cls._of(capacity, longest)).n_tokens < n_tokens:  # more tokens may need more padding
             capacity += ROW_MULTIPLE
         return shape
