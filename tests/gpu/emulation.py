@@ -479,8 +479,6 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         "is_available": lambda: True,
         "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
-        "memory_allocated": lambda _=None: 0,
-        "memory_reserved": lambda _=None: 0,
         "set_rng_state": lambda state, _=None: None,
         "set_stream": set_stream,
         "stream": lambda _: nullcontext(),

@@ -13,12 +13,12 @@ from heed.backends.choice import backend_for
 from heed.backends.gpu.beams import FP32_COLUMNS
 from heed.backends.gpu.capture import RECORDING
 from heed.backends.gpu.graphs import StepGraphs
-from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
+from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_free_memory
 from heed.backends.gpu.slots import Slots
 from heed.backends.reference import ReferenceBackend
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.stream import Source, _free_bytes
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
@@ -188,6 +188,16 @@ def test_steps_whose_ids_the_cpu_chooses_are_graphs_too(emulated):
     found = found_by(model.to(CUDA), sampling=sampling)
     assert_alike(found, expected)
     assert emulated.n_replays > emulated.n_recordings > 0
+
+
+def test_a_search_plans_with_what_the_device_has_free_once_unused_memory_is_given_back(emulated, monkeypatch):
+    """What PyTorch's allocator keeps for recorded passes is no search's to use."""
+    free = [0]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(), 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 8000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+    assert _free_bytes(CUDA) == 1000 and _half_of_free_memory(CUDA) == 500
 
 
 def test_memory_that_does_not_hold_the_slots_is_one_clear_line(emulated):
