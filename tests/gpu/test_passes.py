@@ -14,7 +14,7 @@ from torch import Tensor
 from heed.backends.gpu import losses
 from heed.backends.gpu.network import Regions, check_window
 from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, Sentences
-from heed.backends.gpu.passes import GpuPasses
+from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
 from heed.backends.protocol import PassSettings
 from heed.backends.reference import ReferenceBackend
@@ -129,6 +129,22 @@ def test_a_pass_holds_what_it_was_made_for_in_no_more_sequences_than_attention_t
         assert longest <= shape.n_tokens == whole.n_tokens
     assert whole.n_tokens >= n_tokens or whole.n_padding > MAX_SEQUENCES // 5
     assert whole.n_padding < whole.capacity
+
+
+@pytest.mark.parametrize(("share", "n_runs"), [("all", 1), ("none", 2)])
+def test_gradients_are_added_to_their_sums_in_one_operation_for_neighbours(share, n_runs):
+    """With a matrix of the output alone, whose sum the losses add to, there are gradients before and after it."""
+    weights = weights_on_cpu(architecture(share=share, n_layers=1), torch.bfloat16)
+    output = weights.model.output.weight if share == "none" else None
+    found = [(p.main_grad, torch.rand_like(p)) for p in weights.model.parameters() if p is not output]
+    for total, gradient in found:
+        total.add_(gradient)
+    expected = weights.sums.gradients.clone()
+    weights.zero_sums()
+    runs = _runs(found)
+    for total, gradients in runs:
+        total.add_(torch.cat(gradients))
+    assert len(runs) <= n_runs and torch.equal(weights.sums.gradients, expected) and expected.any()
 
 
 def test_passes_are_halved_until_they_cannot_become_smaller():

@@ -155,11 +155,12 @@ class GpuPasses:
             features, targets, weights = self._forward(inputs, shape, regions or self._regions)
         with torch.no_grad():
             gradient = self._losses(features.detach(), targets, weights)
-        # bf16 gradients are added to fp32 sums in one call.
         gradients = torch.autograd.grad(features, self._parameters, gradient, allow_unused=True)
         with torch.no_grad():
             found = [(_sum_of(p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
-            torch._foreach_add_([total for total, _ in found], [gradient for _, gradient in found])
+            # Together: _foreach_add_ of bf16 to fp32 would be a launch for each weight.
+            for total, of_run in _runs(found):
+                total.add_(torch.cat(of_run))
 
     def _forward(self, inputs: PassInputs, shape: PassShape, regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
         """(features of the target's tokens, their targets, their weights in the gradient), of one or two passes."""
@@ -236,6 +237,22 @@ def _sum_of(parameter: Tensor) -> Tensor:
     """The fp32 sum of a weight's gradients."""
     total: Tensor = cast(Any, parameter).main_grad
     return total
+
+
+def _runs(found: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, list[Tensor]]]:
+    """(sums in one piece of memory, their flat gradients) of each run of neighbours among sums with gradients."""
+    runs: list[list[tuple[Tensor, Tensor]]] = []
+    for total, gradient in found:
+        last = runs[-1][-1][0] if runs else None
+        # Sums that are no views of a common buffer, or whose neighbour has no gradient here, begin a run.
+        follows = last is not None and last._base is not None and last._base is total._base
+        if last is not None and follows and last.storage_offset() + last.numel() == total.storage_offset():
+            runs[-1].append((total, gradient))
+        else:
+            runs.append([(total, gradient)])
+    return [
+        (run[0][0].as_strided((sum(g.numel() for _, g in run),), (1,)), [g.flatten() for _, g in run]) for run in runs
+    ]
 
 
 class _Staging:
