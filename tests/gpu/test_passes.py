@@ -315,6 +315,18 @@ def test_passes_with_other_gradients_than_the_plain_networks_are_not_taken(emula
     assert training.weights.passes(training.settings) is None
 
 
+def test_passes_of_all_shapes_are_recorded_into_one_pool_on_one_stream(emulated, corpus):
+    training = Training.begin(corpus, architecture(n_layers=1), CUDA, torch.bfloat16)
+    training.fit()
+    passes = training.weights.passes(training.settings)
+    before = emulated.n_recordings
+    for shape in (passes._shape, passes._shape.narrower(1)):
+        passes._kinds.pop(shape, None)
+        passes._kind(shape)
+    one, other = emulated.graphs[before:]
+    assert one.pool is other.pool is not None and one.stream is other.stream is not None
+
+
 def test_passes_are_compared_with_the_plain_network_once_before_any_is_recorded(emulated, corpus, monkeypatch):
     compare, n_recorded = MemoryProbe._compare, []
 

@@ -20,14 +20,21 @@ class Captured:
     runs N_WARM_UPS times before it is recorded, so it must not matter how often it runs; random generators are then
     where they were.
 
-    pool: memory that several recordings share, which are never replayed at the same time.
+    pool: memory that several recordings share, which are never replayed at the same time. stream: where the work is
+    recorded; memory of a pool is shared by recordings of one stream only.
     """
 
     def __init__(
-        self, work: Callable[[], None], device: torch.device, *, pool: Any = None, n_warm_ups: int = N_WARM_UPS
+        self,
+        work: Callable[[], None],
+        device: torch.device,
+        *,
+        pool: Any = None,
+        stream: Any = None,
+        n_warm_ups: int = N_WARM_UPS,
     ):
         with RECORDING, _generators_kept(device):
-            side = torch.cuda.Stream(device)
+            side = torch.cuda.Stream(device) if stream is None else stream
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(n_warm_ups):

@@ -49,6 +49,7 @@ class GpuPasses:
         self._tables: dict[Side, Tensor] = {}
         self._staging = _Staging()
         self._pool: Any = None
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
     @property
     def n_tokens(self) -> int:
@@ -135,7 +136,7 @@ class GpuPasses:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         inputs = PassInputs.of(words, shape)
-        return Captured(lambda: self._compute(inputs, shape), self._device, pool=self._pool)
+        return Captured(lambda: self._compute(inputs, shape), self._device, pool=self._pool, stream=self._stream)
 
     def _send(self, sentences: Sentences, kind: _Kind, scale: float) -> None:
         """One copy to the GPU, which runs beside its computation."""
