@@ -34,6 +34,7 @@ HEED = Path(heed.__file__).parent
 
 COPIES = {aten._to_copy.default, aten.copy_.default}
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+RANDOM = {aten.rand.default, aten.native_dropout.default, aten.bernoulli.default, aten.bernoulli_.float}
 # Operations whose result, or its shape, the CPU must know before it goes on.
 READ_BACK = {
     aten._local_scalar_dense.default,
@@ -186,6 +187,9 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         self.n_sent = 0  # copies to the CPU that nobody waited for when they were sent
         self.graphs: list[EmulatedGraph] = []
         self.capturing: EmulatedGraph | None = None
+        self.stream: Any = EmulatedStream()  # the current one
+        self.guarded = 0  # blocks of torch.cuda.device that are open
+        self.generator_captures = False  # as after a recording that failed
         self._under_way: list[tuple[int, Tensor, Tensor]] = []  # of them: (which, where to, the numbers)
 
     def forget(self) -> None:
@@ -237,6 +241,8 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
         if not inputs and not on_device:
             return func(*args, **kwargs)
         self._check(func, args, inputs, on_cpu)
+        if self.generator_captures and self.capturing is None and func in RANDOM:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
         arrives_later = func in COPIES and self._check_copy(func, args, kwargs, on_device=on_device)
         if self.capturing is not None:
             if not on_device:
@@ -321,6 +327,16 @@ class EmulatedCuda(WaitCounter, TorchDispatchMode):
             self.mask_operations[name] += 1
 
 
+class EmulatedStream:
+    """A stream: all of them compute at once."""
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
 class EmulatedGraph:
     """A CUDA graph: the operations of a region, with the memory that they read and write.
 
@@ -331,6 +347,7 @@ class EmulatedGraph:
 
     def __init__(self) -> None:
         self.n_replays = 0
+        self.pool = self.stream = None
         self._operations: list[tuple[Callable[[], Any], list[Tensor]]] = []
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
@@ -415,35 +432,55 @@ def emulated_cuda(*, watched: Path = HEED) -> Iterator[EmulatedCuda]:
         graph: EmulatedGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
     ) -> Iterator[None]:
         synchronize()  # as torch.cuda.graph does
-        device.capturing = graph
+        graph.pool, graph.stream = pool, stream
+        before, device.stream = device.stream, stream
+        device.capturing, device.generator_captures = graph, True
         try:
             yield
         finally:
             device.capturing = None
             graph.end()
+        # torch.cuda.graph leaves these as they are if the recording cannot be ended.
+        device.stream, device.generator_captures = before, False
         device.graphs.append(graph)
+
+    @contextmanager
+    def guard(_: Any) -> Iterator[None]:
+        device.guarded += 1
+        try:
+            yield
+        finally:
+            device.guarded -= 1
+
+    def set_stream(stream: Any) -> None:
+        device.stream = stream
+
+    def replace_state(_: Any) -> None:
+        device.generator_captures = False
+
+    generator = SimpleNamespace(clone_state=lambda: None, graphsafe_set_state=replace_state)
 
     properties = SimpleNamespace(name="emulated", major=9, minor=0, total_memory=MEMORY_BYTES)
     replaced: dict[str, Any] = {
         "CUDAGraph": EmulatedGraph,
         "Event": Event,
-        "Stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
+        "Stream": EmulatedStream,
         "current_device": lambda: 0,
-        "current_stream": lambda _=None: SimpleNamespace(wait_stream=lambda other: None),
-        "device": lambda _: nullcontext(),
+        "current_stream": lambda _=None: device.stream,
+        "default_generators": (generator,),
+        "device": guard,
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (properties.major, properties.minor),
         "get_device_properties": lambda _=None: properties,
         "get_rng_state": lambda _=None: torch.empty(0),
         "graph": captured,
-        "graph_pool_handle": lambda: (0, 1),
+        "graph_pool_handle": object,
         "is_available": lambda: True,
         "is_current_stream_capturing": lambda: device.capturing is not None,
         "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
-        "memory_allocated": lambda _=None: 0,
-        "memory_reserved": lambda _=None: 0,
         "set_rng_state": lambda state, _=None: None,
+        "set_stream": set_stream,
         "stream": lambda _: nullcontext(),
         "synchronize": synchronize,
     }

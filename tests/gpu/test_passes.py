@@ -1,7 +1,9 @@
 """Training passes over packed tokens: the plain network's losses and gradients, by attention's CPU kernels."""
 
+import gc
 import itertools
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +12,9 @@ import torch
 from torch import Tensor
 
 from heed.backends.gpu import losses
-from heed.backends.gpu.network import Regions
-from heed.backends.gpu.packing import PassInputs, PassShape, Sentences
-from heed.backends.gpu.passes import GpuPasses
+from heed.backends.gpu.network import Regions, check_window
+from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, Sentences
+from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
 from heed.backends.protocol import PassSettings
 from heed.backends.reference import ReferenceBackend
@@ -20,6 +22,7 @@ from heed.data.batching import Batch, make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 from tests.conftest import OTHERS, SPECIAL
@@ -116,6 +119,42 @@ def test_a_capacity_does_not_change_the_sums():
         torch.testing.assert_close(other, sums[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 5, 24, 25, 100, 1000])
+@pytest.mark.parametrize("n_tokens", [1, 20, 1000, 25_000, 1_000_000])
+def test_a_pass_holds_what_it_was_made_for_in_no_more_sequences_than_attention_takes(n_tokens, longest):
+    whole = PassShape.for_tokens(n_tokens, longest)
+    for n_sentences in (0, 1, n_tokens // 20, n_tokens):
+        shape = whole.narrower(n_sentences)
+        assert shape.n_padding < shape.n_sequences <= MAX_SEQUENCES
+        assert longest <= shape.n_tokens == whole.n_tokens
+    assert whole.n_tokens >= n_tokens or whole.n_padding > MAX_SEQUENCES // 5
+    assert whole.n_padding < whole.capacity
+
+
+@pytest.mark.parametrize(("share", "n_runs"), [("all", 1), ("none", 2)])
+def test_gradients_are_added_to_their_sums_in_one_operation_for_neighbours(share, n_runs):
+    """With a matrix of the output alone, whose sum the losses add to, there are gradients before and after it."""
+    weights = weights_on_cpu(architecture(share=share, n_layers=1), torch.bfloat16)
+    output = weights.model.output.weight if share == "none" else None
+    found = [(p.main_grad, torch.rand_like(p)) for p in weights.model.parameters() if p is not output]
+    for total, gradient in found:
+        total.add_(gradient)
+    expected = weights.sums.gradients.clone()
+    weights.zero_sums()
+    runs = _runs(found)
+    for total, gradients in runs:
+        total.add_(torch.cat(gradients))
+    assert len(runs) <= n_runs and torch.equal(weights.sums.gradients, expected) and expected.any()
+
+
+def test_passes_are_halved_until_they_cannot_become_smaller():
+    passes, sizes = passes_on_cpu(weights_on_cpu(architecture(n_layers=1)), SETTINGS, n_tokens=1000, longest=5), []
+    while not sizes or passes.halve():
+        sizes.append(passes.n_tokens)
+        assert len(sizes) < 10
+    assert sizes == sorted(set(sizes), reverse=True) and sizes[-1] < 64
+
+
 @pytest.mark.parametrize("lengths", [[1], [11] * 9, [1] * 60, list(range(1, 12)) * 3])
 def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(lengths):
     """And no sequence has queries without keys: what attention would compute of it differs between GPUs."""
@@ -190,6 +229,28 @@ def test_work_that_waits_for_the_device_cannot_be_recorded(emulated):
         Captured(lambda: x.add_(x[x > 0].sum()), CUDA, n_warm_ups=0)
 
 
+def test_after_a_recording_that_failed_the_device_is_as_before_and_holds_none_of_its_tensors(emulated):
+    """torch.cuda.graph then leaves its own stream the current one, and the generator part of the recording."""
+    from heed.backends.gpu.capture import Captured
+
+    before, kept = torch.cuda.current_stream(CUDA), []
+
+    def work() -> None:
+        x = torch.ones(4, device=CUDA)
+        kept.append(weakref.ref(x))
+        x.sum().item()
+
+    gc.disable()  # which would find a cycle late, when memory has run out already
+    try:
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            Captured(work, CUDA, n_warm_ups=0)
+        assert [x() for x in kept] == [None]
+    finally:
+        gc.enable()
+    assert torch.cuda.current_stream(CUDA) is before
+    assert torch.rand(3, device=CUDA).tolist()
+
+
 @pytest.mark.soak
 def test_memory_that_runs_out_halves_the_passes_and_training_goes_on(emulated, corpus, caplog):
     arch = architecture(n_layers=1, d_ff=512)
@@ -252,6 +313,55 @@ def test_passes_with_other_gradients_than_the_plain_networks_are_not_taken(emula
         training.fit()
     assert "gradients differ from the plain network's by" in caplog.text
     assert training.weights.passes(training.settings) is None
+
+
+def test_passes_of_all_shapes_are_recorded_into_one_pool_on_one_stream(emulated, corpus):
+    training = Training.begin(corpus, architecture(n_layers=1), CUDA, torch.bfloat16)
+    training.fit()
+    passes = training.weights.passes(training.settings)
+    before = emulated.n_recordings
+    for shape in (passes._shape, passes._shape.narrower(1)):
+        passes._kinds.pop(shape, None)
+        passes._kind(shape)
+    one, other = emulated.graphs[before:]
+    assert one.pool is other.pool is not None and one.stream is other.stream is not None
+
+
+def test_passes_are_compared_with_the_plain_network_once_before_any_is_recorded(emulated, corpus, monkeypatch):
+    compare, n_recorded = MemoryProbe._compare, []
+
+    def counted(*arguments: Any) -> None:
+        n_recorded.append(emulated.n_recordings)
+        compare(*arguments)
+
+    monkeypatch.setattr(MemoryProbe, "_compare", counted)
+    training = Training.begin(corpus, architecture(n_layers=1), CUDA, torch.bfloat16)
+    training.fit()
+    assert n_recorded == [0] and emulated.n_recordings > 0
+
+
+def test_attention_without_a_window_leaves_training_to_the_plain_network():
+    def older(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Tensor:
+        return query
+
+    with pytest.raises(ImportError, match="has no window_size"):
+        check_window(older)
+
+
+@pytest.mark.parametrize("consistency", [None, 5.0])
+def test_kernels_are_launched_on_the_device_of_the_logits(emulated, monkeypatch, consistency):
+    """Triton launches on the current device, which may be another."""
+    guarded = []
+    for kind in ("smoothed", "consistent"):
+        monkeypatch.setattr(losses, f"{kind}_loss_by_torch_", lambda *_: guarded.append(emulated.guarded))
+    monkeypatch.setattr(losses, "has_triton", lambda: False)
+    logits, numbers = torch.zeros(2, 8, device=CUDA), torch.zeros(2, device=CUDA)
+    arguments = (logits, numbers, numbers, logits, 0.1)
+    if consistency is None:
+        losses._smoothed_on_gpu(*arguments)
+    else:
+        losses._consistent_on_gpu(*arguments, consistency)
+    assert guarded == [1] and emulated.guarded == 0
 
 
 @pytest.fixture(params=["torch", "triton"])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 
 from heed.backends.choice import backend_for
 from heed.backends.gpu.beams import FP32_COLUMNS
+from heed.backends.gpu.capture import RECORDING
 from heed.backends.gpu.graphs import StepGraphs
-from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
+from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_free_memory
 from heed.backends.gpu.slots import Slots
 from heed.backends.reference import ReferenceBackend
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.stream import Source, _free_bytes
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
@@ -151,12 +153,51 @@ def test_a_wait_inside_of_a_step_is_found_when_it_is_captured(emulated, monkeypa
     assert any("capturing a step failed" in line for line in caplog.messages)
 
 
+def test_graphs_captured_anew_lie_in_another_pool_and_a_search_has_its_own_stream(emulated):
+    x = torch.zeros(4, device=CUDA)
+    one, other = StepGraphs(CUDA), StepGraphs(CUDA)
+    for graphs in (one, one, other):
+        graphs.forget()
+        for shape in ("a", "b"):
+            for _ in range(3):
+                graphs.run(shape, lambda: x.add_(1))
+    assert x.tolist() == [18.0] * 4
+    pools, streams = ([getattr(graph, name) for graph in emulated.graphs] for name in ("pool", "stream"))
+    assert pools[0] is pools[1] is not None and pools[2] is pools[3] and len(set(pools)) == 3
+    assert len(set(streams[:4])) == 1 and len(set(streams)) == 2 and None not in streams
+
+
+def test_steps_are_captured_one_at_a_time_on_their_device(emulated):
+    seen = []
+
+    def step() -> None:
+        if emulated.capturing is not None:
+            with ThreadPoolExecutor(1) as other:
+                free = other.submit(RECORDING.acquire, blocking=False).result()
+            seen.append((free, emulated.guarded))
+
+    graphs = StepGraphs(CUDA)
+    for _ in range(3):
+        graphs.run("a", step)
+    assert seen == [(False, 1)] and emulated.guarded == 0
+
+
 def test_steps_whose_ids_the_cpu_chooses_are_graphs_too(emulated):
     model, sampling = random_model(), SamplingSettings(seed=2)
     expected = found_by(model, sampling=sampling)
     found = found_by(model.to(CUDA), sampling=sampling)
     assert_alike(found, expected)
     assert emulated.n_replays > emulated.n_recordings > 0
+
+
+def test_a_search_plans_with_what_the_device_has_free_once_unused_memory_is_given_back(emulated, monkeypatch):
+    """What PyTorch's allocator keeps for recorded passes is no search's to use."""
+    free = [0]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(), 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 8000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+    assert _free_bytes(CUDA) == 1000 and _half_of_free_memory(CUDA) == 500
 
 
 def test_memory_that_does_not_hold_the_slots_is_one_clear_line(emulated):

@@ -22,7 +22,7 @@ TRAINING: Places = {
     ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
 }
 PASSES: Places = {  # in bf16
-    ("backends/gpu/capture.py", "_record"): "passes of another shape and Adam's step, before they are recorded",
+    ("backends/gpu/capture.py", "record"): "passes of another shape and Adam's step, before they are recorded",
     ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
 }
 LOADING: Places = {
@@ -30,7 +30,7 @@ LOADING: Places = {
 }
 SLOTS: Places = {
     ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
-    ("backends/gpu/graphs.py", "StepGraphs._capture"): "the steps so far, before a graph is captured",
+    ("backends/gpu/capture.py", "record"): "the steps so far, before a graph is captured",
 }
 PLAIN_SEARCH: Places = {  # with HEED_KERNELS=0
     ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",

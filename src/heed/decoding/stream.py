@@ -13,7 +13,7 @@ from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.runtime.memory import free_memory
+from heed.runtime.memory import free_gpu_memory, free_memory
 from heed.runtime.progress import Task
 from heed.text.prefix import NO_PREFIX, Prefix
 
@@ -150,10 +150,7 @@ class SearchMemory:
 
 
 def _free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + cached)
-    return free_memory()
+    return float(free_gpu_memory(device)) if device.type == "cuda" else free_memory()
 
 
 class SourceQueue:

@@ -52,6 +52,15 @@ def free_memory(root: Path = Path("/")) -> float:
     return min([free, *(_free_in(group, names) for group, names in _control_groups(root))])
 
 
+def free_gpu_memory(device: torch.device) -> int:
+    """Bytes that this process may still take on a GPU, whose allocator's unused memory it gives back.
+
+    The allocator's own account would also count what recorded passes of training keep, which nothing else can use.
+    """
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
 class _Names(NamedTuple):
     """Names in a version of control groups: two files, and keys of memory.stat.
 

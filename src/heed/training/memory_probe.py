@@ -1,5 +1,6 @@
 """The largest micro-batches that memory holds, found by trying them before the first step."""
 
+import gc
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,8 @@ class MemoryProbe:
             fits = False
         self.weights.zero_sums()
         if self.machine.device.type == "cuda":
+            if not fits:
+                gc.collect()  # the error's traceback may hold tensors in a cycle
             torch.cuda.empty_cache()
         return not self.workers.any(not fits)
 
@@ -75,6 +78,8 @@ class MemoryProbe:
             heaviest = self.workers.shard(heaviest)
         elif sharing == "whole" and batches.limits.n_micro_batches < self.workers.n:  # then workers share each of them
             heaviest = [part for rows in heaviest for part in self.workers.shard([rows])]
+        if heaviest:
+            self._check_passes(batches.collate(heaviest[0][:N_COMPARED]))
         moments = []
         if not self.optimizer.state:  # the first step allocates Adam's two moments
             moments = [torch.empty_like(self.weights.sums.buffer) for _ in range(2)]
@@ -92,8 +97,6 @@ class MemoryProbe:
         batch = batches.collate(rows)
         if (passes := self.weights.passes(self.settings)) is not None:
             try:
-                self._compare(passes, batches.collate(rows[:N_COMPARED]))
-                self.weights.model.train()
                 passes.run([batch], scale=1.0)
                 return
             except Exception as error:
@@ -102,6 +105,18 @@ class MemoryProbe:
                 self.weights.give_up_passes(error)
                 self.weights.model.train()
         self._run_plainly(batch, self.settings)
+
+    def _check_passes(self, batch: Batch) -> None:
+        """Gives up passes that differ from the plain network, before any is recorded or the moments take memory."""
+        if (passes := self.weights.passes(self.settings)) is None:
+            return
+        try:
+            self._compare(passes, batch)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.weights.give_up_passes(error)
+        self.weights.model.train()
 
     def _run_plainly(self, batch: Batch, settings: TrainingSettings) -> None:
         loss, _ = micro_batch_loss(self.weights.model, batch.to(self.machine.device), settings)

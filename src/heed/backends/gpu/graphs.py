@@ -5,6 +5,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from heed.backends.gpu.capture import record
+
 log = logging.getLogger(__name__)
 
 
@@ -18,13 +20,16 @@ class StepGraphs:
 
     def __init__(self, device: torch.device):
         self._device, self._captures = device, device.type == "cuda"
-        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        # Its own, since graphs of one stream share a workspace, which goes when one search's graphs do.
+        self._stream = torch.cuda.Stream(device) if self._captures else None
         self.forget()
 
     def forget(self) -> None:
         """The tensors have moved: all graphs are captured anew."""
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._ran: set[Hashable] = set()
+        # Another pool: PyTorch takes no graph into one whose graphs are all gone while any of its memory is in use.
+        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
 
     def run(self, shape: Hashable, step: Callable[[], None]) -> None:
         """Runs the step; `shape` names all that decides which operations it consists of."""
@@ -39,12 +44,7 @@ class StepGraphs:
     def _capture(self, shape: Hashable, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads may use the device meanwhile. It need not be the current one.
-            with (
-                torch.cuda.device(self._device),
-                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-            ):
-                step()
+            record(graph, step, self._device, pool=self._pool, stream=self._stream)
         except RuntimeError as error:
             self._captures = False
             reason = str(error).partition("\n")[0].removesuffix(".")

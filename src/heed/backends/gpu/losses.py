@@ -101,7 +101,8 @@ def _smoothed_on_gpu(logits: Tensor, targets: Tensor, weights: Tensor, losses: T
         from heed.backends.gpu.triton_losses import smoothed_loss_by_triton_ as smoothed
     else:
         smoothed = smoothed_loss_by_torch_
-    smoothed(logits, targets, weights, losses, label_smoothing)
+    with torch.cuda.device(logits.device):  # Triton launches on the current device
+        smoothed(logits, targets, weights, losses, label_smoothing)
 
 
 def _consistent_on_gpu(
@@ -111,7 +112,8 @@ def _consistent_on_gpu(
         from heed.backends.gpu.triton_losses import consistent_loss_by_triton_ as consistent
     else:
         consistent = consistent_loss_by_torch_
-    consistent(logits, targets, weights, losses, label_smoothing, consistency)
+    with torch.cuda.device(logits.device):
+        consistent(logits, targets, weights, losses, label_smoothing, consistency)
 
 
 def _nothing(*_: object) -> None:

@@ -3,6 +3,7 @@
 Each function is a region that torch.compile fuses: no graph breaks inside, and all layers of a stack share one graph.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -15,6 +16,14 @@ from torch.nn.attention.varlen import varlen_attn
 from heed.backends.gpu.relu_product import relu_product
 from heed.model.transformer import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, SelfAttention
 
+
+def check_window(attention: Callable[..., Any]) -> None:
+    """ImportError if this attention takes no window, which keeps a target's tokens from the future."""
+    if "window_size" not in inspect.signature(attention).parameters:
+        raise ImportError(f"varlen_attn of PyTorch {torch.__version__} has no window_size; 2.11 or newer is needed")
+
+
+check_window(varlen_attn)
 # A region as it is called: compiled, or as it is written.
 Region = Callable[..., Tensor]
 

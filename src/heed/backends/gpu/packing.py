@@ -20,6 +20,9 @@ from heed.data.batching import Batch
 # Room for this share of `capacity` sequences: short sentences need more, and empty ones cost blocks of threads that
 # find nothing to do, so that passes of long sentences have less.
 SEQUENCE_SHARES = (16, 2)
+# Flash attention's backward pass has a row of its grid for each sequence, of which CUDA allows 65,535; a pass may hold
+# each sentence twice.
+MAX_SEQUENCES = 65_535 // 2
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,25 @@ class PassShape:
 
     @classmethod
     def for_tokens(cls, n_tokens: int, longest: int) -> "PassShape":
-        """With room for `n_tokens` a side in sequences of any length up to `longest`.
+        """With room for `n_tokens` a side in sequences of any length up to `longest`; for fewer if that is beyond what
+        MAX_SEQUENCES allow.
 
         Padding's sequences must be as short as `longest` too, since attention computes no more of a sequence, and none
         may be without keys: so one token at least is kept for each.
         """
-        capacity = max(n_tokens, longest)
-        n_padding = -(-(capacity + ROW_MULTIPLE) // longest) + 1
-        capacity += n_padding
-        capacity += -capacity % ROW_MULTIPLE
-        return cls(capacity, longest, capacity // min(SEQUENCE_SHARES) + n_padding)
+        longest = max(longest, 2)  # else every token would be padding's
+        # At most half of the sequences are padding's.
+        n_tokens = max(min(n_tokens, longest * (MAX_SEQUENCES // 4)), longest)
+        capacity = n_tokens + -n_tokens % ROW_MULTIPLE
+        while (shape := cls._of(capacity, longest)).n_tokens < n_tokens:  # more tokens may need more padding
+            capacity += ROW_MULTIPLE
+        return shape
+
+    @classmethod
+    def _of(cls, capacity: int, longest: int) -> "PassShape":
+        shape = cls(capacity, longest, 0)
+        n_sequences = capacity // min(SEQUENCE_SHARES) + shape.n_padding
+        return cls(capacity, longest, min(n_sequences, MAX_SEQUENCES))
 
     @property
     def n_padding(self) -> int:

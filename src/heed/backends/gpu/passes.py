@@ -3,6 +3,7 @@
 On the meta device a pass runs as it is written, so that it can be counted (counting.py).
 """
 
+import gc
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class GpuPasses:
         self._tables: dict[Side, Tensor] = {}
         self._staging = _Staging()
         self._pool: Any = None
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
     @property
     def n_tokens(self) -> int:
@@ -102,7 +104,11 @@ class GpuPasses:
         shape = self._shape
         if shape is None or shape.n_tokens // 2 < shape.longest:
             return False
-        self.reserve(shape.n_tokens // 2, shape.longest)
+        half = shape.n_tokens // 2, shape.longest
+        if PassShape.for_tokens(*half).capacity >= shape.capacity:  # capacities are multiples of ROW_MULTIPLE
+            return False
+        self.reserve(*half)
+        gc.collect()  # an error's traceback may hold a failed pass's tensors in a cycle
         return True
 
     def _kind(self, shape: PassShape) -> _Kind:
@@ -130,7 +136,7 @@ class GpuPasses:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         inputs = PassInputs.of(words, shape)
-        return Captured(lambda: self._compute(inputs, shape), self._device, pool=self._pool)
+        return Captured(lambda: self._compute(inputs, shape), self._device, pool=self._pool, stream=self._stream)
 
     def _send(self, sentences: Sentences, kind: _Kind, scale: float) -> None:
         """One copy to the GPU, which runs beside its computation."""
@@ -150,11 +156,12 @@ class GpuPasses:
             features, targets, weights = self._forward(inputs, shape, regions or self._regions)
         with torch.no_grad():
             gradient = self._losses(features.detach(), targets, weights)
-        # bf16 gradients are added to fp32 sums in one call.
         gradients = torch.autograd.grad(features, self._parameters, gradient, allow_unused=True)
         with torch.no_grad():
             found = [(_sum_of(p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
-            torch._foreach_add_([total for total, _ in found], [gradient for _, gradient in found])
+            # Together: _foreach_add_ of bf16 to fp32 would be a launch for each weight.
+            for total, of_run in _runs(found):
+                total.add_(torch.cat(of_run))
 
     def _forward(self, inputs: PassInputs, shape: PassShape, regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
         """(features of the target's tokens, their targets, their weights in the gradient), of one or two passes."""
@@ -231,6 +238,22 @@ def _sum_of(parameter: Tensor) -> Tensor:
     """The fp32 sum of a weight's gradients."""
     total: Tensor = cast(Any, parameter).main_grad
     return total
+
+
+def _runs(found: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, list[Tensor]]]:
+    """(sums in one piece of memory, their flat gradients) of each run of neighbours among sums with gradients."""
+    runs: list[list[tuple[Tensor, Tensor]]] = []
+    for total, gradient in found:
+        last = runs[-1][-1][0] if runs else None
+        # Sums that are no views of a common buffer, or whose neighbour has no gradient here, begin a run.
+        follows = last is not None and last._base is not None and last._base is total._base
+        if last is not None and follows and last.storage_offset() + last.numel() == total.storage_offset():
+            runs[-1].append((total, gradient))
+        else:
+            runs.append([(total, gradient)])
+    return [
+        (run[0][0].as_strided((sum(g.numel() for _, g in run),), (1,)), [g.flatten() for _, g in run]) for run in runs
+    ]
 
 
 class _Staging:

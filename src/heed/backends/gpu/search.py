@@ -21,6 +21,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
+from heed.runtime.memory import free_gpu_memory
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +319,4 @@ def _next(numbers: tuple[int, ...], least: int) -> int:
 
 
 def _half_of_free_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return MAX_BYTES
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, for us
-    return int(torch.cuda.mem_get_info(device)[0] + kept) // 2
+    return free_gpu_memory(device) // 2 if device.type == "cuda" else MAX_BYTES

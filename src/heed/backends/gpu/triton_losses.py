@@ -14,6 +14,8 @@ def _smoothed(logits, targets, weights, losses, n_tokens, vocab, stride, smoothi
     row = logits + token * stride
     weight = tl.load(weights + token)
     target = tl.load(targets + token)
+    # Before the first reduction, for which the program's warps wait: after the last, one may already store gradients.
+    at_target = tl.load(row + target).to(tl.float32)
     # The largest logit and the sum of exponentials relative to it, in one reading; the plain sum for the smoothing.
     largest = -float("inf")
     total = 0.0
@@ -27,7 +29,6 @@ def _smoothed(logits, targets, weights, losses, n_tokens, vocab, stride, smoothi
         plain += tl.sum(tl.where(there, x, 0.0), 0)
         largest = new
     log_sum = largest + tl.log(total)
-    at_target = tl.load(row + target).to(tl.float32)
     nll = log_sum - at_target
     loss = (1 - smoothing) * nll + smoothing * (log_sum - plain / vocab)
     real = weight != 0
@@ -50,6 +51,8 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
     second = logits + (token + n_tokens) * stride
     weight = tl.load(weights + token)
     target = tl.load(targets + token)
+    # Early, as in _smoothed.
+    at_target = tl.load(first + target).to(tl.float32) + tl.load(second + target).to(tl.float32)
     # Both passes' log-sums of exponentials and plain sums.
     largest_p = -float("inf")
     largest_q = -float("inf")
@@ -81,7 +84,6 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
         forward += tl.sum(tl.where(there, tl.exp(x) * (x - y), 0.0), 0)
         backward += tl.sum(tl.where(there, tl.exp(y) * (y - x), 0.0), 0)
     both = log_p + log_q
-    at_target = tl.load(first + target).to(tl.float32) + tl.load(second + target).to(tl.float32)
     nll = (both - at_target) / 2
     alpha = consistency / 4
     loss = (1 - smoothing) * nll + smoothing * (both - plain / vocab) / 2 + alpha * (forward + backward)
