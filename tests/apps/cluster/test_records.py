@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.apps.cluster.plan import Work, make_plan
+from heed.apps.cluster.writers import writer_of
 from heed.data.lines import MAX_LINE_BYTES
 from heed.data.records import Columns, Range, Sources, examine, infer_schema, lines_of_pieces, schema_of
 from heed.errors import HeedError
@@ -39,6 +40,28 @@ def only_batch(path):
     (rows,) = sources.read(make_plan([str(path)], work).parts[0])
     sources.close()
     return rows
+
+
+def test_rows_are_written_by_the_columns_that_are_read_and_whatever_else_they_hold(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "a", "translation": "b"}\n{"translation": "d", "lang": null, "text": "c"}\n'
+        '{"text": "e", "translation": "f", "user": "\\ud83d"}\n'
+    )
+    columns = ("text", "translation")
+    written = {}
+    for output in ("text", "jsonl"):
+        sources = Sources([str(tmp_path / "rows.jsonl")], Columns(columns), output=output)
+        writer = writer_of(tmp_path / output, output, columns)
+        (rows,) = sources.read([Range(0, 0, 3, 0)])
+        writer.add(rows, [0, 1, 2], {"score": [0.5, 0.25, 1.0]})
+        writer.close()
+        sources.close()
+        written[output] = (tmp_path / output).read_text().splitlines()
+    assert written["text"] == ["a\tb\t0.5000", "c\td\t0.2500", "e\tf\t1.0000"]
+    rows = list(map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()))
+    assert [json.loads(line) for line in written["jsonl"]] == [
+        row | {"score": score} for row, score in zip(rows, (0.5, 0.25, 1.0), strict=True)
+    ]
 
 
 def test_lines_that_end_in_two_carriage_returns_are_no_old_macs(tmp_path):

@@ -104,7 +104,7 @@ class Worker:
         faults: list[dict[str, Any]] = []
         n_rows = n_tokens = 0
         with whole(name) as path:
-            writer = writer_of(path, plan.work.output)
+            writer = writer_of(path, plan.work.output, plan.work.columns.read)
             try:
                 for batch, kept, results in self._results(part):
                     columns = zip(*(result.values for result in results), strict=True) if results else ()

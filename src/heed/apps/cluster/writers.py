@@ -2,6 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,28 @@ class Writer(ABC):
 class LineWriter(Writer):
     """Writes JSON Lines, or text: the columns with tabs between them, in which tabs and line ends become spaces."""
 
-    def __init__(self, path: Path, *, output: Format):
-        self._file, self._output = path.open("w", encoding="utf-8", newline="\n"), output
+    def __init__(self, path: Path, *, output: Format, columns: Sequence[str]):
+        """columns: those that are read, which are all that text has, besides the added ones, and in this order."""
+        self._file, self._output, self._columns = path.open("w", encoding="utf-8", newline="\n"), output, columns
 
     def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
         for number, place in enumerate(kept):
-            row = rows.content[place] | {name: values[number] for name, values in added.items()}
+            new = {name: values[number] for name, values in added.items()}
             if self._output == "jsonl":
-                line = json.dumps(row, ensure_ascii=False, default=str)
+                line = _json(rows.content[place] | new)
             else:
-                line = "\t".join(map(_cell, row.values()))
+                line = "\t".join(map(_cell, [*(rows.content[place][name] for name in self._columns), *new.values()]))
             self._file.write(line + "\n")
 
     def close(self) -> None:
         self._file.close()
+
+
+def _json(row: dict[str, Any]) -> str:
+    text = json.dumps(row, ensure_ascii=False, default=str)
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):  # in a column that nobody reads
+        return json.dumps(row, default=str)
+    return text
 
 
 def _cell(value: Any) -> str:
@@ -86,6 +95,6 @@ class ParquetWriter(Writer):
             self._writer.close()
 
 
-def writer_of(path: Path, output: Format) -> Writer:
-    """A writer of the format."""
-    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)
+def writer_of(path: Path, output: Format, columns: Sequence[str]) -> Writer:
+    """A writer of the format. columns: those that are read."""
+    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output, columns=columns)
