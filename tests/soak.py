@@ -26,6 +26,11 @@ AVX2 = {"HEED_ISA": "avx2"}  # as on a processor with AVX2 and no more
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]
 CORE = [f"tests/{name}" for name in ("backends", "data", "decoding", "golden", "model", "runs", "training")]
 PAGES = [f"tests/end_to_end/test_{name}.py" for name in ("documentation", "examples", "extending")]
+MORE_PAGES = [
+    "tests/apps/exchange/test_guide.py",
+    "tests/apps/paper/test_figures.py",
+    "tests/end_to_end/test_installed.py",
+]
 LOAD = "--model tests/golden/models/byte-pairs --src tests/golden/half/texts/dev.en"
 LOADS = (["--memory", "10000"], ["--hostile", "10"])
 
@@ -68,7 +73,7 @@ PARTS = {
     "properties": [
         tests("-m", "hypothesis and not soak", *SIDE_BY_SIDE, "--hypothesis-profile=many", HEED_SHAPES="all")
     ],
-    "documentation": [tests("-m", "soak", *PAGES, "tests/apps/exchange/test_guide.py")],
+    "documentation": [tests("-m", "soak", *PAGES, *MORE_PAGES)],
     "benchmarks": [tests("tests/end_to_end/test_benchmarks.py")],
     "load": [Command(["benchmarks/serve_load.py", *LOAD.split(), *more]) for more in LOADS],
 }

@@ -21,7 +21,7 @@ def run(program: Path, cwd: Path, *args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_programs_run_in_the_order_of_the_readme(tmp_path):
     names = re.findall(r"\(([a-z_]+\.py)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
     assert sorted(names) == sorted(path.name for path in EXAMPLES.glob("*.py"))

@@ -210,6 +210,7 @@ def test_a_copied_recipe_trains_on_own_text_and_its_model_translates(environment
     assert run(environment, place, "python", "-c", code) == f"{translated[0]}\n"
 
 
+@pytest.mark.soak
 def test_a_users_script_passes_mypy_strict_and_its_mistakes_do_not(environment, place):
     script = place / "script.py"
     (snippet,) = re.findall(r"(?s)```python\n(.*?)```", (PROJECT / "README.md").read_text(encoding="utf-8"))

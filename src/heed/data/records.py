@@ -259,8 +259,9 @@ class Reader(ABC):
 class ParquetReader(Reader):
     """Reads a Parquet file by its row groups."""
 
-    def __init__(self, name: str, *, as_table: bool, columns: Sequence[str]):
-        self._name, self._as_table, self._columns = name, as_table, columns
+    def __init__(self, name: str, *, as_table: bool, columns: Sequence[str], whole: bool = True):
+        """whole: whether the columns that are not read are part of the rows' content."""
+        self._name, self._as_table, self._columns, self._whole = name, as_table, columns, whole
         self._file = open_file(name)
         self._parquet = _parquet(self._file, name)
 
@@ -281,7 +282,8 @@ class ParquetReader(Reader):
 
     def _batches(self, group: int) -> Iterator[Any]:
         arrow = needed("pyarrow", "Parquet is read with")
-        batches = self._parquet.iter_batches(BATCH_ROWS, row_groups=[group])
+        wanted = None if self._whole else list(self._columns)
+        batches = self._parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted)
         while True:
             try:
                 batch = next(batches, None)
@@ -443,7 +445,7 @@ class Sources:
     def _new(self, name: str) -> Reader:
         columns, as_table = self._columns.read, self._output == "parquet"
         if format_of(name) == "parquet":
-            return ParquetReader(name, as_table=as_table, columns=columns)
+            return ParquetReader(name, as_table=as_table, columns=columns, whole=self._output != "text")
         schema = None
         if as_table:
             arrow = needed("pyarrow", "Parquet is written with")

@@ -88,15 +88,31 @@ def _matching(name: str) -> list[Path]:
     found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
     if not found:
         raise HeedError(f"data.train: no file matches {shown(name)}.")
-    return list(map(Path, found))
+    return [_named(Path(path)) for path in found]
+
+
+def _named(path: Path) -> Path:
+    """The file. HeedError if its name is not UTF-8, which a run's own lists of its files are."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise HeedError(
+            f"data.train: the file {shown(path.name)} in {shown(str(path.parent))}: its name is not UTF-8; rename it."
+        ) from None
+    return path
 
 
 def _of_folder(folder: Path, src: str, tgt: str) -> list[FilePair]:
     """Its files of both sides, and its text files of both languages."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     pairs: list[FilePair] = []
-    by_name = {_unpacked(path.name): path for path in files}
+    by_name: dict[str, Path] = {}
     for path in files:
+        name = _unpacked(path.name)
+        if name in by_name and name.endswith((f".{src}", f".{tgt}")):
+            raise HeedError(f"data.train: {by_name[name]} and {path} are one text, packed and not; remove one of them.")
+        by_name[name] = path
+    for path in map(_named, files):
         name = _unpacked(path.name)
         if holds_both_sides(path):
             pairs.append((path, path))

@@ -98,6 +98,7 @@ def test_samples_differ_by_seed_and_by_part(folder, heed):
         (["--set", "data.shard_pairs=50"], "data.shard_pairs is set, but a mix is prepared whole"),
         (["--set", "data.train=['pairs.tsv']"], "pairs.tsv: a mix reads text, plain or .gz"),
         (["--top-k", "3"], "--top-k needs --sample TEMPERATURE"),
+        (["--workers", "2", "--model", "none"], "--workers is for --cluster local or Ray"),
         (["--set", "data.mix=[{name='own'}]"], "has a mix already"),
         (["--model", ""], "training.start_from is a model of one direction; name a model of the other direction"),
     ],

@@ -93,6 +93,17 @@ def test_parquet_without_the_columns_or_with_damaged_pages_is_one_line(tmp_path)
     sources.close()
 
 
+def test_of_parquet_only_the_columns_that_are_needed_are_decoded(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    times = arrow.array([1], arrow.timestamp("ns"))  # which Python's datetime does not hold
+    parquet.write_table(arrow.table({"text": ["a"], "at": times}), tmp_path / "rows.parquet")
+    sources = Sources([str(tmp_path / "rows.parquet")], Columns(("text",)), output="text")
+    (rows,) = sources.read([Range(0, 0, 1, 0)])
+    sources.close()
+    assert (rows.texts, rows.content) == ([("a",)], [{"text": "a"}])
+
+
 def test_a_schema_has_the_columns_of_all_first_rows(tmp_path):
     pytest.importorskip("pyarrow")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b", "domain": "news"}\n')

@@ -228,7 +228,7 @@ def test_a_full_disk_is_waited_for_then_the_part_is_named(tmp_path):
     assert digest(tmp_path / "out") == digest(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_worker_and_a_killed_driver_change_nothing(tmp_path):
     draw = random.Random(3)
     (tmp_path / "lines.txt").write_text("\n".join(lines(900)) + "\n")

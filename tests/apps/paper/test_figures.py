@@ -121,7 +121,7 @@ def test_the_commands_write_their_pages(heed, tmp_path, number_tokenizer):
     assert all(what in text for what in KINDS) and f"--src {tmp_path / 'some.en'}" in text
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_index_names_all_pages_and_what_is_missing(tmp_path, number_tokenizer):
     folder = random_model(tmp_path, number_tokenizer)
     (tmp_path / "some.en").write_text("seven hundred twenty-one thousand three hundred forty-two\n")

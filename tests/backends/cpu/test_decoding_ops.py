@@ -277,12 +277,12 @@ print(*dict.fromkeys(said_within(more * 2**20, hypotheses) for more in range(12,
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
 @pytest.mark.skipif(
     native_kernels() == "sanitized", reason="what checks accesses to memory needs terabytes of addresses"
 )
-@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.soak), 3])
+@pytest.mark.parametrize("n_threads", [1, 3])
 def test_memory_that_a_kernel_lacks_is_an_error_in_python(n_threads):
     """In a region, and in a search's steps, whose other threads wait for what the first one announces."""
     # Every large block is mapped and unmapped, so that none is served from memory that was freed.

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -289,6 +290,17 @@ def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
         ([str(tmp_path / "*.en"), str(tmp_path / "a.en")], "2 files of sources, and 1 of targets follow"),
     ):
         with pytest.raises(HeedError, match=message):
+            training_files(names, src="en", tgt="de")
+    twice = tmp_path / "twice"
+    twice.mkdir()
+    for name in ("a.en", "a.de", "a.en.gz"):
+        (twice / name).write_bytes(b"")
+    with pytest.raises(HeedError, match=r"a\.en and .*a\.en\.gz are one text"):
+        training_files([str(twice)], src="en", tgt="de")
+    (twice / "a.en.gz").unlink()
+    (twice / os.fsdecode(b"caf\xe9.tsv")).write_bytes(b"a\tb\n")
+    for names in ([str(twice)], [str(twice / "*.tsv")]):
+        with pytest.raises(HeedError, match=r"caf\\udce9\.tsv' in .*: its name is not UTF-8; rename it"):
             training_files(names, src="en", tgt="de")
     (tmp_path / "none").mkdir()
     with pytest.raises(HeedError, match=r"has no files NAME\.en and NAME\.de"):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heed.apps.cluster.job import Job, read_inputs, run_job
+from heed.apps.cluster.job import Job, check_cluster, read_inputs, run_job
 from heed.apps.cluster.plan import read_plan
 from heed.config import validated
 from heed.data.download import Corpora
@@ -50,6 +50,7 @@ def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path:
     recipe, folder, report = wanted.recipe, wanted.folder, corpora.report
     check_recipe(recipe, where=wanted.name)
     validated(MixPart, {"name": "translated", "tag": wanted.tag}, where="--tag")
+    check_cluster(wanted.job)
     read_inputs(wanted.job)  # before a reverse model is trained for them
     reverse = None if wanted.model else reverse_recipe(recipe, where=wanted.name)
     if wanted.model:

@@ -86,7 +86,7 @@ def run_job(job: Job, report: Report) -> None:
 
 
 def _run(job: Job, report: Report) -> None:
-    _check_cluster(job)
+    check_cluster(job)
     names, work = _work(job, report)
     plan = agreed_plan(job.out, names, work, report)
     mine = [part for part in range(len(plan.parts)) if part % job.share[1] == job.share[0] - 1]
@@ -131,7 +131,7 @@ def _check_bad_rows(outcome: Outcome, *, max_errors: int) -> None:
 
 def estimate(job: Job, report: Report) -> None:
     """Times the part in the middle in this process, writes nothing, and says what the whole will take."""
-    _check_cluster(job)
+    check_cluster(job)
     names, work = _work(job, report)
     plan = make_plan(names, work)
     part = len(plan.parts) // 2
@@ -155,7 +155,7 @@ def estimate(job: Job, report: Report) -> None:
     )
 
 
-def _check_cluster(job: Job) -> None:
+def check_cluster(job: Job) -> None:
     """HeedError for what cannot work, before hours of reading."""
     check_address(job.cluster)
     if job.cluster not in ("none", "local"):

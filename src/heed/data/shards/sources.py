@@ -97,7 +97,7 @@ class PairReader:
 
 class _OneFile:
     def __init__(self, name: str, columns: tuple[str, ...]):
-        self._sources = Sources([name], Columns(columns), output="jsonl")
+        self._sources = Sources([name], Columns(columns), output="text")  # no other columns
 
     def read(self, rows: PairRange) -> Iterator[Pair | str]:
         for batch in self._sources.read([Range(0, rows.first, rows.rows, rows.offsets[0])]):
