@@ -19,14 +19,28 @@ CERTAIN = 0.9  # probability from which a line is taken to be in another languag
 FEWEST_LETTERS = 20  # of a line whose language is judged: shorter ones are names, numbers and guesses
 
 
+class FilterSettings(Protocol):
+    """Those of `DataSettings` that decide on a pair before it is encoded."""
+
+    @property
+    def src(self) -> str: ...
+    @property
+    def tgt(self) -> str: ...
+    @property
+    def drop_identical(self) -> bool: ...
+    @property
+    def check_languages(self) -> bool: ...
+
+
 class PairFilter:
     """Says why a pair is left out, before it is encoded."""
 
-    def __init__(self, *, src: str, tgt: str, drop_identical: bool, check_languages: bool):
+    def __init__(self, settings: FilterSettings):
         """HeedError if languages are to be checked and the detector is not installed, or does not know one of them."""
-        self._drop_identical = drop_identical
-        self._languages = tuple(code.replace("_", "-").partition("-")[0].lower() for code in (src, tgt))
-        self._most_probable = _detector(self._languages) if check_languages else None
+        self._drop_identical = settings.drop_identical
+        codes = (settings.src, settings.tgt)
+        self._languages = tuple(code.replace("_", "-").partition("-")[0].lower() for code in codes)
+        self._most_probable = _detector(self._languages) if settings.check_languages else None
 
     def reason(self, src: str, tgt: str) -> str | None:
         """Why the pair is left out, None if it stays."""
@@ -41,29 +55,6 @@ class PairFilter:
                     if found != language and probability >= CERTAIN:
                         return f"with a {side} in another language (data.check_languages)"
         return None
-
-
-class FilterSettings(Protocol):
-    """Those of `DataSettings` that decide on a pair before it is encoded."""
-
-    @property
-    def src(self) -> str: ...
-    @property
-    def tgt(self) -> str: ...
-    @property
-    def drop_identical(self) -> bool: ...
-    @property
-    def check_languages(self) -> bool: ...
-
-
-def pair_filter(settings: FilterSettings) -> PairFilter:
-    """The filter that these settings ask for. HeedError as `PairFilter`."""
-    return PairFilter(
-        src=settings.src,
-        tgt=settings.tgt,
-        drop_identical=settings.drop_identical,
-        check_languages=settings.check_languages,
-    )
 
 
 def _detector(languages: tuple[str, ...]) -> Callable[[str], tuple[str, float]]:

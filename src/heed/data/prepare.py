@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, file_of_line, place_of_line, write_corpus
 from heed.data.dev_split import HeldOut, Read, pair_hash
-from heed.data.filters import COPY, hashes_of, later_copies, pair_filter
+from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
 from heed.data.lines import FilePair, count_pairs, read_pairs, windows
 from heed.data.repetitions import Repetitions
 from heed.data.settings import DataSettings
@@ -330,7 +330,7 @@ def _filtered(
     if copies is None and not (data.drop_identical or data.check_languages):
         yield from numbered
         return
-    of_settings = pair_filter(data)
+    of_settings = PairFilter(data)
     for line, pair in numbered:
         reason = of_settings.reason(*pair) or (COPY if copies is not None and copies[line - 1] else None)
         if reason is None:

@@ -332,11 +332,13 @@ def test_of_equal_numbers_all_but_the_first_are_copies():
 
 def test_text_in_another_language_is_left_out_if_it_is_long_enough_to_tell():
     pytest.importorskip("py3langid")
-    checks = filters.PairFilter(src="en", tgt="de", drop_identical=False, check_languages=True)
+    data = settings(["pairs.tsv"], ("dev.en", "dev.de"), check_languages=True)
+    checks = filters.PairFilter(data)
+    assert filters.PairFilter(data.model_copy(update={"src": "en_US"})).reason("Berlin", "Paris") is None
     english = "The president of the committee opened the meeting in the morning."
     german = "Der Vorsitzende des Ausschusses eröffnete am Morgen die Sitzung."
     assert checks.reason(english, german) is None and checks.reason("Berlin", "Paris") is None
     assert checks.reason(english, english) == "with a target in another language (data.check_languages)"
     assert checks.reason(german, german) == "with a source in another language (data.check_languages)"
     with pytest.raises(HeedError, match="does not know xx"):
-        filters.PairFilter(src="xx", tgt="de", drop_identical=False, check_languages=True)
+        filters.PairFilter(data.model_copy(update={"src": "xx"}))

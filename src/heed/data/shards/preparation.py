@@ -10,7 +10,7 @@ from typing import Any
 
 from heed.data.corpus import SIDES, ParallelCorpus
 from heed.data.dev_split import HeldOut
-from heed.data.filters import pair_filter
+from heed.data.filters import PairFilter
 from heed.data.lines import count_pairs, read_pairs
 from heed.data.prepare import (
     SHARE_TO_WARN_OF,
@@ -165,7 +165,7 @@ class ShardPreparation:
         # The training files are compared with the plan; the others as those of any run.
         others = replace(files, train=())
         compare_sources(others, folder / SOURCES, binding=(folder / TOKENIZER).exists())
-        pair_filter(self._data)  # languages that cannot be told show now, not in every worker
+        PairFilter(self._data)  # languages that cannot be told show now, not in every worker
         self._plan = self._agreed_plan()
         _record_sources(self._plan, folder / SOURCES)
 

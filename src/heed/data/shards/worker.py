@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from heed.data.corpus import SIDES, write_corpus
 from heed.data.dev_split import HeldOut, pair_hash
-from heed.data.filters import COPY, hashes_of, later_copies, pair_filter
+from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
 from heed.data.lines import read_pairs, windows
 from heed.data.prepare import CHUNK_LINES, encode_chunks, length_ratio_reason
 from heed.data.shards.plan import ShardPlan, read_plan
@@ -162,7 +162,7 @@ class _Encoder:
         settings = plan.settings
         self._tokenizer: AnyTokenizer = load_tokenizer(folder.parent / TOKENIZER)
         self._key = shard_key(plan, folder)
-        self._filter = pair_filter(settings)
+        self._filter = PairFilter(settings)
         sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
         self._held_out = HeldOut(read_pairs(sets["dev"])) if settings.holds_out_dev else None
         self._places: dict[int, list[tuple[str, int]]] = {}  # of the pairs of dev and tests, by their hashes
