@@ -47,7 +47,7 @@ import instructions
 
 from heed.apps.exchange import ctranslate2 as ctranslate2_format
 from heed.apps.exchange.tokenizers import piece_names
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.decoding.loading import recipe_settings
 from heed.decoding.translator import Translator
 from heed.model_folder import load_model

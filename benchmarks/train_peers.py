@@ -364,9 +364,9 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
     from heed.data.batching import TokenBatches
-    from heed.data.corpus import ParallelCorpus
-    from heed.data.download import Corpora
-    from heed.data.prepare import prepare
+    from heed.data.corpora.download import Corpora
+    from heed.data.corpus.shard import ParallelCorpus
+    from heed.data.preparation.whole import prepare
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
     from heed.text.tokenizer import SpecialIds

@@ -23,7 +23,7 @@ from typing import Any
 from gpu_parts import versions
 from large_corpus import write_corpus
 
-from heed.data.lines import read_pairs
+from heed.data.reading.lines import read_pairs
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score, bleu, chrf
 from heed.runtime.manifest import sha256_of
@@ -152,7 +152,7 @@ def scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, An
 
 def print_files(run: Path, directory: Path, mirror: str | None) -> None:
     """Prints dev and the test sets, a line each: name, source and reference file, separated by tabs."""
-    from heed.data.download import Corpora
+    from heed.data.corpora.download import Corpora
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
 

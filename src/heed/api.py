@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
 from heed.errors import HeedError

@@ -15,9 +15,9 @@ from tests.conftest import n_examples
 from tests.data.conftest import sha256, tar_of, zip_of
 
 from heed.config import toml_tables, toml_text, validated
-from heed.data.added_corpora import add_corpora
+from heed.data.corpora.added import add_corpora
 from heed.data.corpora.catalogue import CorpusSettings, check_added, find
-from heed.data.download import Corpora, fetch
+from heed.data.corpora.download import Corpora, fetch
 from heed.errors import HeedError
 
 RECIPE = 'preset = "tiny"\n[data]\nsrc = "en"\ntgt = "de"\ncorpus = "mine"\n'

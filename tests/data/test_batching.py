@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import SPECIAL, n_examples
 
 from heed.data.batching import PlanPart, TokenBatches
-from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.corpus.shard import ParallelCorpus, write_corpus
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 

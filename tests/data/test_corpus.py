@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
-from heed.data import corpus
-from heed.data.corpus import STORE_FILES, ParallelCorpus, write_corpus
+from heed.data.corpus import shard as corpus
+from heed.data.corpus.shard import STORE_FILES, ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.runtime.manifest import MANIFEST, seal
 

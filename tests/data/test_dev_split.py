@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
-from heed.data.dev_split import DevSplit, pair_hash
-from heed.data.prepare import prepare
+from heed.data.preparation.whole import prepare
+from heed.data.reading.dev_split import DevSplit, pair_hash
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings
 

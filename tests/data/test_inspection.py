@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from heed.data.dev_split import DevSplit
-from heed.data.inspection import inspect_text
-from heed.data.pair_faults import faults
-from heed.data.repetitions import Repetitions
+from heed.data.inspection.inspection import inspect_text
+from heed.data.inspection.pair_faults import faults
+from heed.data.inspection.repetitions import Repetitions
+from heed.data.reading.dev_split import DevSplit
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.text_files import TextFiles
 from heed.text.numbers import english, german, number_splits
 
 SPLITS = number_splits(n_train=400, n_dev=60, n_test=20)

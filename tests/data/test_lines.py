@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.data.lines import (
+from heed.data.reading.lines import (
     CHUNK_BYTES,
     MAX_AHEAD,
     MAX_CHARACTERS,

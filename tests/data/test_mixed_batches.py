@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
 from heed.data.batching import Drawn, PlanPart
-from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.data.mix import Mix, MixPart
 from heed.data.mixed_batches import MixedBatches
 

@@ -6,11 +6,11 @@ import json
 import pytest
 
 from heed.config import validated
-from heed.data.corpus import ParallelCorpus, write_corpus
-from heed.data.lines import MAX_CHARACTERS, read_lines, read_pairs
-from heed.data.prepare import Prepared, _number_pairs, encode_chunks, prepare
+from heed.data.corpus.shard import ParallelCorpus, write_corpus
+from heed.data.preparation.whole import Prepared, _number_pairs, encode_chunks, prepare
+from heed.data.reading.lines import MAX_CHARACTERS, read_lines, read_pairs
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.manifest import seal
 from heed.text.tokenizer import TokenizerSettings

@@ -75,7 +75,7 @@ def test_two_text_files_become_a_recipe_and_the_run_that_it_describes(tmp_path, 
 def test_languages_and_name_come_from_the_files_or_the_options(
     tmp_path, monkeypatch, names, options, languages, recipe
 ):
-    from heed.data.own_recipe import own_recipe
+    from heed.data.corpora.own_recipe import own_recipe
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
@@ -92,7 +92,7 @@ def test_languages_and_name_come_from_the_files_or_the_options(
 
 
 def test_the_preset_follows_the_number_of_pairs(tmp_path):
-    from heed.data.own_recipe import own_recipe
+    from heed.data.corpora.own_recipe import own_recipe
 
     for n, preset, dev in ((3, "tiny", 1), (199_999, "tiny", 500), (200_000, "base", 500)):
         for suffix in ("en", "de"):
@@ -116,7 +116,7 @@ def test_the_preset_follows_the_number_of_pairs(tmp_path):
     ],
 )
 def test_files_that_cannot_be_a_corpus_are_refused(tmp_path, monkeypatch, src, tgt, options, message):
-    from heed.data.own_recipe import own_recipe
+    from heed.data.corpora.own_recipe import own_recipe
     from heed.errors import HeedError
 
     monkeypatch.chdir(tmp_path)

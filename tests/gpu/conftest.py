@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heed.data.batching import Batch, TokenBatches
-from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.decoding.settings import SamplingSettings
 from heed.decoding.translator import Translation, Translator
 from heed.errors import HeedError

@@ -12,7 +12,7 @@ import torch
 
 from heed.backends.reference import ReferenceBackend
 from heed.config import validated
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_weights

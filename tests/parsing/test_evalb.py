@@ -16,7 +16,7 @@ from PYEVALB import parser as reference_parser
 from PYEVALB.scorer import Scorer
 
 from heed.config import shown
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.evalb import Params, _crossing, evalb, read_pairs_of_trees, read_params
 from heed.parsing.trees import MAX_DEPTH, Tree, read_trees, restore

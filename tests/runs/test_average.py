@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heed
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score
 from heed.model_folder import ModelCard, load_model, read_config, read_weights, save_model, write_weights

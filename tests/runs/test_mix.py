@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 import heed
-from heed.data.corpus import ParallelCorpus
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
+from heed.data.corpus.shard import ParallelCorpus
 from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.runs.describe import describe

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 import heed
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model.transformer import Transformer

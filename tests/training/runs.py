@@ -6,7 +6,7 @@ import torch
 from tests.conftest import SPECIAL
 
 from heed.data.batching import TokenBatches
-from heed.data.corpus import write_corpus
+from heed.data.corpus.shard import write_corpus
 from heed.data.mixed_batches import MixedBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

@@ -5,7 +5,7 @@ import math
 import pytest
 from tests.training.runs import run_training
 
-from heed.data.corpus import write_corpus
+from heed.data.corpus.shard import write_corpus
 from heed.errors import HeedError
 from heed.training.divergence import Diverged, unigram_loss
 

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from heed.data.lines import MAX_LINE_BYTES
+from heed.data.reading.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 from heed.training.logbook import Logbook, read_entries, short
 

@@ -24,7 +24,7 @@ from tests.training.test_distributed import joined
 
 from heed.backends.protocol import NotFiniteError
 from heed.data.batching import TokenBatches
-from heed.data.corpus import ParallelCorpus
+from heed.data.corpus.shard import ParallelCorpus
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError, Stopped

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.data.corpus import SIDES, ParallelCorpus
+from heed.data.corpus.shard import SIDES, ParallelCorpus
 from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batching import BatchLimits, Drawn, PlanPart, Rows, TokenBatches
-from heed.data.corpus import ParallelCorpus
+from heed.data.corpus.shard import ParallelCorpus
 from heed.data.mix import Mix
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds

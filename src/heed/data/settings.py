@@ -6,10 +6,10 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.dev_split import MAX_SHARE, DevSplit
 from heed.data.mix import Mix, MixPart
-from heed.data.text_files import check_test_names
-from heed.data.training_files import stands_for_many
+from heed.data.reading.dev_split import MAX_SHARE, DevSplit
+from heed.data.reading.files import stands_for_many
+from heed.data.reading.text_files import check_test_names
 from heed.text.printable import check_language
 
 MAX_DEV_PAIRS = 1_000_000_000

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import SHOWN, cut, shown
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parse_trees, remove_empty
 from heed.runtime.progress import counted

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import Field
 
 from heed.config import shown
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import Tests
-from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
 from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearise, read_trees, sentence

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from heed.config import Settings, cut, shown
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.errors import HeedError
 from heed.text.segmentation import TEXT
 

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.download import Report
-from heed.data.lines import FilePair
+from heed.data.corpora.download import Report
+from heed.data.reading.lines import FilePair
 from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.networks import network_of

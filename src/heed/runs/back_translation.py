@@ -9,7 +9,7 @@ from typing import Any
 
 from heed.config import merged, toml_text, validated
 from heed.data.mix import MixPart
-from heed.data.training_files import refuse_shards_only, training_files
+from heed.data.reading.files import refuse_shards_only, training_files
 from heed.errors import HeedError
 from heed.model.architecture import DROPOUTS
 from heed.runs.recipe import Recipe, read_preset

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from heed.data.download import Corpora, Report
+from heed.data.corpora.download import Corpora, Report
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.task import Task, task_of
 from heed.runtime.device import Machine

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.config import validated
-from heed.data.download import Corpora, Report
-from heed.data.lines import FilePair
-from heed.data.text_files import TextFiles
+from heed.data.corpora.download import Corpora, Report
+from heed.data.reading.lines import FilePair
+from heed.data.reading.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches
 from heed.runs.context import RunContext

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from heed.data.text_files import TextFiles
+from heed.data.reading.text_files import TextFiles
 from heed.model_folder import read_config, replace_card
 from heed.runs.context import RunContext
 from heed.runs.tasks.evaluation import Evaluation

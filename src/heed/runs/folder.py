@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import read_toml, shown, toml_text, validated
-from heed.data.download import Report
-from heed.data.prepare import SOURCES
+from heed.data.corpora.download import Report
+from heed.data.preparation.whole import SOURCES
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.runs.recipe import Recipe, anchor_recipe

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from heed.data.download import Corpora
-from heed.data.prepare import prepare
-from heed.data.shards.preparation import ShardPreparation, Workforce, is_in_shards
+from heed.data.corpora.download import Corpora
+from heed.data.preparation.job import ShardPreparation, Workforce, is_in_shards
+from heed.data.preparation.whole import prepare
 from heed.errors import HeedError
 from heed.leases.inputs import PLANNED_SECONDS
 from heed.runs.folder import open_run_folder

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from heed.data.download import Report
-from heed.data.lines import FilePair, count_pairs, read_lines
-from heed.data.prepare import SOURCES, compare_sources
-from heed.data.text_files import TextFiles
-from heed.data.training_files import refuse_shards_only
+from heed.data.corpora.download import Report
+from heed.data.preparation.whole import SOURCES, compare_sources
+from heed.data.reading.files import refuse_shards_only
+from heed.data.reading.lines import FilePair, count_pairs, read_lines
+from heed.data.reading.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
 from heed.errors import HeedError

@@ -11,14 +11,14 @@ import torch
 
 from heed.backends.choice import kernels_state
 from heed.data.batching import Batch, Batches, BatchLimits, Rows, TokenBatches
-from heed.data.corpus import ParallelCorpus, TrainingCorpus
-from heed.data.download import Corpora, Report
+from heed.data.corpora.download import Corpora, Report
+from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
+from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mixed_batches import MixedBatches
-from heed.data.prepare import Prepared
+from heed.data.preparation.job import prepare_corpus
+from heed.data.preparation.whole import Prepared
+from heed.data.reading.text_files import TextFiles
 from heed.data.shards.batches import ShardBatches
-from heed.data.shards.corpus import ShardedCorpus
-from heed.data.shards.preparation import prepare_corpus
-from heed.data.text_files import TextFiles
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length

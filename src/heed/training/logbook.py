@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from heed.config import reason
-from heed.data.lines import MAX_LINE_BYTES
+from heed.data.reading.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 from heed.runtime.files import own_file, whole_file
 from heed.runtime.reading import regular_file

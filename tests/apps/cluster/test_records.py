@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from heed.apps.cluster.plan import Work, make_plan
 from heed.apps.cluster.writers import writer_of
-from heed.data.lines import MAX_LINE_BYTES
-from heed.data.records import Columns, Range, Sources, examine, infer_schema, lines_of_pieces, schema_of
+from heed.data.reading.columns import Columns, Range, Sources, examine, infer_schema, lines_of_pieces, schema_of
+from heed.data.reading.lines import MAX_LINE_BYTES
 from heed.errors import HeedError
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)

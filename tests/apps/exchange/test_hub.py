@@ -130,7 +130,7 @@ def cache(hub, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(name, value)
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("heed.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("heed.data.corpora.download.time.sleep", lambda seconds: None)
     return tmp_path / "cache"
 
 

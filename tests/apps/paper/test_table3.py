@@ -26,7 +26,7 @@ from heed.apps.paper.table3 import (
     verdict,
 )
 from heed.config import toml_text, validated
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.errors import HeedError
 from heed.runs.recipe import Recipe
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from heed.data.corpus import write_corpus
+from heed.data.corpus.shard import write_corpus
+from heed.data.corpus.sharded import VERIFIED, ShardedCorpus, write_index
+from heed.data.preparation.job import ShardPreparation, Workforce
+from heed.data.reading.files import training_files
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.shards.corpus import VERIFIED, ShardedCorpus, write_index
-from heed.data.shards.preparation import ShardPreparation, Workforce
-from heed.data.text_files import TextFiles
-from heed.data.training_files import training_files
 from heed.leases.inputs import PLAN
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer import TokenizerSettings

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.data.shards.made import digest, preparation, prepared, sentences, settings, write_lines
 
-from heed.data import filters
-from heed.data.prepare import prepare
-from heed.data.shards import plan as plans
-from heed.data.shards.preparation import Workforce, is_in_shards
-from heed.data.text_files import TextFiles
-from heed.data.training_files import refuse_both_sides, training_files
+from heed.data.preparation import plan as plans
+from heed.data.preparation import rules as filters
+from heed.data.preparation.job import Workforce, is_in_shards
+from heed.data.preparation.whole import prepare
+from heed.data.reading.files import refuse_both_sides, training_files
+from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 

@@ -12,9 +12,9 @@ from tests.training.runs import run_training
 from tests.training.test_distributed import joined
 
 from heed.data.batching import BatchLimits, PlanPart, TokenBatches
-from heed.data.corpus import write_corpus
+from heed.data.corpus.shard import write_corpus
+from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
-from heed.data.shards.corpus import ShardedCorpus
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.distributed import Workers

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from heed.config import validated
-from heed.data.download import Corpora
-from heed.data.text_files import TextFiles
+from heed.data.corpora.download import Corpora
+from heed.data.reading.text_files import TextFiles
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
 from heed.errors import HeedError

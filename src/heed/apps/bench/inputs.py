@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from heed.config import validated
-from heed.data.corpus import ParallelCorpus, write_corpus
+from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.text.tokenizer import SpecialIds
 

@@ -76,7 +76,7 @@ def back_translate(
     from heed.apps.cluster.back_translation import PREFIX, BackTranslation
     from heed.apps.cluster.back_translation import back_translate as run
     from heed.apps.cluster.job import Job
-    from heed.data.download import Corpora
+    from heed.data.corpora.download import Corpora
     from heed.runs.recipe import read_recipe
 
     values = read_recipe(recipe, settings or [])

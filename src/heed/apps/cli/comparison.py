@@ -46,7 +46,7 @@ def compare(
     device: Device = None,
 ) -> None:
     """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
-    from heed.data.lines import read_lines
+    from heed.data.reading.lines import read_lines
     from heed.evaluation.comet import CometFailed, check_comet
     from heed.evaluation.system_comparison import check_number, check_seed
     from heed.evaluation.system_comparison import compare as compared
@@ -132,7 +132,7 @@ def compare(
 
 def _begun(path: Path) -> Iterator[str]:
     """Its lines, of which the first is read at once. HeedError if there is none, or if a file has a fault."""
-    from heed.data.lines import read_lines
+    from heed.data.reading.lines import read_lines
 
     if path.is_file():  # its faults show before models translate; a pipe can be read only once
         for _ in read_lines(path):

@@ -59,7 +59,7 @@ def data_add(
     ],
 ) -> None:
     """Add a corpus of your own, so that a recipe can name it. Nothing is downloaded yet."""
-    from heed.data.added_corpora import add_corpora
+    from heed.data.corpora.added import add_corpora
 
     for corpus in add_corpora(given):
         say(f'Added {corpus.name}, kept in {corpus.file}. A recipe names it: data.corpus = "{corpus.name}".')
@@ -75,7 +75,7 @@ def data_get(
     mirror: Mirror = None,
 ) -> None:
     """Download a corpus and verify its checksums. Files that exist are kept; interrupted downloads are resumed."""
-    from heed.data.download import Corpora, fetch
+    from heed.data.corpora.download import Corpora, fetch
 
     corpora = Corpora(directory, mirror, say)
     files = fetch(name, src=src, tgt=tgt, variant=variant, corpora=corpora)
@@ -95,8 +95,8 @@ def data_check(
 ) -> None:
     """Read a recipe's text and describe it: lengths, copies, dev pairs in training, lines that look damaged."""
     import_torch()
-    from heed.data.download import Corpora
-    from heed.data.inspection import inspect_text
+    from heed.data.corpora.download import Corpora
+    from heed.data.inspection.inspection import inspect_text
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.parsing_task import ParsingTask
     from heed.runs.tasks.translation_task import TranslationTask

@@ -82,7 +82,7 @@ def paper_table3(
     if run:
         import_torch_for_training()
     from heed.apps.paper import table3
-    from heed.data.download import Corpora
+    from heed.data.corpora.download import Corpora
     from heed.runs.recipe import read_recipe
 
     if not run and (rows or seeds or settings or recipe or mirror):
@@ -129,7 +129,7 @@ def paper_table4(
         _check_runs(folder, table4.RUNS)
     _check_out(out, "table4", as_json=as_json)
     if run:
-        from heed.data.download import Corpora
+        from heed.data.corpora.download import Corpora
         from heed.runs.recipe import read_recipe
         from heed.runs.train import train_recipe
 

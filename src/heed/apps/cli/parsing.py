@@ -54,7 +54,7 @@ def parse(
 ) -> None:
     """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
     import_torch()
-    from heed.data.lines import Arriving, DeferredError
+    from heed.data.reading.lines import Arriving, DeferredError
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 
@@ -114,7 +114,7 @@ def evalb(
     """Compute labelled recall, precision and F1 by EVALB's rules, for all sentences and for those of up to 40 words."""
     from dataclasses import replace
 
-    from heed.data.lines import read_lines
+    from heed.data.reading.lines import read_lines
     from heed.parsing.evalb import Params, read_pairs_of_trees, read_params
     from heed.parsing.evalb import evalb as scored
 

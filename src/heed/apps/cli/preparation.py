@@ -36,8 +36,8 @@ def prepare(
 
     Corpora of more than 10 million pairs, and others if data.shard_pairs is set, are prepared in shards.
     """
-    from heed.data.download import Corpora
-    from heed.data.shards.preparation import Workforce
+    from heed.data.corpora.download import Corpora
+    from heed.data.preparation.job import Workforce
     from heed.runs.prepare import prepare_run
     from heed.runs.recipe import is_run_folder, read_recipe
 

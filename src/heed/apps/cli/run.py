@@ -16,8 +16,8 @@ from heed.runtime.process_tuning import import_torch, import_torch_for_training
 from heed.runtime.progress import progress
 
 if TYPE_CHECKING:
-    from heed.data.download import Corpora
-    from heed.data.own_recipe import OwnRecipe
+    from heed.data.corpora.download import Corpora
+    from heed.data.corpora.own_recipe import OwnRecipe
     from heed.runs.recipe import Recipe
     from heed.runs.tasks.evaluation import Evaluation
 
@@ -81,7 +81,7 @@ def train(
     Two text files are enough: heed train --src corpus.en --tgt corpus.de writes a recipe and trains it.
     """
     import_torch_for_training()
-    from heed.data.download import Corpora
+    from heed.data.corpora.download import Corpora
     from heed.model_folder import read_config
     from heed.runs.average import KEPT
     from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
@@ -139,7 +139,7 @@ def _recipe_of_files(
             "--src and --tgt write a recipe, which only one process can do; write it without torchrun, then start "
             "torchrun with the recipe."
         )
-    from heed.data.own_recipe import own_recipe
+    from heed.data.corpora.own_recipe import own_recipe
 
     return own_recipe(src, tgt, src=src_language, tgt=tgt_language)
 
@@ -211,8 +211,8 @@ def average(
         if value is not None and last != "best":
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
-    from heed.data.download import Corpora
-    from heed.data.prepare import write_dev
+    from heed.data.corpora.download import Corpora
+    from heed.data.preparation.whole import write_dev
     from heed.runs.average import average_best, average_run
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of

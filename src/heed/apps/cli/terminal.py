@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from heed.data.lines import lines_of_standard_input
+from heed.data.reading.lines import lines_of_standard_input
 from heed.errors import HeedError
 from heed.runtime.progress import Task, progress
 from heed.text.printable import KEPT_IN_TEXT, is_hidden, printable

@@ -10,7 +10,7 @@ from pathlib import Path
 from heed.apps.cluster.job import Job, check_cluster, read_inputs, run_job
 from heed.apps.cluster.plan import read_plan
 from heed.config import validated
-from heed.data.download import Corpora
+from heed.data.corpora.download import Corpora
 from heed.data.mix import MixPart
 from heed.errors import HeedError
 from heed.model_folder import read_config

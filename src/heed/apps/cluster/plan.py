@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heed.config import shown
-from heed.data.records import (
+from heed.data.reading.columns import (
     FORMATS,
     Columns,
     Format,

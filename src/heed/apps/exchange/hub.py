@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from heed.config import shown
-from heed.data.download import NETWORK_FAULTS, Remote, Store
+from heed.data.corpora.download import NETWORK_FAULTS, Remote, Store
 from heed.errors import HeedError
 from heed.runtime.device import cache_folder
 from heed.runtime.files import whole_file

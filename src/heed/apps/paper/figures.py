@@ -15,7 +15,7 @@ from heed.apps.paper.result_page import Page, code, command, plain, prose, table
 from heed.apps.visualization.render import draw
 from heed.apps.visualization.trace import END, Attention, View, trace, word_place
 from heed.config import shown
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.runtime.progress import counted

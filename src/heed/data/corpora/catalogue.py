@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, read_toml, shown, toml_tables, validated
-from heed.data.text_files import check_test_names
+from heed.data.reading.text_files import check_test_names
 from heed.errors import HeedError
 from heed.text.printable import check_language
 

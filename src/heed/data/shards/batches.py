@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batching import Batch, BatchLimits, Drawn, PlanPart, Rows, TokenBatches, batch_of, lines_named
-from heed.data.corpus import SIDES
-from heed.data.shards.corpus import ShardedCorpus
+from heed.data.corpus.shard import SIDES
+from heed.data.corpus.sharded import ShardedCorpus
 from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 

@@ -5,7 +5,7 @@ import shlex
 from itertools import islice
 from pathlib import Path
 
-from heed.data.lines import read_lines
+from heed.data.reading.lines import read_lines
 
 MAX_CHARACTERS = 80  # of a sentence in a command
 MAX_LINES = 100  # in which one is sought

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from heed.data.download import Corpora, Report
-from heed.data.lines import FilePair
-from heed.data.text_files import TextFiles
+from heed.data.corpora.download import Corpora, Report
+from heed.data.reading.lines import FilePair
+from heed.data.reading.text_files import TextFiles
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard
 from heed.runs.recipe import Recipe

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from heed.data.download import Corpora, NotHere, Report, fetch
-from heed.data.lines import FilePair, count_pairs, read_sides
+from heed.data.corpora.download import Corpora, NotHere, Report, fetch
 from heed.data.mix import Mix
+from heed.data.reading.files import needs_shards, refuse_both_sides, training_files
+from heed.data.reading.lines import FilePair, count_pairs, read_sides
+from heed.data.reading.pairs import count_source
+from heed.data.reading.text_files import TextFiles, TextPart
 from heed.data.settings import DataSettings
-from heed.data.shards.sources import count_source
-from heed.data.text_files import TextFiles, TextPart
-from heed.data.training_files import needs_shards, refuse_both_sides, training_files
 from heed.decoding.loading import load_models, no_report
 from heed.decoding.scoring import perplexity
 from heed.decoding.stream import longest_source

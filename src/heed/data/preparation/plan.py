@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from heed.config import shown
-from heed.data.shards.sources import ExaminedSource, PairRange, examine_source
+from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
 from heed.errors import HeedError
 from heed.leases.inputs import PLAN, Input
 from heed.leases.storage import read_whole, write_whole

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from heed.config import shown
-from heed.data.lines import MAX_LINE_BYTES, decode_line, not_of_another_kind
+from heed.data.reading.lines import MAX_LINE_BYTES, decode_line, not_of_another_kind
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.storage import HashingFile, is_url, open_file, unpacked

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from heed.data.lines import MAX_LINE_BYTES, FilePair, decode_line
-from heed.data.records import Columns, Range, Sources, examine, lines_of_pieces
-from heed.data.training_files import holds_both_sides
+from heed.data.reading.columns import Columns, Range, Sources, examine, lines_of_pieces
+from heed.data.reading.files import holds_both_sides
+from heed.data.reading.lines import MAX_LINE_BYTES, FilePair, decode_line
 from heed.errors import HeedError
 from heed.leases.inputs import Input
 from heed.leases.storage import facts, open_file, unpacked

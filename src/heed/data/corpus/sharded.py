@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.corpus import ParallelCorpus, Texts, place_of_line
+from heed.data.corpus.shard import ParallelCorpus, Texts, place_of_line
 from heed.errors import HeedError
 from heed.runtime.files import whole_file, whole_folder
 from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json

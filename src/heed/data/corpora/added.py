@@ -15,8 +15,8 @@ from heed.data.corpora.catalogue import (
     check_added,
     names_of_heed,
 )
-from heed.data.download import local_file
-from heed.data.own_recipe import LANGUAGE
+from heed.data.corpora.download import local_file
+from heed.data.corpora.own_recipe import LANGUAGE
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 

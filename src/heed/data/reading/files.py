@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from heed.config import shown
-from heed.data.lines import FilePair
-from heed.data.records import format_of
+from heed.data.reading.columns import format_of
+from heed.data.reading.lines import FilePair
 from heed.errors import HeedError
 
 PACKED = (".gz", ".zst")

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from heed.data.dev_split import HeldOut
-from heed.data.lines import FilePair, read_pairs
-from heed.data.own_recipe import language_of
-from heed.data.pair_faults import faults
-from heed.data.repetitions import Repetitions
+from heed.data.corpora.own_recipe import language_of
+from heed.data.inspection.pair_faults import faults
+from heed.data.inspection.repetitions import Repetitions
+from heed.data.inspection.sides import Order, Pair, Sides
+from heed.data.reading.dev_split import HeldOut
+from heed.data.reading.files import refuse_shards_only
+from heed.data.reading.lines import FilePair, read_pairs
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.sides import Order, Pair, Sides
-from heed.data.text_files import TextFiles
-from heed.data.training_files import refuse_shards_only
 from heed.runtime.progress import counted
 from heed.text.line_rules import is_blank
 from heed.text.tokenizer_kinds import AnyTokenizer

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from heed.config import shown
-from heed.data.dev_split import DevSplit
-from heed.data.lines import FilePair
+from heed.data.reading.dev_split import DevSplit
+from heed.data.reading.lines import FilePair
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from heed.config import shown
 from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
-from heed.data.lines import FilePair, bounded_lines, decode_lines
-from heed.data.text_files import TextFiles
+from heed.data.reading.lines import FilePair, bounded_lines, decode_lines
+from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.locks import locked

@@ -14,13 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.corpus import SIDES, ParallelCorpus, Texts, TrainingCorpus, file_of_line, place_of_line, write_corpus
-from heed.data.dev_split import HeldOut, Read, pair_hash
-from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
-from heed.data.lines import FilePair, count_pairs, read_pairs, windows
-from heed.data.repetitions import Repetitions
+from heed.data.corpus.shard import (
+    SIDES,
+    ParallelCorpus,
+    Texts,
+    TrainingCorpus,
+    file_of_line,
+    place_of_line,
+    write_corpus,
+)
+from heed.data.inspection.repetitions import Repetitions
+from heed.data.preparation.rules import COPY, PairFilter, hashes_of, later_copies
+from heed.data.reading.dev_split import HeldOut, Read, pair_hash
+from heed.data.reading.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heed.data.corpus import SIDES, ParallelCorpus
-from heed.data.dev_split import HeldOut
-from heed.data.filters import PairFilter
-from heed.data.lines import count_pairs, read_pairs
-from heed.data.prepare import (
+from heed.data.corpus.shard import SIDES, ParallelCorpus
+from heed.data.corpus.sharded import INDEX, ShardedCorpus, write_index
+from heed.data.inspection.repetitions import IN_TRAINING_SHARE, UNTRANSLATED_SHARE
+from heed.data.preparation.plan import ShardPlan, ShardSettings, make_plan, read_plan, write_plan
+from heed.data.preparation.rules import PairFilter
+from heed.data.preparation.shard import COPIES, TOKENIZER, ShardLoading, finished, shard_key
+from heed.data.preparation.whole import (
     SHARE_TO_WARN_OF,
     SIDE_NAMES,
     SOURCES,
@@ -25,14 +27,12 @@ from heed.data.prepare import (
     write_dev,
     write_split,
 )
-from heed.data.repetitions import IN_TRAINING_SHARE, UNTRANSLATED_SHARE
+from heed.data.reading.dev_split import HeldOut
+from heed.data.reading.files import holds_both_sides, needs_shards
+from heed.data.reading.lines import count_pairs, read_pairs
+from heed.data.reading.pairs import PairReader
+from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.data.shards.corpus import INDEX, ShardedCorpus, write_index
-from heed.data.shards.plan import ShardPlan, ShardSettings, make_plan, read_plan, write_plan
-from heed.data.shards.sources import PairReader
-from heed.data.shards.worker import COPIES, TOKENIZER, ShardLoading, finished, shard_key
-from heed.data.text_files import TextFiles
-from heed.data.training_files import holds_both_sides, needs_shards
 from heed.errors import HeedError
 from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.leases.driver import Driver, Outcome

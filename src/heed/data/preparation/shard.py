@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.corpus import SIDES, write_corpus
-from heed.data.dev_split import HeldOut, pair_hash
-from heed.data.filters import COPY, PairFilter, hashes_of, later_copies
-from heed.data.lines import read_pairs, windows
-from heed.data.prepare import CHUNK_LINES, encode_chunks, length_ratio_reason
-from heed.data.shards.plan import ShardPlan, read_plan
-from heed.data.shards.sources import UNREADABLE, PairReader
+from heed.data.corpus.shard import SIDES, write_corpus
+from heed.data.preparation.plan import ShardPlan, read_plan
+from heed.data.preparation.rules import COPY, PairFilter, hashes_of, later_copies
+from heed.data.preparation.whole import CHUNK_LINES, encode_chunks, length_ratio_reason
+from heed.data.reading.dev_split import HeldOut, pair_hash
+from heed.data.reading.lines import read_pairs, windows
+from heed.data.reading.pairs import UNREADABLE, PairReader
 from heed.errors import HeedError
 from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file
@@ -48,7 +48,7 @@ class ShardLoading:
     folder: str
     threads: int
     device: str = "cpu"
-    module: ClassVar[str] = "heed.data.shards.worker"
+    module: ClassVar[str] = "heed.data.preparation.shard"
 
     def make(self) -> "ShardWorker":
         """The worker of these settings."""

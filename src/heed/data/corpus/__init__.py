@@ -1,0 +1,1 @@
+"""Ids on disk: a shard, and a corpus of many."""

@@ -1,0 +1,1 @@
+"""Text described for its owner: lengths, copies, lines that look damaged."""

@@ -1,0 +1,1 @@
+"""Text → tokenizer and ids on disk: plan, rules, vocabulary, shards."""
