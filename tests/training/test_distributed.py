@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.training import shared_memory
-from heed.training.distributed import OtherWorkerEnded, Sharing, Workers, _anonymous_memory
+from heed.training.distributed import OtherWorkerEnded, Sharing, Workers, _anonymous_memory, join_workers
 from heed.training.shared_memory import SharedMemory, UnresponsiveWorker
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,13 @@ def test_a_signal_waits_for_what_the_first_worker_does_alone_but_not_for_a_step(
         assert waiting.result() == "the loss"
         with pytest.raises(UnresponsiveWorker):
             other.all_reduce_(torch.zeros(3))
+
+
+@pytest.mark.parametrize("rubbish", ["", "yes", "1 2 1 0 1", "0 2 1 98 99", "1 2 1 -1 -5", f"1 2 1 {2**70} 3"])
+def test_rubbish_in_the_variable_of_spawned_workers_is_one_line(monkeypatch, rubbish):
+    monkeypatch.setenv("HEED_SPAWNED_WORKER", rubbish)
+    with pytest.raises(HeedError, match=r"^HEED_SPAWNED_WORKER is '.*' in the environment, .*: unset it\.$"):
+        join_workers(torch.device("cpu"))
 
 
 def test_a_python_without_memfd_create_shares_memory_all_the_same(monkeypatch):

@@ -10,11 +10,11 @@ import queue
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.worker import LeaseWorker, Loading
 from heed.runtime.process_tuning import tune_process
+from heed.runtime.python_process import HOME, python_command, python_environment
 
 LOOPBACK = "127.0.0.1"
 CONNECTED_SECONDS = 10.0
@@ -94,13 +95,14 @@ class Processes:
         loading: Any = self._loading  # of a class that is a dataclass
         if self._n_gpus:
             loading = replace(loading, device=f"cuda:{slot % self._n_gpus}")
+        threads = str(loading.threads)
         worker = subprocess.Popen(
-            [sys.executable, "-m", loading.module, json.dumps(asdict(loading))],
+            python_command("-m", loading.module, json.dumps(asdict(loading))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env=os.environ | {"OMP_NUM_THREADS": str(loading.threads), "RAYON_NUM_THREADS": str(loading.threads)},
+            env=python_environment(OMP_NUM_THREADS=threads, RAYON_NUM_THREADS=threads),
             start_new_session=True,  # Ctrl-C is the driver's
         )
         self._workers[slot] = worker
@@ -174,10 +176,12 @@ class RayActors:
     def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
         # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Else Ray packs the current folder, with all its files, if `uv run` has started this process.
+        os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
         self._ray = ray = needed("ray", "--cluster works with")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
         there = _running_cluster() if address == "auto" else address
-        try:
+        with _unreachable_is_an_error(address), chdir(HOME):  # Ray's workers import from the current folder
             if there is None:
                 _stay_on_loopback()
                 n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
@@ -194,11 +198,6 @@ class RayActors:
                 if _is_on_loopback(there):
                     _stay_on_loopback()
                 ray.init(address=address, **options)  # "auto" as it is: only then Ray takes its token from the home
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise HeedError(
-                f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
-                "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --cluster local."
-            ) from None
         self._loading = loading
         self._actor = ray.remote(_Actor).options(
             num_cpus=loading.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
@@ -260,6 +259,17 @@ class RayActors:
         for slot in list(self._actors):
             self._end(slot)
         self._ray.shutdown()
+
+
+@contextmanager
+def _unreachable_is_an_error(address: str) -> Iterator[None]:
+    try:
+        yield
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise HeedError(
+            f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
+            "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --cluster local."
+        ) from None
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -27,6 +27,7 @@ from torch import Tensor, distributed
 from heed.backends.protocol import NotFiniteError
 from heed.config import shown
 from heed.errors import HeedError
+from heed.runtime.python_process import python_command, python_environment
 from heed.training.process_group import ProcessGroup, end_with_torchrun, join_process_group, unanswered
 from heed.training.shared_memory import SharedMemory
 
@@ -211,16 +212,19 @@ def join_workers(device: torch.device) -> Workers:
     """The workers that torchrun or `spawn_workers` has started, this process among them."""
     if is_spawned():
         try:
-            rank, n, threads, channel, memory = map(int, os.environ[SPAWNED].split())
-        except ValueError:
+            rank, n, threads, descriptor, memory = map(int, os.environ[SPAWNED].split())
+            channel, shared = socket.socket(fileno=descriptor), os.fstat(memory)
+            if not (0 < rank < n and threads > 0 and channel.family == socket.AF_UNIX and shared.st_nlink == 0):
+                raise ValueError
+        except (ValueError, OverflowError, OSError):
             raise HeedError(
                 f"{SPAWNED} is {shown(os.environ[SPAWNED])} in the environment, where Heed sets it itself for its "
                 "workers: unset it."
             ) from None
         torch.set_num_threads(threads)
-        for inherited in (channel, memory):
+        for inherited in (descriptor, memory):
             os.set_inheritable(inherited, False)
-        return Workers(rank, n, communicator=SharedMemory(rank, n, [socket.socket(fileno=channel)], memory))
+        return Workers(rank, n, communicator=SharedMemory(rank, n, [channel], memory))
     end_with_torchrun()
     n, rank = _place_by_torchrun()
     if n == 1:
@@ -278,9 +282,7 @@ def spawn_workers(
     if memory is None:
         yield Workers()
         return
-    # -P and PYTHONPATH: modules from where this process has them, not from the folder that it happens to be in.
-    command = [sys.executable, "-P", *program, *arguments]
-    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = python_command(*program, *arguments)
     with ExitStack() as at_the_end:
         # Undone in the reverse order when the block ends: workers are killed, then waited for.
         at_the_end.callback(os.close, memory)
@@ -293,7 +295,7 @@ def spawn_workers(
             channels.append(at_the_end.enter_context(ours))
             with theirs:
                 inherited = (theirs.fileno(), memory)
-                env = os.environ | modules | {SPAWNED: f"{rank} {n} {all_threads // n} {inherited[0]} {memory}"}
+                env = python_environment(**{SPAWNED: f"{rank} {n} {all_threads // n} {inherited[0]} {memory}"})
                 worker = subprocess.Popen(
                     command, env=env, stdin=quiet, stdout=quiet, stderr=messages, pass_fds=inherited
                 )

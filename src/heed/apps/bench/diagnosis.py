@@ -21,6 +21,7 @@ from heed.runs.train import n_workers
 from heed.runtime.cores import fast_cores
 from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor
 from heed.runtime.instruction_sets import chosen_set, forced, processor_features, sets_of
+from heed.runtime.python_process import python_command, python_environment
 
 SHAPES = ("multi30k-en-de", "wmt14-en-de-base", "wmt14-en-de-big")  # recipes whose models differ in width
 WORKERS_OF = "multi30k-en-de"
@@ -107,8 +108,8 @@ def _threads() -> dict[str, Any]:
 
 def _libraries() -> dict[str, str]:
     """The instruction sets that MKL and oneDNN report."""
-    environment = os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
-    command = [sys.executable, "-c", _LIBRARIES_CHOICE]
+    environment = python_environment(MKL_VERBOSE="1", ONEDNN_VERBOSE="1")
+    command = python_command("-c", _LIBRARIES_CHOICE)
     try:
         done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:

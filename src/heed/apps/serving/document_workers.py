@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from heed.apps.documents.translation import Sentence
 from heed.apps.documents.worker import HEAD, OUT_OF_MEMORY, frame
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
+from heed.runtime.python_process import python_command, python_environment
 from heed.text.alignment import Translated
 
 FILES_AT_ONCE = 2  # each in a process of its own, which takes a core's time
@@ -171,8 +171,8 @@ class _Worker:
     async def _started(self) -> Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "heed.apps.documents.worker"),
-                *(str(self._cpu_seconds), str(self._memory_bytes)),
+                *python_command("-m", "heed.apps.documents.worker", str(self._cpu_seconds), str(self._memory_bytes)),
+                env=python_environment(),
                 stdin=PIPE,
                 stdout=PIPE,
                 process_group=0,  # Ctrl-C in a terminal is meant for the server, which still needs it
