@@ -343,7 +343,7 @@ def main() -> None:
     trained: dict[str, Any] = {}
     references: list[str] = []
     if arguments.model:
-        from heed.data.reading.lines import read_pairs
+        from heed.data.reading.pairs import read_pairs
 
         tokenizer = load_model(arguments.model).tokenizer
         lines, references = map(list, zip(*read_pairs((arguments.src, arguments.ref)), strict=True))

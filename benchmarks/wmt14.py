@@ -23,7 +23,7 @@ from typing import Any
 from gpu_parts import versions
 from large_corpus import write_corpus
 
-from heed.data.reading.lines import read_pairs
+from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 from heed.evaluation.bleu import Score, bleu, chrf
 from heed.runtime.manifest import sha256_of

@@ -11,7 +11,7 @@ import pytest
 from tests.data.conftest import sha256, tar_of, zip_of
 
 from heed.data.corpora.download import Corpora, Member, Remote, Store, fetch, sgm_lines
-from heed.data.reading.lines import read_pairs
+from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 
 TEXT = "".join(f"line {i}\n" for i in range(5000)).encode()

@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.data.reading.lines import (
-    CHUNK_BYTES,
-    MAX_AHEAD,
-    MAX_CHARACTERS,
-    MAX_LINE_BYTES,
-    Arriving,
-    bounded_lines,
-    decode_lines,
-    read_lines,
-    wait_for_more,
-    windows,
-)
+from heed.data.reading.lines import CHUNK_BYTES, MAX_LINE_BYTES, decode_lines, lines_of_pieces, read_lines
+from heed.data.reading.stream import MAX_AHEAD, MAX_CHARACTERS, Arriving, wait_for_more, windows
 from heed.errors import HeedError
 
 
@@ -29,7 +19,7 @@ def test_lines_are_those_of_a_file_however_the_bytes_come(content, step):
     content = content.replace(b"0", b"\n")
     stream = io.BytesIO(content)
     expected = [line.removesuffix(b"\n") for line in io.BytesIO(content)]
-    assert list(bounded_lines(lambda n: stream.read(min(n, step)))) == expected
+    assert list(lines_of_pieces(iter(lambda: stream.read(step), b""))) == expected
 
 
 def test_a_line_without_end_is_refused_by_its_number_before_it_fills_the_memory():
@@ -40,7 +30,7 @@ def test_a_line_without_end_is_refused_by_its_number_before_it_fills_the_memory(
         n_read += n
         return b"good\n" + b"\0" * (n - 5) if n_read == n else b"\0" * n
 
-    lines = decode_lines(bounded_lines(read), name="x")
+    lines = decode_lines(iter(lambda: read(CHUNK_BYTES), b""), name="x")
     assert next(lines) == "good"
     with pytest.raises(HeedError, match=r"^x, line 2: longer than 1,048,576 bytes; "):
         next(lines)

@@ -8,7 +8,9 @@ import pytest
 from heed.config import validated
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.data.preparation.whole import Prepared, _number_pairs, encode_chunks, prepare
-from heed.data.reading.lines import MAX_CHARACTERS, read_lines, read_pairs
+from heed.data.reading.lines import read_lines
+from heed.data.reading.pairs import read_pairs
+from heed.data.reading.stream import MAX_CHARACTERS
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError

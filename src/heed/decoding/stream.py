@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 
 from heed.backends.protocol import FIRST_CAPACITY, bytes_per_position
-from heed.data.reading.lines import windows
+from heed.data.reading.stream import windows
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

@@ -10,7 +10,7 @@ from typing import Unpack, overload
 import torch
 
 from heed.config import shown
-from heed.data.reading.lines import wait_for_more
+from heed.data.reading.stream import wait_for_more
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import (

@@ -120,6 +120,11 @@ class HashingFile:
         return self._digest.hexdigest()
 
 
+def unpacked_name(name: str) -> str:
+    """A file's name without .gz or .zst."""
+    return name.removesuffix(".gz").removesuffix(".zst")
+
+
 def unpacked(file: Any, name: str) -> Iterator[bytes]:
     """The content in pieces, decompressed if the name ends with .gz or .zst. HeedError for a damaged file."""
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import shown, validated
-from heed.data.reading.lines import wait_for_more
+from heed.data.reading.stream import wait_for_more
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.loading import (
     PickledByValue,

@@ -9,7 +9,7 @@ from typing import Any
 
 from heed.backends.protocol import NotFiniteError
 from heed.data.corpora.download import Report
-from heed.data.reading.lines import FilePair
+from heed.data.reading.pairs import FilePair
 from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.networks import network_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from heed.config import validated
 from heed.data.corpora.download import Corpora, Report
-from heed.data.reading.lines import FilePair
+from heed.data.reading.pairs import FilePair
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches

@@ -13,7 +13,8 @@ from typing import BinaryIO
 from heed.data.corpora.download import Report
 from heed.data.preparation.whole import SOURCES, compare_sources
 from heed.data.reading.files import refuse_shards_only
-from heed.data.reading.lines import FilePair, count_pairs, read_lines
+from heed.data.reading.lines import read_lines
+from heed.data.reading.pairs import FilePair, count_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator

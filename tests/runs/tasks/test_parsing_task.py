@@ -4,7 +4,7 @@ import pytest
 from tests.parsing.corpus import RECIPE, write_treebank
 
 from heed.data.corpora.download import Corpora
-from heed.data.reading.lines import read_pairs
+from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 from heed.model_folder import load_model
 from heed.parsing.parser import Parser

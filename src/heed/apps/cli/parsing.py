@@ -54,7 +54,7 @@ def parse(
 ) -> None:
     """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
     import_torch()
-    from heed.data.reading.lines import Arriving, DeferredError
+    from heed.data.reading.stream import Arriving, DeferredError
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 

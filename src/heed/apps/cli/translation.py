@@ -128,7 +128,7 @@ def translate(
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
-    from heed.data.reading.lines import Arriving, DeferredError
+    from heed.data.reading.stream import Arriving, DeferredError
     from heed.decoding.translator import Translator
     from heed.evaluation.utility import check_utility
 
@@ -233,7 +233,7 @@ def score(
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
     check_options(SEARCH_RULES, **decoding)
     import_torch()
-    from heed.data.reading.lines import read_sides
+    from heed.data.reading.pairs import read_sides
     from heed.decoding.scoring import length_penalty as penalty
     from heed.decoding.translator import Translator
 
@@ -299,7 +299,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
-    from heed.data.reading.lines import read_sides
+    from heed.data.reading.pairs import read_sides
     from heed.evaluation.bleu import bleu, chrf
     from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
     from heed.runs.tasks.evaluation import Evaluation

@@ -28,7 +28,7 @@ from heed.apps.cluster.plan import (
 )
 from heed.apps.cluster.worker import Loading, Worker
 from heed.apps.documents.sentences import splitter
-from heed.data.reading.columns import Columns, Format
+from heed.data.reading.rows import Columns, Format
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError

@@ -10,19 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heed.config import shown
-from heed.data.reading.columns import (
-    FORMATS,
-    Columns,
-    Format,
-    LineReader,
-    Range,
-    check_columns,
-    check_json_types,
-    common_schema,
-    examine,
-    format_of,
-    infer_schema,
-)
+from heed.data.reading.columns import examine, format_of
+from heed.data.reading.json_lines import JsonReader, infer_schema
+from heed.data.reading.parquet import check_json_types, common_schema
+from heed.data.reading.rows import FORMATS, Columns, Format, Range, check_columns
 from heed.errors import HeedError
 from heed.leases.inputs import PLAN, Input, counted, differences, planning
 from heed.leases.storage import facts, is_url, joined, matching, read_whole, write_whole
@@ -167,7 +158,7 @@ def _names_in_json(names: Sequence[str], columns: Sequence[str]) -> list[str]:
     """The keys of the first rows of JSON Lines. HeedError if a file lacks a column."""
     keys: dict[str, None] = {}
     for name in names:
-        reader = LineReader(name, as_table=None, columns=())
+        reader = JsonReader(name)
         first = next(reader.read(Range(0, 0, 1, 0), ends=True), None)
         reader.close()
         if first is not None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
 from heed.apps.documents.split_text import SplitText, split_text
-from heed.data.reading.columns import Rows, Sources
+from heed.data.reading.columns import Sources
+from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.leases.worker import StopAll, attempted, serve

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heed.data.reading.columns import Format, Rows
+from heed.data.reading.rows import Format, Rows
 from heed.leases.packages import needed
 
 GROUP_ROWS = 2**14  # of a Parquet file that is written

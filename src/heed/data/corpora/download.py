@@ -21,12 +21,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from heed.config import shown
 from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
-from heed.data.reading.lines import FilePair, bounded_lines, decode_lines
+from heed.data.reading.lines import CHUNK_BYTES, decode_lines
+from heed.data.reading.pairs import FilePair
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
@@ -467,7 +469,7 @@ def _member_of_zip(archive: Path, member_path: str, limit: int) -> Iterator[IO[b
 def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> None:
     """Copies a text as plain lines. ReadError if it is damaged, or unzips to more than `limit` bytes."""
     if name.endswith(".sgm"):
-        for line in sgm_lines(bounded_lines(stream.read), name=name):
+        for line in sgm_lines(iter(partial(stream.read, CHUNK_BYTES), b""), name=name):
             out.write(f"{line}\n".encode())
     elif name.endswith(".gz"):
         try:
@@ -482,9 +484,9 @@ def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> N
         shutil.copyfileobj(stream, out)
 
 
-def sgm_lines(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
+def sgm_lines(pieces: Iterable[bytes], *, name: str) -> Iterator[str]:
     """The texts of a WMT test set's `<seg>` elements, a line each. HeedError names the line that is not UTF-8."""
-    for line in decode_lines(lines, name=name):
+    for line in decode_lines(pieces, name=name):
         begin, end = re.search("<seg[^<>]*>", line, re.IGNORECASE), line.lower().rfind("</seg>")
         if begin and begin.end() <= end:
             yield resolved(line[begin.end() : end]).strip()

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from heed.config import shown, toml_text
-from heed.data.reading.lines import count_pairs
+from heed.data.reading.pairs import count_pairs
 from heed.errors import HeedError
 from heed.text.printable import check_language
 

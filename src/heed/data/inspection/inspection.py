@@ -16,7 +16,7 @@ from heed.data.inspection.repetitions import Repetitions
 from heed.data.inspection.sides import Order, Pair, Sides
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.files import refuse_shards_only
-from heed.data.reading.lines import FilePair, read_pairs
+from heed.data.reading.pairs import FilePair, read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.runtime.progress import counted

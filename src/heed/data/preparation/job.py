@@ -28,9 +28,8 @@ from heed.data.preparation.whole import (
     write_split,
 )
 from heed.data.reading.dev_split import HeldOut
-from heed.data.reading.files import holds_both_sides, needs_shards
-from heed.data.reading.lines import count_pairs, read_pairs
-from heed.data.reading.pairs import PairReader
+from heed.data.reading.files import needs_shards
+from heed.data.reading.pairs import PairReader, count_pairs, read_pairs, source_of
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
@@ -185,10 +184,7 @@ class ShardPreparation:
 
     def _agreed_plan(self) -> ShardPlan:
         """The plan of before, or a new one."""
-        names = [
-            [os.path.abspath(side) for side in (pair[:1] if pair[0] == pair[1] and holds_both_sides(pair[0]) else pair)]
-            for pair in self._files.train
-        ]
+        names = [[os.path.abspath(name) for name in source_of(pair)] for pair in self._files.train]
         found, settings = read_plan(self._shards), self._shard_settings()
         begun = (self._folder / TOKENIZER).exists()
         if found is None or (not begun and (found.names != names or found.settings != settings)):
@@ -242,7 +238,7 @@ class ShardPreparation:
                 if rows.source < plan.n_given or most is not None:
                     rows = rows._replace(rows=min(rows.rows, left))
                     left -= rows.rows
-                    yield from (pair for _, _, pair in reader.read([rows]) if not isinstance(pair, str))
+                    yield from (pair for _, _, pair in reader.read_good([rows]))
         reader.close()
 
     def _sample(self) -> Iterator[Pair]:

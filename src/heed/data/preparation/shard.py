@@ -24,8 +24,9 @@ from heed.data.preparation.plan import ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, PairFilter, hashes_of, later_copies
 from heed.data.preparation.whole import CHUNK_LINES, encode_chunks, length_ratio_reason
 from heed.data.reading.dev_split import HeldOut, pair_hash
-from heed.data.reading.lines import read_pairs, windows
-from heed.data.reading.pairs import UNREADABLE, PairReader
+from heed.data.reading.lines import LineFault
+from heed.data.reading.pairs import UNREADABLE, PairReader, read_pairs
+from heed.data.reading.stream import windows
 from heed.errors import HeedError
 from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file
@@ -109,7 +110,7 @@ class ShardWorker:
                     raise HeedError(f"{file.name}: is not what it was when it was planned.")
                 self._checked.add(file.name)
 
-    def _pairs(self, shard: int) -> Iterator[tuple[int, int, Texts | str]]:
+    def _pairs(self, shard: int) -> Iterator[tuple[int, int, Texts | LineFault]]:
         return self._reader.read(self._plan.shards[shard])
 
     def _hash(self, shard: int) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class ShardWorker:
 
         def hashes() -> Iterator[int]:
             for place, (_, _, pair) in enumerate(self._pairs(shard)):
-                if not isinstance(pair, str):
+                if not isinstance(pair, LineFault):
                     places.append(place)
                     yield pair_hash(*pair)
 
@@ -170,7 +171,7 @@ class _Encoder:
             for place, pair in enumerate(read_pairs(files)):
                 self._places.setdefault(hash(pair), []).append((name, place))
 
-    def encode(self, shard: int, pairs: Iterable[tuple[int, int, Texts | str]]) -> dict[str, Any]:
+    def encode(self, shard: int, pairs: Iterable[tuple[int, int, Texts | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
         made = _Shard(self._plan, self._tokenizer)
         path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
@@ -189,15 +190,15 @@ class _Encoder:
         return {"key": self._key, "manifest": sha256_of(path / MANIFEST), "kept": len(corpus), **made.facts(lengths)}
 
     def _readable(
-        self, shard: int, pairs: Iterable[tuple[int, int, Texts | str]], made: "_Shard"
+        self, shard: int, pairs: Iterable[tuple[int, int, Texts | LineFault]], made: "_Shard"
     ) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
         plan, copies = self._plan, self._copies(shard)
         first_lines = [plan.first_line(source) for source in range(len(plan.sources))]
         for place, (source, row, pair) in enumerate(pairs):
             line = first_lines[source] + row
-            if isinstance(pair, str):
-                made.drop(line, UNREADABLE, pair)
+            if isinstance(pair, LineFault):
+                made.drop(line, UNREADABLE, str(pair))
                 continue
             either_side = source >= plan.n_given
             if self._held_out is not None and self._held_out.has(*pair, either_side=either_side):

@@ -26,7 +26,8 @@ from heed.data.corpus.shard import (
 from heed.data.inspection.repetitions import Repetitions
 from heed.data.preparation.rules import COPY, PairFilter, hashes_of, later_copies
 from heed.data.reading.dev_split import HeldOut, Read, pair_hash
-from heed.data.reading.lines import FilePair, count_pairs, read_pairs, windows
+from heed.data.reading.pairs import FilePair, count_pairs, read_pairs
+from heed.data.reading.stream import windows
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError

@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from heed.data.reading.lines import FilePair, read_pairs
+from heed.data.reading.pairs import FilePair, read_pairs
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 from heed.text.line_rules import is_blank

@@ -10,16 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from heed.config import shown
-from heed.data.reading.columns import format_of
-from heed.data.reading.lines import FilePair
+from heed.data.reading.columns import holds_both_sides
+from heed.data.reading.pairs import FilePair
 from heed.errors import HeedError
-
-PACKED = (".gz", ".zst")
-
-
-def holds_both_sides(name: str | Path) -> bool:
-    """Whether a file of this name holds sources and targets."""
-    return format_of(str(name)) != "text" or _unpacked(str(name)).endswith(".tsv")
+from heed.leases.storage import unpacked_name
 
 
 def needs_shards(files: FilePair) -> bool:
@@ -108,12 +102,12 @@ def _of_folder(folder: Path, src: str, tgt: str) -> list[FilePair]:
     pairs: list[FilePair] = []
     by_name: dict[str, Path] = {}
     for path in files:
-        name = _unpacked(path.name)
+        name = unpacked_name(path.name)
         if name in by_name and name.endswith((f".{src}", f".{tgt}")):
             raise HeedError(f"data.train: {by_name[name]} and {path} are one text, packed and not; remove one of them.")
         by_name[name] = path
     for path in map(_named, files):
-        name = _unpacked(path.name)
+        name = unpacked_name(path.name)
         if holds_both_sides(path):
             pairs.append((path, path))
         elif name.endswith(f".{src}"):
@@ -126,9 +120,3 @@ def _of_folder(folder: Path, src: str, tgt: str) -> list[FilePair]:
             f"data.train: {folder} has no files NAME.{src} and NAME.{tgt}, and none of JSON Lines, Parquet or .tsv."
         )
     return pairs
-
-
-def _unpacked(name: str) -> str:
-    for suffix in PACKED:
-        name = name.removesuffix(suffix)
-    return name

@@ -1,16 +1,21 @@
-"""Pairs of lines from ranges of training files: two of text side by side, or one that holds both sides."""
+"""Pairs of lines: two files of text side by side, or one file that holds both sides."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from heed.data.reading.columns import Columns, Range, Sources, examine, lines_of_pieces
-from heed.data.reading.files import holds_both_sides
-from heed.data.reading.lines import MAX_LINE_BYTES, FilePair, decode_line
+from heed.data.reading.columns import Sources, examine, holds_both_sides
+from heed.data.reading.line_files import LineReader
+from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, text_of
+from heed.data.reading.rows import Columns, Range
 from heed.errors import HeedError
 from heed.leases.inputs import Input
-from heed.leases.storage import facts, open_file, unpacked
+from heed.leases.storage import facts
+from heed.text.line_rules import is_blank
 
+FilePair = tuple[Path, Path]
 Pair = tuple[str, str]
 UNREADABLE = "that cannot be read"
 
@@ -36,11 +41,16 @@ class ExaminedSource(NamedTuple):
         return self.files[0].rows
 
 
-def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, before: int) -> ExaminedSource:
+def source_of(files: FilePair) -> list[str]:
+    """The names of a source's files: two of text, or one that holds both sides, which stands twice in a pair."""
+    return [str(side) for side in (files[:1] if files[0] == files[1] and holds_both_sides(files[0]) else files)]
+
+
+def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, before: int = 0) -> ExaminedSource:
     """A source's files and where every shard of `every` pairs begins, if `before` pairs came before it.
 
-    names: of one file that holds both sides, or of two. HeedError if one is damaged, lacks a column, or if the sides
-    have different numbers of lines.
+    names: of `source_of`. HeedError if a file is damaged, lacks a column, or if the sides have different numbers of
+    lines.
     """
     files, offsets = [], []
     for name in names:
@@ -54,18 +64,8 @@ def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, 
         files.append(Input(name, found.n_bytes, examined.digest or found.version, found.version, examined.rows))
         offsets.append(examined.offsets)
     if files[0].rows != files[-1].rows:
-        raise HeedError(
-            f"{names[0]} has {files[0].rows:,} lines, {names[-1]} {files[-1].rows:,}: both sides of a corpus must have "
-            "the same number."
-        )
+        raise _unequal(names, files[0].rows, files[-1].rows)
     return ExaminedSource(tuple(files), {row: tuple(of.get(row, 0) for of in offsets) for row in offsets[0] or {0: 0}})
-
-
-def count_source(files: FilePair, columns: Sequence[str]) -> int:
-    """Number of pairs of training files, which are read to their ends. HeedError as in `examine_source`."""
-    both = files[0] == files[1] and holds_both_sides(files[0])
-    names = [str(side) for side in (files[:1] if both else files)]
-    return examine_source(names, columns, every=2**62, before=0).rows
 
 
 class PairReader:
@@ -73,15 +73,26 @@ class PairReader:
 
     def __init__(self, sources: Sequence[Sequence[str]], columns: Sequence[str]):
         self._sources, self._columns = sources, tuple(columns)
-        self._open: tuple[int, Any] | None = None
+        self._open: tuple[int, _Source] | None = None
 
-    def read(self, ranges: Sequence[PairRange]) -> Iterator[tuple[int, int, Pair | str]]:
+    def read(self, ranges: Iterable[PairRange]) -> Iterator[tuple[int, int, Pair | LineFault]]:
         """(source, row counted from 0, its pair, or what is wrong with it)."""
         for rows in ranges:
-            for row, pair in enumerate(self._reader(rows.source).read(rows), start=rows.first):
+            for row, pair in enumerate(self._source(rows.source).read(rows), start=rows.first):
                 yield rows.source, row, pair
 
-    def _reader(self, source: int) -> Any:
+    def read_good(self, ranges: Iterable[PairRange]) -> Iterator[tuple[int, int, Pair]]:
+        """As `read`, without the rows that cannot be read. HeedError if those are too many of a source's range."""
+        for rows in ranges:
+            n_faults, first = 0, ""
+            for source, row, pair in self.read([rows]):
+                if isinstance(pair, LineFault):
+                    n_faults, first = n_faults + 1, first or f"line {row + 1:,}: {pair}"
+                else:
+                    yield source, row, pair
+            refuse_faulty(self._sources[rows.source][0], n_faults, rows.rows, first)
+
+    def _source(self, source: int) -> "_Source":
         if self._open is None or self._open[0] != source:
             self.close()
             names = self._sources[source]
@@ -95,17 +106,24 @@ class PairReader:
             self._open = None
 
 
+class _Source(Protocol):
+    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]: ...
+
+    def close(self) -> None: ...
+
+
 class _OneFile:
     def __init__(self, name: str, columns: tuple[str, ...]):
         self._sources = Sources([name], Columns(columns), output="text")  # no other columns
 
-    def read(self, rows: PairRange) -> Iterator[Pair | str]:
+    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]:
         for batch in self._sources.read([Range(0, rows.first, rows.rows, rows.offsets[0])]):
             for place, texts in enumerate(batch.texts):
-                src, tgt = texts if place not in batch.faults else ("", "")
                 if place in batch.faults:
-                    yield batch.faults[place]
-                elif "\n" in src or "\n" in tgt:  # a line of text has none either
+                    yield LineFault(batch.faults[place])
+                    continue
+                src, tgt = texts
+                if "\n" in src or "\n" in tgt:  # a line of text has none either
                     yield src.replace("\n", " "), tgt.replace("\n", " ")
                 else:
                     yield src, tgt
@@ -116,56 +134,74 @@ class _OneFile:
 
 class _TwoFiles:
     def __init__(self, names: Sequence[str]):
-        self._sides = [_OneSide(name) for name in names]
+        self._sides = [LineReader(name) for name in names]
 
-    def read(self, rows: PairRange) -> Iterator[Pair | str]:
-        sides = [side.read(rows, offset) for side, offset in zip(self._sides, rows.offsets, strict=True)]
-        for lines in zip(*sides, strict=True):
+    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]:
+        ranges = [Range(0, rows.first, rows.rows, offset) for offset in rows.offsets]
+        for src, tgt in zip(*(side.lines(of) for side, of in zip(self._sides, ranges, strict=True)), strict=True):
             try:
-                src, tgt = map(_decoded, lines)
-            except HeedError as error:
-                yield str(error).partition(": ")[2].rstrip(".")
-            else:
-                yield src, tgt
+                yield text_of(src), text_of(tgt)
+            except LineFault as fault:
+                yield fault
 
     def close(self) -> None:
         for side in self._sides:
             side.close()
 
 
-def _decoded(line: bytes | None) -> str:
-    if line is None:
-        raise HeedError(f"line: longer than {MAX_LINE_BYTES:,} bytes.")
-    return decode_line(line, where="line")
+def read_pairs(files: FilePair) -> Iterator[Pair]:
+    """Lines of two files side by side, each of which counts, as in dev and test sets.
+
+    HeedError for a line that cannot be read, if one file is longer, or if there is no line at all.
+    """
+    src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
+    n_pairs = 0
+    while True:
+        src, tgt = next(src_lines, None), next(tgt_lines, None)
+        if src is None or tgt is None:
+            break
+        n_pairs += 1
+        yield src, tgt
+    if src is not None or tgt is not None:
+        n_src = n_pairs + (0 if src is None else 1 + sum(1 for _ in src_lines))
+        n_tgt = n_pairs + (0 if tgt is None else 1 + sum(1 for _ in tgt_lines))
+        raise _unequal([str(side) for side in files], n_src, n_tgt)
+    if n_pairs == 0:
+        raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
-class _OneSide:
-    """Lines of one file of text."""
+def read_sides(files: FilePair) -> tuple[list[str], list[str]]:
+    """All lines of each file. Errors as in `read_pairs`."""
+    src_lines, tgt_lines = map(list, zip(*read_pairs(files), strict=True))
+    return src_lines, tgt_lines
 
-    def __init__(self, name: str):
-        self._name, self._file, self._row = name, None, 0
-        self._packed = name.endswith((".gz", ".zst"))
-        self._lines: Iterator[bytes | None] = iter(())
 
-    def read(self, rows: PairRange, offset: int) -> Iterator[bytes | None]:
-        if self._file is None or rows.first < self._row or not self._packed:
-            self.close()
-            file: Any = open_file(self._name)
-            self._file, self._row = file, 0
-            if not self._packed:
-                file.seek(offset)
-                self._row = rows.first
-            self._lines = lines_of_pieces(unpacked(file, self._name))
-        for _ in islice(self._lines, rows.first - self._row):
-            pass
-        self._row = rows.first
-        for line in islice(self._lines, rows.rows):
-            self._row += 1
-            yield line
-        if self._row < rows.first + rows.rows:
-            raise HeedError(f"{self._name}: ends at line {self._row:,}; it was longer when it was planned.")
+def count_pairs(files: FilePair) -> int:
+    """Number of pairs of lines, all of which are read. Errors as in `read_pairs`."""
+    return sum(1 for _ in read_pairs(files))
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+
+def _unequal(names: Sequence[str], n_src: int, n_tgt: int) -> HeedError:
+    """The error for sides of different numbers of lines, with a guess at the reason. Both are read again for that."""
+    longer, n_both, hint = names[n_tgt > n_src], min(n_src, n_tgt), ""
+    with suppress(OSError):  # a pipe cannot be read twice
+        surplus = (line or b"\xff" for line in islice(_all_lines(longer), n_both, None))
+        if all(is_blank(line.decode(errors="replace")) for line in surplus):
+            hint = f" (What {longer} has more is blank.)"
+        for name in () if hint else names:
+            numbered = enumerate(_all_lines(name), start=1)
+            within = next((number for number, line in numbered if b"\r" in (line or b"").removesuffix(b"\r")), None)
+            if within is not None:
+                hint = (
+                    f" ({name}, line {within:,} has a carriage return within, which some programs take for a line's "
+                    "end.)"
+                )
+                break
+    return HeedError(
+        f"{names[0]} has {n_src:,} lines, {names[1]} {n_tgt:,}: both sides of a corpus must have the same number.{hint}"
+    )
+
+
+def _all_lines(name: str) -> Iterator[bytes | None]:
+    with closing(LineReader(name)) as reader:
+        yield from reader.lines(Range(0, 0, 2**62, 0), ends=True)

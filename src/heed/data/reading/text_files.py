@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from heed.config import shown
 from heed.data.reading.dev_split import DevSplit
-from heed.data.reading.lines import FilePair
+from heed.data.reading.pairs import FilePair
 
 T = TypeVar("T")
 

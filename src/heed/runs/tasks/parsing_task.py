@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from heed.data.corpora.download import Corpora, Report
-from heed.data.reading.lines import FilePair
+from heed.data.reading.pairs import FilePair
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.loading import load_models, no_report
 from heed.evaluation.bleu import Score

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heed.data.corpora.download import Corpora, Report
-from heed.data.reading.lines import FilePair
+from heed.data.reading.pairs import FilePair
 from heed.data.reading.text_files import TextFiles
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard

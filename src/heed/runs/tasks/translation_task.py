@@ -10,8 +10,7 @@ from pathlib import Path
 from heed.data.corpora.download import Corpora, NotHere, Report, fetch
 from heed.data.mix import Mix
 from heed.data.reading.files import needs_shards, refuse_both_sides, training_files
-from heed.data.reading.lines import FilePair, count_pairs, read_sides
-from heed.data.reading.pairs import count_source
+from heed.data.reading.pairs import FilePair, count_pairs, examine_source, read_sides, source_of
 from heed.data.reading.text_files import TextFiles, TextPart
 from heed.data.settings import DataSettings
 from heed.decoding.loading import load_models, no_report
@@ -79,7 +78,7 @@ class TranslationTask:
             corpora.report(f"{missing} The run will do that (or {command}).")
             return None
         columns = self.recipe.data.column_names
-        counts = [count_source(pair, columns) if needs_shards(pair) else count_pairs(pair) for pair in files.train]
+        counts = [examine_source(source_of(pair), columns, every=2**62).rows for pair in files.train]
         n_dev = 0
         if files.dev_split is not None and not needs_shards(files.train[0]):
             n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))

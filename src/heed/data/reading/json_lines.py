@@ -1,0 +1,71 @@
+"""JSON Lines: an object a line."""
+
+import base64
+import json
+from typing import Any
+
+from heed.config import shown
+from heed.data.reading.line_files import LineReader
+from heed.data.reading.lines import LineFault, text_of
+from heed.data.reading.rows import Range, check_columns
+from heed.errors import HeedError
+from heed.leases.packages import needed
+
+INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the input is JSON Lines
+
+
+class JsonReader(LineReader):
+    """Reads JSON Lines."""
+
+    def row(self, line: bytes | None) -> dict[str, Any]:
+        found = _record(line)
+        for column in self._columns:
+            if not isinstance(found.get(column), str):
+                raise LineFault(f"{shown(column)} is {'missing' if column not in found else 'not text'}")
+            if not found[column].isascii() and any("\ud800" <= c <= "\udfff" for c in found[column]):
+                raise LineFault(f"{shown(column)} holds half a surrogate pair, which is no text")
+        return found
+
+    def check(self, first: bytes) -> None:
+        try:
+            found = _record(first)
+        except LineFault as fault:
+            raise HeedError(f"{self._name}, row 1: {fault}.") from None
+        check_columns(self._name, self._columns, list(found))
+
+
+def _record(line: bytes | None) -> dict[str, Any]:
+    """The object on a line. LineFault if there is none."""
+    text = text_of(line)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LineFault("not JSON") from None
+    if not isinstance(found, dict):
+        raise LineFault("not a JSON object")
+    return found
+
+
+def infer_schema(name: str) -> str:
+    """Arrow's schema of the first rows of a file of JSON Lines, in base 64."""
+    arrow = needed("pyarrow", "Parquet is written with")
+    reader, records = JsonReader(name), []
+    for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
+        records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
+    reader.close()
+    try:
+        # By the columns of all of them: Arrow would take those of the first one.
+        names = dict.fromkeys(name for record in records for name in record)
+        schema = arrow.Table.from_pylist([{name: record.get(name) for name in names} for record in records]).schema
+    except (arrow.ArrowException, TypeError, OverflowError, ValueError) as error:
+        raise HeedError(f"{name}: its rows do not fit into columns ({error}); write --format jsonl.") from None
+    schema = arrow.schema(
+        [arrow.field(f.name, arrow.string() if arrow.types.is_null(f.type) else f.type) for f in schema]
+    )
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str) -> Any:
+    """The schema that `infer_schema` wrote."""
+    arrow = needed("pyarrow", "Parquet is written with")
+    return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,141 @@
+"""Files with a row a line: text, and text with tabs between its columns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from heed.config import shown
+from heed.data.reading.lines import LineFault, lines_of_pieces, of_text, text_of
+from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Examined, Range, Reader, Rows
+from heed.errors import HeedError
+from heed.leases.packages import needed
+from heed.leases.storage import HashingFile, is_url, open_file, unpacked
+
+
+def is_packed(name: str) -> bool:
+    """Whether it must be read from its beginning."""
+    return name.endswith((".gz", ".zst"))
+
+
+class LineReader(Reader):
+    """Reads lines of a file. A packed one stays open, so that later lines are read from where the last were."""
+
+    def __init__(self, name: str, *, as_table: Any = None, columns: Sequence[str] = ()):
+        """as_table: Arrow's schema if Parquet is written."""
+        self._name, self._schema, self._columns = name, as_table, columns
+        self._file: Any = None
+        self._lines: Iterator[bytes | None] = iter(())
+        self._row = 0
+
+    def lines(self, rows: Range, *, ends: bool = False) -> Iterator[bytes | None]:
+        """The lines of these rows, None in place of one that is too long. HeedError if there are fewer."""
+        if self._file is None or rows.first < self._row or not is_packed(self._name):
+            self.close()
+            self._file = open_file(self._name)
+            self._row = 0
+            if not is_packed(self._name):
+                self._file.seek(rows.offset)
+                self._row = rows.first
+            self._lines = lines_of_pieces(unpacked(self._file, self._name))
+        for _ in islice(self._lines, rows.first - self._row):
+            self._row += 1
+        for line in islice(self._lines, rows.rows):
+            self._row += 1
+            yield line
+        if self._row < rows.first + rows.rows and not ends:
+            raise HeedError(f"{self._name}: ends at row {self._row:,}; it was longer when it was planned.")
+
+    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+        batch: list[bytes | None] = []
+        n_bytes, first = 0, rows.first
+        for line in self.lines(rows, ends=ends):
+            batch.append(line)
+            n_bytes += len(line or b"")
+            if len(batch) == BATCH_ROWS or n_bytes >= BATCH_BYTES:
+                yield self._rows(batch, first)
+                batch, n_bytes, first = [], 0, first + len(batch)
+        if batch:
+            yield self._rows(batch, first)
+
+    def _rows(self, lines: list[bytes | None], first: int) -> Rows:
+        rows = Rows(self._name, first, [], [])
+        for place, line in enumerate(lines):
+            found: dict[str, Any] = {}
+            try:
+                found = self.row(line)
+            except LineFault as fault:
+                rows.faults[place] = str(fault)
+            rows.content.append(found)
+            rows.texts.append(tuple(found.get(column) or "" for column in self._columns))
+        if self._schema is not None:
+            rows.content = self._table(rows)
+        return rows
+
+    def row(self, line: bytes | None) -> dict[str, Any]:
+        """A line's row. LineFault if it has none of these columns."""
+        text = text_of(line)
+        if len(self._columns) == 1:
+            return {self._columns[0]: text}
+        cells = text.split("\t")
+        if len(cells) < len(self._columns):
+            raise LineFault(f"has {len(cells) - 1} tabs; expected a text, a tab and its translation")
+        return dict(zip(self._columns, cells, strict=False))
+
+    def _table(self, rows: Rows) -> Any:
+        """The rows as Arrow's table; those that do not fit become faults."""
+        arrow = needed("pyarrow", "Parquet is written with")
+        names = set(self._schema.names)
+        for place, record in enumerate(rows.content):
+            if (others := set(record) - names) and place not in rows.faults:
+                rows.faults[place] = f"has the column {shown(min(others))}, which the first rows lack"
+        try:
+            return arrow.Table.from_pylist(rows.content, schema=self._schema)
+        except (arrow.ArrowException, TypeError, OverflowError, ValueError):
+            pass
+        for place, record in enumerate(rows.content):
+            try:
+                arrow.Table.from_pylist([record], schema=self._schema)
+            except (arrow.ArrowException, TypeError, OverflowError, ValueError):
+                rows.faults.setdefault(place, "does not fit the types of the first rows")
+                rows.content[place] = {}
+        return arrow.Table.from_pylist(rows.content, schema=self._schema)
+
+    def check(self, first: bytes) -> None:
+        """HeedError if the first line shows that a column is missing."""
+
+    def examine(self, *, every: int, before: int) -> Examined:
+        """The number of rows, and where every part of `every` rows begins, if `before` rows came before."""
+        with open_file(self._name) as file:
+            hashing = HashingFile(file)
+            pieces = self._checked(of_text(unpacked(hashing, self._name), self._name))
+            rows, offsets = _count_lines(pieces, every=every, before=before)
+            return Examined(rows, None if is_url(self._name) else hashing.hexdigest(), offsets)
+
+    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        beginning = next(pieces, None)
+        if beginning is not None:
+            self.check(beginning.partition(b"\n")[0])
+            yield beginning
+            yield from pieces
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _count_lines(pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
+    """Their number, and the byte that each row begins at which is the first of the file or of a part."""
+    rows, offset, offsets, ends_open = 0, 0, {0: 0}, False
+    for piece in pieces:
+        n, place = piece.count(b"\n"), 0
+        first = rows  # the number of the row that goes on or begins with this piece
+        while (next_part := (before + first) // every * every + every - before) <= rows + n:
+            for _ in range(next_part - first):
+                place = piece.index(b"\n", place) + 1
+            offsets[next_part] = offset + place
+            first = next_part
+        rows += n
+        offset += len(piece)
+        ends_open = not piece.endswith(b"\n")
+    return rows + ends_open, offsets

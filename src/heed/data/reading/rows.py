@@ -1,0 +1,80 @@
+"""Rows of files that have columns: what a reader of a format takes and gives."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+from heed.config import shown
+from heed.errors import HeedError
+
+Format = Literal["parquet", "jsonl", "text"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+BATCH_ROWS = 1024
+BATCH_BYTES = 2**22  # of lines
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read: the texts', and to score, that of their translations.
+
+    schema: Arrow's, in base 64, if the output is Parquet and the input JSON Lines.
+    """
+
+    read: tuple[str, ...]
+    schema: str | None = None
+
+
+class Range(NamedTuple):
+    """Rows of one input. offset: the byte of the unpacked content that the first of them begins at."""
+
+    input: int
+    first: int
+    rows: int
+    offset: int
+
+
+@dataclass
+class Rows:
+    """Consecutive rows of one file. `texts`: of each row its columns that are read. `faults`: what is wrong, by place.
+
+    content: a pyarrow.Table where Parquet is written, else a dictionary of each row.
+    """
+
+    file: str
+    first: int
+    texts: list[tuple[str, ...]]
+    content: Any
+    faults: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class Examined(NamedTuple):
+    """An input, read to its end. offsets: the byte that each row in `at` begins at."""
+
+    rows: int
+    digest: str | None
+    offsets: dict[int, int]
+
+
+def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:
+    """HeedError names a column that is missing, and those that are there."""
+    for column in columns:
+        if column not in there:
+            raise HeedError(
+                f"{name}: has no column {shown(column)}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
+                "one with --column, or in a recipe with data.columns."
+            )
+
+
+class Reader(ABC):
+    """Reads ranges of rows of one file."""
+
+    @abstractmethod
+    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+        """Rows in batches. HeedError if there are fewer, unless `ends`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
