@@ -82,3 +82,14 @@ class SamplingSettings(Settings):
         default=1.0, gt=0, le=1, description="draw from the fewest ids whose probabilities add up to p"
     )
     seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of the draws")
+
+
+def limits_to_raise(settings: DecodingSettings) -> str:
+    """The limits that a user may raise so that translations can be longer."""
+    limits = {
+        "max_extra_tokens": settings.max_extra_tokens,
+        "max_length_factor": settings.max_length_factor,
+        "max_tokens": settings.max_tokens,
+    }
+    given = [f"{name} ({value:g})" for name, value in limits.items() if value is not None]
+    return f"Raise {' or '.join(given)}."

@@ -25,7 +25,7 @@ from heed.decoding.loading import (
 from heed.decoding.pairs import attended_places, pair_log_probs
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
-from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best
+from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best, limits_to_raise
 from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.errors import HeedError, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities
@@ -49,6 +49,7 @@ class Translation:
     n_pieces: into how many pieces the source was cut because it has too many tokens for one search.
     tokens: the target's, as `tokenizer.tokens` names them; of a source in pieces, those of all pieces.
     utility: its expected score, 0 to 100, if minimum Bayes risk chose it; None for a source of no piece or several.
+    is_best: false where the best one is blank, so that another, or the source, stands here.
     """
 
     source: str
@@ -60,6 +61,7 @@ class Translation:
     n_pieces: int = 1
     utility: float | None = None
     tokens: tuple[str, ...] = ()
+    is_best: bool = True
 
 
 class Translator(PickledByValue):
@@ -199,6 +201,7 @@ class Translator(PickledByValue):
         utility: Utility | None = None,
         name: Callable[[int, str], str] = lambda number, text: f"line {number}",
         prefixes_name: str = "prefix",
+        keep_words: bool = False,
         task: Task | None = None,
     ) -> Iterator[Translation]:
         """As `translate`, while the texts come in; memory does not grow with their number.
@@ -207,7 +210,8 @@ class Translator(PickledByValue):
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
 
         name: what reports call a text, given its number from 1 and the text. prefixes_name: what errors call the
-        prefixes, such as their file. task: counts the texts that are translated.
+        prefixes, such as their file. keep_words: a text whose best translation is blank gets the next one that is not;
+        such texts are reported. task: counts the texts that are translated.
         """
         # Faults that show before any text is read.
         refuse_text(texts=texts)
@@ -222,7 +226,7 @@ class Translator(PickledByValue):
         # Texts that reports at the end will mention; numbers are counted twice, as results come later.
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
-        unread, cut_off = Mentions(), Mentions()
+        unread, cut_off, blank = Mentions(), Mentions(), Mentions()
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
             for line, pieces in zip(lines, self.pieces(lines), strict=True):
@@ -239,13 +243,15 @@ class Translator(PickledByValue):
                     for place, piece in enumerate(pieces)
                 ]
 
-        def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
+        def find(
+            sources: Iterator[Source | None], n_found: int = n_best if utility is None else n_candidates
+        ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
             # In bf16 a result may depend on what is searched beside it.
             searching = distinct_search if self.precision == "bf16" else parallel_search
             return searching(
                 self.models, sources, self.tokenizer.special, self.settings,
-                n_best=n_best if utility is None else n_candidates, text_of=self.text_of if utility is None else None,
-                sampling=sampling, wait=wait_for_more(texts),
+                n_best=n_found, text_of=self.text_of if utility is None else None, sampling=sampling,
+                wait=wait_for_more(texts),
             )  # fmt: skip
 
         # Translations leave in the order of their texts.
@@ -257,6 +263,11 @@ class Translator(PickledByValue):
                 ranked = [self._rank(found, utility, drawn=sampling is not None)[:n_best] for found in results]
                 translation = self._join_by_utility(text, ranked)
             number = next(results_numbers)
+            if keep_words and is_blank(translation.text) and not is_blank(text):
+                blank.add(name(number, text))
+                pieces = enumerate(self.pieces([text])[0])
+                others = filter(None, find((Source(number << 21 | i, piece) for i, piece in pieces), n_candidates))
+                translation = without_blank(self.joined(text, [ranked for _, ranked in sorted(others)])) or translation
             if not translation.ended:
                 cut_off.add(name(number, text))
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
@@ -268,10 +279,11 @@ class Translator(PickledByValue):
             self.report(f"{lines} fewer than {n_best:,} different translations.")
         if unread:
             self.report(f"The model's vocabulary lacks a part of {unread}; it was not translated.")
+        if blank:
+            self.report(f"The best translation of {blank} is empty: the next best one, or the text itself, was taken.")
         if cut_off:
-            self.report(
-                f"Cut off, as they reached the longest length that is allowed: {cut_off}. {_limits(self.settings)}"
-            )
+            advice = limits_to_raise(self.settings)
+            self.report(f"Cut off, as they reached the longest length that is allowed: {cut_off}. {advice}")
 
     def _unknown_text(self, text: str) -> str:
         """The parts of a source that the vocabulary lacks."""
@@ -425,12 +437,12 @@ class Translator(PickledByValue):
         return self.alignments([source], [target], layer=layer)[0]
 
     def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
-        """As `translate`, the best of each with its alignment: what documents are translated with."""
+        """As `translate`, the best of each that is not blank, with its alignment: for documents."""
 
         def name(number: int, text: str) -> str:
             return f"the sentence {shown(text[:40] + ' …')}"  # a document has no such line
 
-        translations = [translation.text for translation in self.stream(texts, name=name)]
+        translations = [translation.text for translation in self.stream(texts, name=name, keep_words=True)]
         links = self.alignments(list(texts), translations)
         return [Translated(text, link) for text, link in zip(translations, links, strict=True)]
 
@@ -478,16 +490,11 @@ class Translator(PickledByValue):
         )
 
 
+def without_blank(translation: Translation) -> Translation | None:
+    """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
+    found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
+    return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
+
+
 def _one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
-
-
-def _limits(settings: DecodingSettings) -> str:
-    """The limits that a user may raise so that translations can be longer."""
-    limits = {
-        "max_extra_tokens": settings.max_extra_tokens,
-        "max_length_factor": settings.max_length_factor,
-        "max_tokens": settings.max_tokens,
-    }
-    given = [f"{name} ({value:g})" for name, value in limits.items() if value is not None]
-    return f"Raise {' or '.join(given)}."

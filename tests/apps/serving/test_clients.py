@@ -24,9 +24,7 @@ TEXT = "seven hundred twelve. Forty-two!\n\n  three"
 
 @pytest.fixture(scope="module")
 def expected(server, translator) -> str:
-    sentences = ["seven hundred twelve.", "Forty-two!", "three"]
-    first, second, third = (found.text for found in translator.translate(sentences))
-    return f"{first} {second}\n\n  {third}"
+    return translate_text(TEXT, translator.translate_aligned, format="text", language="en")
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import json
 import zipfile
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import docx
@@ -18,6 +20,8 @@ from heed.apps.serving.engine import Engine
 from heed.apps.serving.files import FileStore, disposition, name_of_translation
 from heed.apps.serving.request_queue import TooLate
 from heed.apps.serving.service import Limits, Service
+from heed.decoding.beam import Hypothesis
+from heed.decoding.translator import Translator
 
 PAGE = """<!DOCTYPE html><html><head><title>Seven hundred</title><style>p { margin: 0 }</style></head><body>
 <h1>Forty-two &amp; three</h1><p class="a">One <b>hundred <i>twelve</i></b>. Two <a href="/x?a=1&amp;b=2">thousand</a>!
@@ -71,6 +75,33 @@ def test_pages_keep_their_tags_as_the_command_keeps_them(client, translator):
     assert answer["translatedText"] == pages and answer["alternatives"] == [[]] * 5
     # Markup counts, too.
     assert client.post("/translate", json=fields | {"q": "<hr>" * 4000 + "three"}).status_code == 400
+
+
+# A placeholder, an address, tags, a paragraph that is wrapped, blank lines, a list.
+PLAIN = """Seven {count} hundred %1$s.  Two https://example.org/x <b>thousand</b>!
+
+- four hundred and twenty-two thousand three hundred and one, and seven
+  hundred and eleven, and twelve
+- five\n\n\tsix"""
+
+
+def test_every_interface_translates_a_plain_text_as_the_command_translates_the_file(client, translator):
+    expected = translate_text(PLAIN, translator.translate_aligned, format="text", language="en")
+    assert all(expected.count(kept) == 1 for kept in ("{count}", "%1$s", "https://example.org/x", "<b>", "</b>"))
+    assert expected.count("\n") == PLAIN.count("\n")
+    fields = {"q": PLAIN, "source": "en", "target": "de"}
+    answer = client.post("/translate", json=fields | {"alternatives": 2}).json()
+    assert answer["translatedText"] == expected
+    assert all(text.count("{count}") == 1 and text != expected for text in answer["alternatives"])
+    answer = client.post("/v2/translate", json={"text": [PLAIN], "source_lang": "EN", "target_lang": "DE"}).json()
+    assert answer["translations"][0]["text"] == expected
+    # The sentences of the stream stand where they say, and put together they are the text.
+    lines = [json.loads(line) for line in client.post("/v1/translate", json=fields).text.splitlines()[:-1]]
+    found, end = "", 0
+    for line in sorted(lines, key=lambda line: line["start"]):
+        assert PLAIN[line["start"] :].startswith(line["source"])
+        found, end = found + PLAIN[end : line["start"]] + line["translation"], line["start"] + len(line["source"])
+    assert found + PLAIN[end:] == expected
 
 
 @pytest.mark.parametrize(
@@ -185,6 +216,40 @@ def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(t
         await service.close()
 
     asyncio.run(main())
+
+
+class Forgetful(Translator):
+    """Of some hypotheses the text is blank."""
+
+    loses: Callable[[str], bool] = staticmethod(lambda text: False)
+
+    def text_of(self, hypothesis: Hypothesis) -> str:
+        text = super().text_of(hypothesis)
+        return "" if self.loses(text) else text
+
+
+def test_no_words_vanish_where_a_translation_is_blank(model_folder):
+    reports: list[str] = []
+    translator = Forgetful.load(model_folder, precision="fp32", report=reports.append)
+    first, second, *_ = translator.translate("seven", n_best=3).alternatives
+
+    async def served(n_best: int) -> str:
+        engine = Engine(translator)
+        engine.start()
+        service = Service({("en", "de"): engine})
+        [found] = await service.translate(["seven"], [("en", "de")], n_best=n_best)
+        assert service.metrics.value("heed_blank_translations_total") == 1
+        await service.close()
+        return found.text
+
+    # The next that is not blank; if there is none, the source.
+    for loses, expected in ((first.text.__eq__, second.text.strip()), (lambda text: True, "seven")):
+        translator.loses = loses
+        reports.clear()
+        assert translate_text("seven", translator.translate_aligned, format="text", language="en") == expected
+        assert any("'seven …' is empty" in line for line in reports)
+        assert [asyncio.run(served(n_best)) for n_best in (1, 2)] == [expected] * 2
+        assert translator.translate("seven").text == ""  # line by line, it is what the search finds
 
 
 def test_stored_files_make_room_and_go():

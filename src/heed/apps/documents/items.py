@@ -15,6 +15,9 @@ MAX_TAGS = (
 )
 
 
+EVERY_LINE = "every line"  # the name of a break that comes back even if no words are left for its line
+
+
 class LiteralMarkup(str):
     """Markup that is text of the document, such as an address: it is written as words are."""
 

@@ -4,11 +4,13 @@ Quotation marks of mail, indentation and the markers of lists stand before the w
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.items import EVERY_LINE, Item, Tag
+from heed.apps.documents.sentences import Span, Splitter, strip_span
+from heed.apps.documents.translation import Draft, Question
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COLUMNS = re.compile(r"(\t+ *| {3,})")
@@ -72,7 +74,48 @@ def read_text(text: str) -> list[Item]:
     return [item for item in items if item != ""]
 
 
-def write_text(items: list[Item]) -> str:
+class TextDraft:
+    """A plain text as questions to the model, for who wants each sentence as soon as it is translated.
+
+    by_line: each line is a sentence.
+    """
+
+    def __init__(self, text: str, split: Splitter, *, by_line: bool = False):
+        items = _read_lines(text) if by_line else read_text(text)
+        self._draft = Draft(items, split=_whole if by_line else split)
+        self.questions = self._draft.questions
+        # The sentences as they stand in the text, and where each begins there.
+        self.sources: list[str] = []
+        self.starts: list[int] = []
+        length = 0
+        for part in self._draft.parts:
+            source = write_text(part.sentence.items() if isinstance(part, Question) else (part,))
+            if isinstance(part, Question):
+                self.sources.append(source)
+                self.starts.append(length)
+            length += len(source)
+
+    def text(self, answers: Iterable[Sequence[Item]]) -> str:
+        """The text with the answer to each question in its place."""
+        return write_text(self._draft.items(answers))
+
+
+def _read_lines(text: str) -> list[Item]:
+    """The text, in which every line end is a cut."""
+    items: list[Item] = []
+    last = 0
+    for end in _LINE.finditer(text):
+        items += [text[last : end.start()], Tag("cut", end[0])]
+        last = end.end()
+    return [item for item in [*items, text[last:]] if item != ""]
+
+
+def _whole(text: str) -> list[Span]:
+    span = strip_span(text, 0, len(text))
+    return [span] if span[0] < span[1] else []
+
+
+def write_text(items: Iterable[Item]) -> str:
     return "".join(item if isinstance(item, str) else (item.hyphen or "") + item.markup for item in items)
 
 
@@ -119,11 +162,11 @@ def _words_and_break(line: _TextLine, after: _TextLine, known: _Vocabulary) -> l
     markup = line.behind + line.end + after.before
     hyphenated, following = _HYPHENATED.search(line.words), _FIRST_WORD.match(after.words)
     if not hyphenated or not following or line.behind or following[0].lower() in _SUSPENDED:
-        return [line.words, Tag("break", markup)]
+        return [line.words, Tag("break", markup, EVERY_LINE)]
     before = re.split(r"[\W\d_]", line.words[:-1])[-1]
     if following[0][0].isupper() or known.keeps_hyphen(before, following[0]):
-        return [line.words, Tag("break", markup, hyphen="")]
-    return [line.words[:-1], Tag("break", markup, hyphen=hyphenated[1])]
+        return [line.words, Tag("break", markup, EVERY_LINE, hyphen="")]
+    return [line.words[:-1], Tag("break", markup, EVERY_LINE, hyphen=hyphenated[1])]
 
 
 def _paragraphs(lines: list[_TextLine]) -> list[tuple[int, int]]:

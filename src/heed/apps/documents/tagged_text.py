@@ -49,6 +49,17 @@ class TaggedText:
             yield self.text[last:end]
 
 
+def has_words(tagged: TaggedText) -> bool:
+    """Whether there is a letter outside of what stays as it is; numbers and punctuation need no translation."""
+    last = 0
+    for place in tagged.tags:
+        if place.tag.kind == "atom":
+            if any(map(str.isalpha, tagged.text[last : place.offset])):
+                return True
+            last = place.offset + place.length
+    return any(map(str.isalpha, tagged.text[last:]))
+
+
 @dataclass(eq=False)
 class Element:
     """An element, or a thing between words if `close` is None, with all that it contains."""

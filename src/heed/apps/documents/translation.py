@@ -6,16 +6,18 @@ wait for them in any way: `run_job` calls a function, a server lets its event lo
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from heed.apps.documents.items import Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
+from heed.apps.documents.items import EVERY_LINE, Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
 from heed.apps.documents.placeholders import KEPT, pair_tags
 from heed.apps.documents.placement import place_tags
-from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, needs_translation
-from heed.apps.documents.tagged_text import Place, TaggedText
+from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter
+from heed.apps.documents.tagged_text import Place, TaggedText, has_words
 from heed.text.alignment import Link, Translated
+from heed.text.line_rules import is_blank
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
 T = TypeVar("T")
@@ -48,27 +50,124 @@ def run_job(job: TranslationJob[T], translate: Translate) -> T:
         return found
 
 
+@dataclass(frozen=True)
+class Question:
+    """What the model is asked for a sentence: its words on one line, with single spaces.
+
+    starts, original_starts: where its words begin in the line and in the sentence.
+    """
+
+    sentence: TaggedText
+    text: str
+    starts: list[int]
+    original_starts: list[int]
+
+    @classmethod
+    def of(cls, sentence: TaggedText) -> "Question":
+        words, starts, original_starts, length, last = [], [], [], 0, 0
+        for run in [*_RUN.finditer(sentence.text), None]:
+            word = sentence.text[last : run.start() if run else None]
+            if word:
+                words.append(word)
+                starts.append(length)
+                original_starts.append(last)
+                length += len(word) + 1
+            last = run.end() if run else last
+        return cls(sentence, " ".join(words), starts, original_starts)
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether its alignment matters."""
+        return any(place.tag.kind != "spelling" for place in self.sentence.tags)
+
+    def without_texts(self) -> "Question":
+        """The question without code and addresses, for which things between words stand."""
+        return Question.of(_without_texts(self.sentence))
+
+    def answer(self, result: Translated) -> list[Item] | None:
+        """The translated sentence with its tags; as it was for its own text or none. None as for `place_tags`."""
+        if result.text == self.text or is_blank(result.text):
+            return list(self.sentence.items())
+        # A translation is one line without spaces around it, whatever the model writes.
+        text = result.text.strip()
+        links, cut = result.alignment, result.text.index(text)
+        if links is not None:
+            links = [
+                Link(max(start - cut, 0), end - cut, self._original(first), self._original(last - 1) + 1)
+                for start, end, first, last in links
+                if 0 <= first < last <= len(self.text) and start < end and cut < end <= cut + len(text)
+            ]
+        items = place_tags(self.sentence, Translated(text.translate(LINE_ENDS_AS_SPACES), links))
+        return None if items is None else [*items, *_lost_line_ends(self.sentence, items)]
+
+    def _original(self, place: int) -> int:
+        """Where a character of the line is in the sentence."""
+        word = bisect_right(self.starts, place) - 1
+        return self.original_starts[word] + place - self.starts[word]
+
+
+def _lost_line_ends(sentence: TaggedText, items: list[Item]) -> list[Tag]:
+    """The line ends that the translation has no words for, in a format that must have as many as before."""
+    written = Counter(item.markup for item in items if isinstance(item, Tag) and item.kind == "break")
+    lost: list[Tag] = []
+    for place in sentence.tags:
+        if place.tag.kind == "break" and place.tag.name == EVERY_LINE:
+            if written[place.tag.markup]:
+                written[place.tag.markup] -= 1
+            else:
+                lost.append(replace(place.tag, hyphen=None))
+    return lost
+
+
+class Draft:
+    """Items as questions to the model, and what stands between them."""
+
+    def __init__(self, items: Sequence[Item], *, split: Splitter):
+        self.parts: list[Item | Question] = []
+        for part in _parts(with_matched_tags(items), split):
+            if not isinstance(part, TaggedText):
+                self.parts.append(part)
+            elif has_words(part):
+                self.parts.append(Question.of(part))
+            else:
+                self.parts += part.items()
+        self.questions = [part for part in self.parts if isinstance(part, Question)]
+
+    def items(self, answers: Iterable[Sequence[Item]]) -> list[Item]:
+        """The items with the answer to each question in its place."""
+        following = iter(answers)
+        items: list[Item] = []
+        for part in self.parts:
+            if isinstance(part, Question):
+                items += next(following)
+            elif isinstance(part, Tag) or part.strip(WHITE_SPACE) or not _ends_line(items):
+                items.append(part)  # no space begins a line that a sentence too short for its lines has ended
+        return _merge_texts(items)
+
+
+def _ends_line(items: list[Item]) -> bool:
+    return bool(items) and isinstance(items[-1], Tag) and items[-1].kind == "break"
+
+
 def items_job(items: Sequence[Item], *, split: Splitter) -> TranslationJob[list[Item]]:
     """The items in the other language. Asks for all sentences at once.
 
     It asks again for sentences whose inline code or addresses did not survive: without these.
     """
-    parts = list(_parts(with_matched_tags(items), split))
-    sentences = [part for part in parts if isinstance(part, TaggedText)]
-    results = yield from _translations(sentences)
-    finished: list[list[Item] | None] = [
-        place_tags(sentence, result) for sentence, result in zip(sentences, results, strict=True)
-    ]
-    again = [i for i, done in enumerate(finished) if done is None]
-    bare = [_without_texts(sentences[i]) for i in again]
-    for i, sentence, result in zip(again, bare, (yield from _translations(bare)), strict=True):
-        finished[i] = place_tags(sentence, result)
-    translations = (done or [] for done in finished)
-    return _merge_texts(item for part in parts for item in _items(part, translations))
-
-
-def _items(part: Item | TaggedText, translations: Iterator[list[Item]]) -> Sequence[Item]:
-    return next(translations) if isinstance(part, TaggedText) else (part,)
+    draft = Draft(items, split=split)
+    if not draft.questions:
+        return draft.items([])
+    results = yield [Sentence(question.text, question.has_tags) for question in draft.questions]
+    answers = [question.answer(result) for question, result in zip(draft.questions, results, strict=True)]
+    again = [i for i, answer in enumerate(answers) if answer is None]
+    bare = {i: draft.questions[i].without_texts() for i in again}
+    asked = [i for i in again if has_words(bare[i].sentence)]
+    if asked:
+        results = yield [Sentence(bare[i].text, bare[i].has_tags) for i in asked]
+        for i, result in zip(asked, results, strict=True):
+            answers[i] = bare[i].answer(result)
+    whole = (list(question.sentence.items()) for question in draft.questions)
+    return draft.items(answer or unchanged for answer, unchanged in zip(answers, whole, strict=True))
 
 
 def _merge_texts(items: Iterable[Item]) -> list[Item]:
@@ -84,61 +183,7 @@ def _merge_texts(items: Iterable[Item]) -> list[Item]:
     return [*merged, "".join(texts)] if texts else merged
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A sentence with single spaces, as the model reads it; starts: where its words begin here and in the sentence."""
-
-    text: str
-    starts: list[int]
-    original_starts: list[int]
-
-    def original(self, place: int) -> int:
-        """Where a character of the line is in the sentence."""
-        word = bisect_right(self.starts, place) - 1
-        return self.original_starts[word] + place - self.starts[word]
-
-
-def _one_line(sentence: TaggedText) -> _Line:
-    words, starts, original_starts, length, last = [], [], [], 0, 0
-    for run in [*_RUN.finditer(sentence.text), None]:
-        word = sentence.text[last : run.start() if run else None]
-        if word:
-            words.append(word)
-            starts.append(length)
-            original_starts.append(last)
-            length += len(word) + 1
-        last = run.end() if run else last
-    return _Line(" ".join(words), starts, original_starts)
-
-
-def _translations(sentences: list[TaggedText]) -> TranslationJob[list[Translated | None]]:
-    """None for a sentence that its translation leaves as it is; links lead to the sentence, not to its one line."""
-    lines = [_one_line(sentence) for sentence in sentences]
-    asked = [i for i, line in enumerate(lines) if needs_translation(line.text)]
-    results: list[Translated | None] = [None] * len(lines)
-    if not asked:
-        return results
-    answers = yield [
-        Sentence(lines[i].text, any(place.tag.kind != "spelling" for place in sentences[i].tags)) for i in asked
-    ]
-    for i, result in zip(asked, answers, strict=True):
-        line = lines[i]
-        if result.text == line.text:
-            continue
-        links = result.alignment
-        if links is not None:
-            links = [
-                Link(start, end, line.original(first), line.original(last - 1) + 1)
-                for start, end, first, last in links
-                if 0 <= first < last <= len(line.text) and 0 <= start < end <= len(result.text)
-            ]
-        # A translation is one line, whatever the model writes.
-        text = result.text.translate(_LINE_ENDS)
-        results[i] = Translated(text, links)
-    return results
-
-
-_LINE_ENDS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
+LINE_ENDS_AS_SPACES = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
 def _without_texts(sentence: TaggedText) -> TaggedText:
@@ -170,7 +215,7 @@ def _parts(items: Sequence[Item], split: Splitter) -> Iterator[Item | TaggedText
 def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText]:
     # Tags between words that need no translation stay where they are.
     whole = _text_of_block(block)
-    if not needs_translation(whole.text):
+    if not has_words(whole):
         yield from block
         return
 

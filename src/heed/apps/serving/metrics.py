@@ -54,6 +54,12 @@ class Metrics:
         )
         self.tokens = Counter("heed_tokens_total", "Tokens of finished sentences.", ["side"], registry=self._registry)
 
+        self.blank = Counter(
+            "heed_blank_translations_total",
+            "Sentences whose best translation was empty, which the next one or the sentence itself replaced.",
+            registry=self._registry,
+        )
+
         # Work that came to nothing, by its cause.
         self.cancelled = Counter(
             "heed_cancelled_total",

@@ -7,24 +7,32 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from heed.apps.documents.split_text import SplitText, split_text
+from heed.apps.documents.items import Item
+from heed.apps.documents.plain_text import TextDraft
+from heed.apps.documents.sentences import splitter
+from heed.apps.documents.tagged_text import has_words
+from heed.apps.documents.translation import Question
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
-from heed.decoding.translator import Translation
+from heed.decoding.translator import Translation, without_blank
 from heed.errors import HeedError
+from heed.text.alignment import Link
+from heed.text.alignment import Translated as Aligned
 from heed.text.language_detection import LanguageDetector
+from heed.text.line_rules import is_blank
 
 WARM_UP = "Hello."
 MAX_KEY_FILE_BYTES = 2**24
+MAX_BEAM = 1_000  # hypotheses of a sentence: as many as a beam has
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 T = TypeVar("T")
@@ -159,6 +167,14 @@ class Translated:
     alternatives: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A sentence as the model translates it, and with its tags: the best hypothesis, then others."""
+
+    translation: Translation
+    items: tuple[list[Item], ...]
+
+
 @dataclass(eq=False)
 class Service:
     """The engines of a server by language pair, and what is counted."""
@@ -253,37 +269,68 @@ class Service:
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         self.check_room(pairs)
-        parts = await self.split(texts, pairs, by_line=by_line)
-        found: list[list[Translation | None]] = [[None] * len(part.sentences) for part in parts]
-        async with aclosing(self.sentences(parts, pairs, n_best=n_best)) as results:
-            async for text, place, translation in results:
-                found[text][place] = translation
-        return [_join_sentences(part, sentences, n_best) for part, sentences in zip(parts, found, strict=True)]
+        drafts = await self.drafts(texts, pairs, by_line=by_line)
+        found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
+        async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
+            async for text, place, answer in results:
+                found[text][place] = answer
+        return [_join(draft, answers, n_best) for draft, answers in zip(drafts, found, strict=True)]
 
-    async def split(
+    async def drafts(
         self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
-    ) -> list[SplitText]:
+    ) -> list[TextDraft]:
         """The sentences of each text, or its lines."""
         return await off_event_loop(
             sum(map(len, texts)),
-            lambda: [split_text(text, src, by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)],
+            lambda: [
+                TextDraft(text, splitter(src), by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)
+            ],
         )
 
-    async def sentences(
+    async def answers(
         self,
-        parts: Sequence[SplitText],
+        drafts: Sequence[TextDraft],
         pairs: Sequence[tuple[str, str]],
         *,
         n_best: int = 1,
         prefix: str = "",
-    ) -> AsyncGenerator[tuple[int, int, Translation]]:
-        """Yields (text, sentence, its translation) as they are finished, whichever engine they come from."""
-        sentences = [part.sentences for part in parts]
-        async with aclosing(
-            self.translations(sentences, pairs, n_best=n_best, prefix=prefix, deadline=self.deadline())
-        ) as results:
-            async for result in results:
-                yield result
+    ) -> AsyncGenerator[tuple[int, int, "Answer"]]:
+        """Yields (text, sentence, its translations) as they are finished, whichever engine they come from.
+
+        Sentences whose placeholders or addresses do not survive are asked for again, without these.
+        """
+        asked = {(i, j): question for i, draft in enumerate(drafts) for j, question in enumerate(draft.questions)}
+        deadline = self.deadline()
+        while asked:
+            places, lost = list(asked), dict[tuple[int, int], Question]()
+            texts, of_texts = [[question.text] for question in asked.values()], [pairs[i] for i, _ in places]
+            async with aclosing(
+                self.translations(texts, of_texts, n_best=n_best, prefix=prefix, deadline=deadline)
+            ) as results:
+                async for number, _, translation in results:
+                    place = places[number]
+                    question = asked[place]
+                    answer = await self._answer(question, translation, of_texts[number], deadline)
+                    if answer is not None:
+                        yield *place, answer
+                    elif has_words((bare := question.without_texts()).sentence):
+                        lost[place] = bare
+                    else:
+                        yield *place, Answer(translation, (list(question.sentence.items()),))
+            asked = lost
+
+    async def _answer(
+        self, question: Question, translation: Translation, pair: tuple[str, str], deadline: float
+    ) -> "Answer | None":
+        """What the hypotheses make of a sentence, None if the best has lost what must stay."""
+        texts = [hypothesis.text for hypothesis in translation.alternatives or (translation,)]
+        links: Sequence[Sequence[Link] | None] = [None] * len(texts)
+        if question.has_tags and pair in self.engines:
+            translator = self.engines[pair].translator
+            async with self.in_time(deadline):
+                links = await self.attention.run(partial(translator.alignments, [question.text] * len(texts), texts))
+        made = [question.answer(Aligned(text, link)) for text, link in zip(texts, links, strict=True)]
+        return None if made[0] is None else Answer(translation, tuple(items for items in made if items is not None))
 
     async def translations(
         self,
@@ -294,7 +341,41 @@ class Service:
         n_best: int = 1,
         prefix: str = "",
     ) -> AsyncGenerator[tuple[int, int, Translation]]:
-        """As `sentences`, of texts that are lists of sentences. deadline: by the event loop's clock."""
+        """Yields (text, sentence, its translation) as they are finished; texts: lists of sentences.
+
+        A sentence whose best translation is blank gets the next one that is not, else itself. deadline: by the event
+        loop's clock.
+        """
+        blank: list[tuple[int, int]] = []
+        async with aclosing(self._search(texts, pairs, deadline=deadline, n_best=n_best, prefix=prefix)) as results:
+            async for i, j, translation in results:
+                self.n_characters += len(translation.source)
+                if is_blank(translation.text) and not is_blank(translation.source):
+                    blank.append((i, j))
+                else:
+                    yield i, j, translation
+
+        # They are few, so that all their hypotheses cost little.
+        if not blank:
+            return
+        self.metrics.blank.inc(len(blank))
+        again, of_again = [[texts[i][j]] for i, j in blank], [pairs[i] for i, _ in blank]
+        async with aclosing(
+            self._search(again, of_again, deadline=deadline, n_best=MAX_BEAM, prefix=prefix)
+        ) as results:
+            async for number, _, translation in results:
+                found = without_blank(translation) or replace(translation, text=translation.source, alternatives=())
+                yield *blank[number], replace(found, alternatives=found.alternatives[:n_best], is_best=False)
+
+    async def _search(
+        self,
+        texts: Sequence[Sequence[str]],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        deadline: float,
+        n_best: int,
+        prefix: str,
+    ) -> AsyncGenerator[tuple[int, int, Translation]]:
         places: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
             for j, sentence in enumerate(sentences):
@@ -310,17 +391,15 @@ class Service:
                 engine.translate(of_engine, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
             ) as results:
                 async for place, translation in results:
-                    self.n_characters += len(translation.source)
                     yield *of_pair[place], translation
 
 
-def _join_sentences(part: SplitText, sentences: Sequence[Translation | None], n_best: int) -> Translated:
-    found = [translation for translation in sentences if translation is not None]
-    best = part.with_translations(translation.text for translation in found)
+def _join(draft: TextDraft, answers: Sequence[Answer | None], n_best: int) -> Translated:
+    found = [answer for answer in answers if answer is not None]
+    best = draft.text(answer.items[0] for answer in found)
     others: list[str] = []
-    for rank in range(1, min(n_best, max((len(t.alternatives) for t in found), default=0))):
+    for rank in range(1, min(n_best, max((len(answer.items) for answer in found), default=0))):
         # A sentence that has fewer keeps its last.
-        ranked = ((t.alternatives or (t,))[min(rank, len(t.alternatives or (t,)) - 1)].text for t in found)
-        text = part.with_translations(ranked)
+        text = draft.text(answer.items[min(rank, len(answer.items) - 1)] for answer in found)
         others += [text] if text not in (best, *others) else []
     return Translated(best, tuple(others))

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from heed.apps.documents.split_text import SplitText
+from heed.apps.documents.plain_text import TextDraft, write_text
+from heed.apps.documents.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.apps.serving.languages import known_code
@@ -105,6 +106,7 @@ def routes(service: Service) -> list[Route]:
             score=NUMBER,
             ended=FLAG,
             pieces=COUNT,
+            best=FLAG,
             alternatives=list_of(TEXT),
         ),
         answer_type="application/x-ndjson",
@@ -122,14 +124,14 @@ def routes(service: Service) -> list[Route]:
         pairs = [await _pair(service, asked, text) for text in texts]
         check_size(service, [prefix])
         service.check_room(pairs)
-        parts = await service.split(texts, pairs)
-        if len(prefix) * sum(len(part.starts) for part in parts) > service.limits.max_chars:
+        drafts = await service.drafts(texts, pairs)
+        if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
             raise Fault(
                 400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
             )
 
         # An error that comes before the first sentence still has a status of its own.
-        lines = _lines(service, parts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
+        lines = _lines(service, drafts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
         first = await anext(lines)
         return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
@@ -149,7 +151,8 @@ def routes(service: Service) -> list[Route]:
         fields = await parameters(request)
         check_key(service, request, fields)
         asked = read(AttentionFields, fields)
-        source, views, translation = asked.q, asked.views, asked.translation
+        # A sentence of a wrapped text holds line ends, which the model reads as spaces.
+        source, views, translation = asked.q.translate(LINE_ENDS_AS_SPACES), asked.views, asked.translation
 
         # All that can be refused before the work of translating. Room is checked again later: others may have taken it.
         pair = await _pair(service, asked, source)
@@ -201,28 +204,30 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
 
 
 async def _lines(
-    service: Service, parts: list[SplitText], pairs: list[tuple[str, str]], *, n_best: int, prefix: str
+    service: Service, drafts: list[TextDraft], pairs: list[tuple[str, str]], *, n_best: int, prefix: str
 ) -> AsyncGenerator[str]:
     # Before the first line an error is raised and gives the status; after it, it becomes the last line.
-    starts = [part.starts for part in parts]
-    async with aclosing(service.sentences(parts, pairs, n_best=n_best, prefix=prefix)) as results:
+    async with aclosing(service.answers(drafts, pairs, n_best=n_best, prefix=prefix)) as results:
         started = False
         try:
-            async for text, sentence, found in results:
+            async for text, sentence, answer in results:
                 started = True
+                found, draft = answer.translation, drafts[text]
+                best, *others = map(write_text, answer.items)
                 record = {
                     "text": text,
                     "sentence": sentence,
-                    "start": starts[text][sentence],
+                    "start": draft.starts[sentence],
                     "language": pairs[text][0],
-                    "source": found.source,
-                    "translation": found.text,
+                    "source": draft.sources[sentence],
+                    "translation": best,
                     "score": found.score,
                     "ended": found.ended,
                     "pieces": found.n_pieces,
+                    "best": found.is_best,
                 }
                 if n_best > 1:
-                    record["alternatives"] = [other.text for other in found.alternatives[1:]]
+                    record["alternatives"] = list(dict.fromkeys(other for other in others if other != best))
                 yield json.dumps(record, ensure_ascii=False) + "\n"
         except Exception as error:
             if not started:
