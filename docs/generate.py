@@ -42,7 +42,8 @@ COMMANDS_HEAD = """# Commands
 
 Every command prints its results on standard output and its messages on standard error. Exit status: 0 on success, 1
 for a mistake that you can correct (one line says what was found, where, and how to fix it), 2 for wrong options, 70 for
-a bug in Heed, 130 and 143 after SIGINT and SIGTERM. `-h` or `--help` after any command prints its part of this page.
+a bug in Heed, 129, 130 and 143 after SIGHUP, SIGINT and SIGTERM. `-h` or `--help` after any command prints its part of
+this page.
 """
 PYTHON_HEAD = """# Python
 

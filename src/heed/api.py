@@ -52,8 +52,8 @@ def train(
         is loaded with `heed.load(folder, network=…)`. On a CPU it trains in one process, unless its package is
         installed and offers it (docs/explain/extending.md).
 
-    HeedError is raised for what you can mend, and says how; Stopped after SIGINT or SIGTERM, when the state is saved.
-    Under torchrun the evaluations are the first worker's; the others have none.
+    HeedError is raised for what you can mend, and says how; Stopped after SIGINT, SIGTERM or SIGHUP, when the state is
+    saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if network is not None:

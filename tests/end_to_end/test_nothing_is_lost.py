@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_three_times_ends_with_the_same_bytes(straight, beg
     assert not [path for path in (begun / "runs").rglob("*") if path.name.endswith(".part")]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, heed, number, status, start):
     process = start(begun)
     wait_for_step(process, begun, 10)

@@ -95,6 +95,10 @@ def test_the_cache_is_private_and_follows_the_environment(monkeypatch, tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "heed"
+    monkeypatch.chdir(tmp_path)
+    for ignored in ("cache", "./cache", "~/cache", ""):  # as the specification says: not absolute
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert cache_folder() == tmp_path / ".cache" / "heed" and not (tmp_path / "cache").exists()
 
 
 def test_a_cache_that_others_can_write_is_passed_over_and_reported(monkeypatch, tmp_path, caplog):

@@ -44,6 +44,20 @@ def test_the_first_signal_asks_and_the_second_acts(number, raised):
     assert asked.signal == number
 
 
+def test_sighup_asks_too_unless_nohup_has_it_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as asked:
+            send(signal.SIGHUP)
+        assert asked.signal == 0
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with stop_signals() as asked:
+            send(signal.SIGHUP)
+        assert asked.signal == signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_handlers_come_back_also_after_an_exception():
     before = [signal.getsignal(number) for number in NUMBERS]
     with stop_signals():

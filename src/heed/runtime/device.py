@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 
 from heed.errors import HeedError
+from heed.runtime.files import base_folder
 from heed.runtime.instruction_sets import chosen_set, forced
 
 log = logging.getLogger(__name__)
@@ -85,11 +86,8 @@ def cache_folder() -> Path:
     none of them can.
     """
     places = []
-    if os.environ.get("XDG_CACHE_HOME"):
-        places.append(Path(os.environ["XDG_CACHE_HOME"]))
-    else:
-        with suppress(RuntimeError):  # no HOME, and a user whom the system does not know
-            places.append(Path.home() / ".cache")
+    with suppress(RuntimeError):
+        places.append(base_folder("XDG_CACHE_HOME", ".cache"))
     refused = []
     for folder in (*(place / "heed" for place in places), Path(tempfile.gettempdir(), f"heed-{os.geteuid()}")):
         try:

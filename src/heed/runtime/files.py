@@ -160,6 +160,16 @@ def no_temporary_files(error: OSError) -> HeedError:
     return HeedError(f"{folder}: no temporary file can be written ({reason}); make room, or set TMPDIR to another one.")
 
 
+def base_folder(variable: str, default: str) -> Path:
+    """The folder that a variable of the XDG Base Directory Specification names, or this one of the user's home.
+
+    As the specification says, a relative path is ignored. RuntimeError without a home: HOME is not set, and the system
+    does not know the user.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if os.path.isabs(named) else Path.home() / default
+
+
 def own_file(path: str, flags: int) -> int:
     """An opener for `open` of files that Heed locks or appends to: regular ones, created as needed, no links followed.
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while a run must not be cut off in the middle of a step."""
+"""The signals that ask a process to end, also while a run must not be cut off in the middle of a step."""
 
 import math
 import signal
@@ -16,16 +16,22 @@ class StopSignals:
     time: float = math.inf
 
 
+def end_signals() -> list[signal.Signals]:
+    """SIGINT, SIGTERM and SIGHUP, which comes when a terminal closes; without the last where `nohup` has it ignored."""
+    hangup = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+    return [signal.SIGINT, signal.SIGTERM, *(one for one in hangup if signal.getsignal(one) != signal.SIG_IGN)]
+
+
 _asked = StopSignals()  # those of the innermost `stop_signals` block
 
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Within the block the first SIGINT or SIGTERM only asks; the next one acts as it would outside."""
+    """Within the block the first of `end_signals` only asks; the next one acts as it would outside."""
     global _asked
     outer, _asked = _asked, StopSignals()
     asked = _asked
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in end_signals()}
 
     def restore() -> None:
         for number, handler in before.items():

@@ -63,9 +63,9 @@ def train(
     `validate` returns numbers of the dev set by name, `loss` among them, of a model in evaluation mode; it is called on
     all workers, and the first one's numbers count. Every random draw depends only on seed, step and epoch, so a resumed
     run takes the same steps as one that was never stopped.
-    After SIGINT or SIGTERM it finishes the current step, saves its state and raises Stopped. HeedError if losses stay
-    not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or if the dev
-    loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
+    After SIGINT, SIGTERM or SIGHUP it finishes the current step, saves its state and raises Stopped. HeedError if
+    losses stay not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or
+    if the dev loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
     """
     # The newest checkpoint, or the first weights.
     weights = MasterWeights(model, machine)

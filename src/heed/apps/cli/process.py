@@ -16,6 +16,7 @@ from heed.apps.cli.terminal import drop, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, tune_process
 from heed.runtime.progress import displayed_on
+from heed.runtime.signals import end_signals
 from heed.suggestions import did_you_mean, names_meant
 from heed.text.printable import printable
 
@@ -70,7 +71,7 @@ def _say_misspelled_variables() -> None:
 
 
 def _on_signals(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in end_signals():
         signal.signal(number, handler)
 
 

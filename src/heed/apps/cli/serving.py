@@ -63,7 +63,8 @@ def serve(
 ) -> None:
     """Serve translations over HTTP, to clients of LibreTranslate and DeepL and as a stream.
 
-    Prints its address once it is listening. On SIGTERM it finishes the requests that it has accepted, and exits.
+    Prints its address once it is listening. On SIGTERM or SIGHUP it finishes the requests that it has accepted, and
+    exits.
     """
     _check_packages()
     folders = _folders_by_pair(models or [], pair or [])

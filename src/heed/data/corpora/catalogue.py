@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from heed.config import Settings, read_toml, shown, toml_tables, validated
 from heed.data.reading.text_files import check_test_names
 from heed.errors import HeedError
+from heed.runtime.files import base_folder
 from heed.text.printable import check_language
 
 RAW = "raw"  # the variant that a corpus always has: as published
@@ -265,12 +266,9 @@ def find(name: str) -> Corpus:
 
 def added_folder() -> Path:
     """Where `heed data add` keeps what a user added: $XDG_CONFIG_HOME/heed/corpora, or ~/.config/heed/corpora."""
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    if os.path.isabs(config):  # the standard says to ignore one that is relative
-        return Path(config) / "heed" / "corpora"
     try:
-        return Path.home() / ".config" / "heed" / "corpora"
-    except RuntimeError:  # no HOME, and a user whom the system does not know
+        return base_folder("XDG_CONFIG_HOME", ".config") / "heed" / "corpora"
+    except RuntimeError:
         raise HeedError("this user has no home folder; set XDG_CONFIG_HOME to a folder for settings.") from None
 
 
